@@ -1,0 +1,41 @@
+# make demo    set up and run the main job
+# make test    set up and run the tests (a few minutes on two cores)
+# make check   format, lint, types and the fast tests
+# make bench   side-by-side timings, printed as ratios
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test test-all check format bench clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m aleator.demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow" -n 2
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -m "not slow" -n 2
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Probabilistic contrastive learning with von Mises-Fisher posteriors."""

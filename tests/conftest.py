@@ -1,0 +1,29 @@
+"""Markers that need something the machine may not have: skipped with a reason, never silently passed."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+DATA = Path(os.environ.get("ALEATOR_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def pytest_collection_modifyitems(items):
+    no_gpu = pytest.mark.skip(reason="no CUDA device")
+    no_data = pytest.mark.skip(reason=f"no data folder at {DATA}; name one with ALEATOR_DATA")
+    for item in items:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(no_gpu)
+        if "data" in item.keywords and not DATA.is_dir():
+            item.add_marker(no_data)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    return DATA
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed():
+    torch.manual_seed(0)
