@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aleator.checks import reject, require
+from .checks import reject, require
 
 BACKBONES: dict[str, type[nn.Module]] = {}
 _Module = TypeVar("_Module", bound=type[nn.Module])

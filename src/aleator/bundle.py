@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from aleator.checks import reject, require
+from .checks import reject, require
 
 
 class DamagedBundleError(ValueError):

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aleator.backbones import register_backbone
-from aleator.checks import require, require_one_of
+from .backbones import register_backbone
+from .checks import require, require_one_of
 
 
 def _transformers() -> Any:

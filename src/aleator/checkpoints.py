@@ -1,0 +1,151 @@
+"""What a run leaves on disk so that it can go on: who it is, and its last whole states.
+
+A run folder holds `run.json` (the configuration it belongs to) and `checkpoints/step-XXXXXXXX/`, each a
+bundle that is verified on reading. Nothing is unpickled.
+"""
+
+import contextlib
+import json
+import random
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .bundle import DamagedBundleError, pack, read_bundle, replace_file, unpack, write_bundle
+from .checks import reject, require
+
+FORMAT_VERSION = 1
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """The global generators that training may draw from: torch (CPU and device), numpy and python."""
+    kind, keys, *rest = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "numpy": (kind, [int(key) for key in keys], *rest),
+        "python": random.getstate(),
+    }
+
+
+def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
+    np.random.set_state(state["numpy"])
+    random.setstate(state["python"])
+
+
+def seed_generators(seed: int) -> None:
+    """Seed all of them."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+@contextlib.contextmanager
+def preserved_randomness(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn inside leaves the global generators as they were."""
+    state = random_state(device)
+    try:
+        yield
+    finally:
+        set_random_state(state, device)
+
+
+def claim_run_folder(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Make `folder` this run's, or check that it already is; a folder of anything else is left as it is."""
+    require(not folder.is_file(), "folder", str(folder), "is a file", "name a folder")
+    identity = json.loads(json.dumps(identity))
+    record = folder / "run.json"
+    if record.is_file():
+        try:
+            known = json.loads(record.read_bytes())
+        except ValueError:
+            reject("folder", str(folder), "its run.json is damaged", "name a new folder for this run")
+        different = _differences(known, identity)
+        require(
+            not different,
+            "folder",
+            str(folder),
+            "belongs to a run with another configuration (" + "; ".join(different) + ")",
+            "name a new folder for this run, or go on with the old configuration",
+        )
+        return
+    require(
+        not folder.exists() or not any(folder.iterdir()),
+        "folder",
+        str(folder),
+        "holds files, but no run.json: it is not a run's folder",
+        "name a new or empty folder",
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(record, json.dumps(identity, indent=1).encode())
+
+
+def _differences(known: Any, wanted: Any, name: str = "") -> list[str]:
+    if isinstance(known, dict) and isinstance(wanted, dict):
+        keys = [*known, *(key for key in wanted if key not in known)]
+        parts = (
+            _differences(known.get(key), wanted.get(key), f"{name}.{key}" if name else key) for key in keys
+        )
+        return [part for each in parts for part in each]
+    return [] if known == wanted else [f"{name} was {known!r}, now {wanted!r}"]
+
+
+class Checkpoints:
+    """The last whole states of a run, newest first; at least two are kept."""
+
+    def __init__(self, folder: Path, keep: int = 2):
+        self.folder = folder / "checkpoints"
+        self.keep = max(keep, 2)
+
+    def save(self, step: int, state: Mapping[str, Any]) -> None:
+        tensors: dict[str, torch.Tensor] = {}
+        facts = {"step": step, "state": pack(state, tensors)}
+        write_bundle(self._path(step), "checkpoint", FORMAT_VERSION, facts, tensors, overwrite=True)
+        for old in self._steps()[self.keep :]:
+            shutil.rmtree(self._path(old))
+
+    def latest(self) -> dict[str, Any] | None:
+        """The state of the newest checkpoint that is whole; a refused one is named in a warning.
+
+        None where no checkpoint was ever finished. If some were, but none is whole any more, that is an
+        error: starting again would overwrite what may still be of use.
+        """
+        refused = []
+        for step in self._steps():
+            path = self._path(step)
+            if not (path / "checkpoint.json").is_file():
+                warnings.warn(
+                    f"checkpoint {path} was never finished: going back to the one before", stacklevel=3
+                )
+                continue
+            try:
+                bundle = read_bundle(path, "checkpoint", FORMAT_VERSION)
+            except DamagedBundleError as damage:
+                warnings.warn(f"checkpoint refused, going back to the one before: {damage}", stacklevel=3)
+                refused.append(path.name)
+                continue
+            return unpack(bundle.facts["state"], bundle.tensors)
+        require(
+            not refused,
+            "folder",
+            str(self.folder),
+            f"no checkpoint is whole ({', '.join(refused)} damaged)",
+            "restore one of them, or train in a new folder",
+        )
+        return None
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}"
+
+    def _steps(self) -> list[int]:
+        return sorted(
+            (int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*")), reverse=True
+        )

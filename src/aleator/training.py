@@ -1,0 +1,469 @@
+"""`fit`: one loop that follows a `Recipe`, on a CPU, a GPU, or many of them through torchrun."""
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .batches import Batches, Source, derived_seed, open_source
+from .checkpoints import (
+    Checkpoints,
+    claim_run_folder,
+    preserved_randomness,
+    random_state,
+    seed_generators,
+    set_random_state,
+)
+from .checks import reject, require
+from .encoders import Encoder, is_lazy
+from .logbook import Logbook, ProgressBar
+from .objective import Objective, named_parts
+from .recipe import OPTIMISERS, PRECISIONS, Phase, Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+# What may change between two sittings of one run, because it does not change what is learned or logged.
+_FREE_TO_CHANGE = ("checkpoint_every", "keep_checkpoints")
+
+
+@dataclass
+class FitResult:
+    """What `fit` did. The encoder is the one passed in, trained in place and in evaluation mode."""
+
+    encoder: Encoder
+    steps: int
+    history: list[dict[str, Any]]
+    validations: list[dict[str, Any]]
+    best_step: int | None
+    best_value: float | None
+    stopped_early: bool
+    resumed_from: int | None
+    folder: Path | None
+    seconds: float
+
+
+@dataclass
+class Run:
+    """How far a run has come: its checkpoint, less weights, optimiser, randomness and data position."""
+
+    window: Tensor  # (log_every,) losses by step modulo log_every, on the device
+    done: int = 0  # updates made
+    part: str = ""  # of the phase that the last update belonged to
+    best: dict[str, Any] | None = None  # step, value and weights of the best validation so far
+    stale: int = 0  # validations since then
+    stopped: bool = False
+    seconds: float = 0.0  # in earlier sittings
+
+    def state(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state, window=state["window"].to(self.window.device))
+
+    def recent_loss(self, fabric: "Fabric") -> float:
+        """The mean loss since the last row of the log, over all processes. Not finite: an error."""
+        count = (self.done - 1) % len(self.window) + 1
+        losses = fabric.all_reduce(self.window[:count].clone(), reduce_op="mean").tolist()  # type: ignore[union-attr]
+        for i, value in enumerate(losses):
+            require(
+                math.isfinite(value),
+                "loss",
+                value,
+                f"not finite at step {self.done - count + i + 1}, in the phase {self.part!r}",
+                "check the inputs, lower learning_rate or set clip_norm; checkpoints so far are not affected",
+            )
+        return math.fsum(losses) / count
+
+
+def training_step(
+    fabric: "Fabric", objective: nn.Module, optimiser: Any, batch: Any, clip_norm: float | None
+) -> Tensor:
+    """One update. Returns the loss, a scalar on the device that nothing has waited for."""
+    loss = objective(batch)
+    fabric.backward(loss)
+    if clip_norm is not None:
+        fabric.clip_gradients(objective, optimiser, max_norm=clip_norm, error_if_nonfinite=False)
+    optimiser.step()
+    optimiser.zero_grad()
+    return loss.detach()
+
+
+def fit(
+    encoder: Encoder,
+    loss: nn.Module,
+    batches: Batches | Mapping[str, Batches],
+    recipe: Recipe,
+    *,
+    folder: str | Path | None = None,
+    validate: Callable[[Encoder], Mapping[str, float]] | None = None,
+    device: str = "auto",
+    fabric: "Fabric | None" = None,
+    loggers: Sequence[str] | None = None,
+    progress: bool | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> FitResult:
+    """Train the encoder, in place, and the loss's own parameters with it.
+
+    Args:
+        encoder: what to train. Parameters that do not require gradients stay as they are.
+        loss: a module, called as loss(anchor, positive, negative) with posteriors of shapes (B,), (B,) and
+            (B, M) or None; gives a scalar.
+        batches: see `aleator.batches`; or one source per phase, {"mu": ..., "kappa": ...}.
+        recipe: how.
+        folder: the run's folder. The same call with the same folder goes on from the last whole checkpoint;
+            on a CPU the result is, bit for bit, that of a run that was never stopped.
+        validate: encoder -> metrics, called in evaluation mode without gradients, on the first process only.
+        device: "cpu", "cuda", "cuda:1", or "auto". Under torchrun each process trains on its own device,
+            with DDP.
+        fabric: in place of `device`, a Fabric of your own; the recipe's precision is then not used.
+        loggers: of "csv", "tensorboard" and "wandb"; None means CSV, and TensorBoard where it is installed.
+        progress: whether to show a bar; None means on a terminal.
+        config: anything else, as JSON, that makes this run what it is (data, setting); a folder remembers it.
+    """
+    _check_arguments(encoder, loss, recipe, validate)
+    began = time.perf_counter()
+    fabric = fabric or _make_fabric(recipe, device)
+    fabric.launch()
+    here, rank, writing = fabric.device, fabric.global_rank, fabric.is_global_zero
+    encoder.to(here)
+    loss.to(here)
+    plan = recipe.plan()
+    folder = None if folder is None else Path(folder).expanduser()
+
+    with preserved_randomness(here), _kept_trainability(encoder, loss) as trainable:
+        seed_generators(derived_seed(recipe.seed, rank))
+        sources = _open_sources(batches, plan, recipe.seed, rank, here)
+        if is_lazy(encoder):
+            with torch.no_grad():
+                encoder(fabric.to_device(named_parts(sources[plan[0].part].peek())[0]))
+
+        # Who this run is, and how far it has come.
+        run = Run(window=torch.zeros(recipe.log_every, device=here))
+        identity = _identity(encoder, loss, recipe, fabric.world_size, config)
+        logbook = Logbook(folder, loggers, writing, identity)
+        saved = None
+        if folder is not None:
+            checkpoints = Checkpoints(folder, recipe.keep_checkpoints)
+            if writing:
+                claim_run_folder(folder, identity)
+                saved = checkpoints.latest()
+            saved = fabric.broadcast(saved)
+        if saved is not None:
+            encoder.load_state_dict(saved["encoder"])
+            loss.load_state_dict(saved["loss"])
+            run.restore(saved["run"])
+            sources[run.part].restore(saved["ranks"][rank]["source"])
+        resumed_from = None if saved is None else run.done
+        logbook.open({} if saved is None else saved["rows"], run.done)
+
+        with contextlib.closing(logbook), ProgressBar(recipe.steps, run.done, progress, writing) as bar:
+            for phase in plan:
+                if run.stopped or run.done >= phase.end:
+                    continue
+                optimiser = _make_optimiser(recipe, fabric, *_start_phase(encoder, loss, phase, trainable))
+                objective, stepper = fabric.setup(
+                    Objective(encoder, loss, phase.part, recipe.mu_negatives), optimiser, move_to_device=False
+                )
+                if saved is not None:
+                    if run.done > phase.start:
+                        optimiser.load_state_dict(saved["optimiser"])
+                    fabric.strategy.precision.load_state_dict(saved["precision"])
+                    set_random_state(saved["ranks"][rank]["random"], here)
+                    saved = None
+                run.part = phase.part
+
+                for step in range(run.done, phase.end):
+                    learning_rate = recipe.learning_rate_at(step, phase)
+                    for group in optimiser.param_groups:
+                        group["lr"] = learning_rate
+                    batch = fabric.to_device(sources[phase.part].next(step))
+                    value = training_step(fabric, objective, stepper, batch, recipe.clip_norm)
+                    run.window[step % recipe.log_every] = value
+                    run.done = step + 1
+                    bar.advance(run.done, phase.part)
+
+                    # Everything below is rare: the device is waited for only where one of these is due.
+                    last = run.done == recipe.steps
+                    log_due = last or run.done % recipe.log_every == 0
+                    validation_due = validate is not None and (last or _due(run.done, recipe.validate_every))
+                    save_due = folder is not None and (last or _due(run.done, recipe.checkpoint_every))
+                    if not (log_due or validation_due or save_due):
+                        continue
+                    mean = run.recent_loss(fabric)
+                    if log_due:
+                        seconds = run.seconds + time.perf_counter() - began
+                        logbook.log(
+                            "training",
+                            {
+                                "step": run.done,
+                                "phase": phase.part,
+                                "loss": mean,
+                                "learning_rate": learning_rate,
+                                "seconds": round(seconds, 3),
+                            },
+                        )
+                        bar.advance(run.done, phase.part, mean)
+                    if validation_due:
+                        metrics = _validate(fabric, validate, encoder)
+                        logbook.log("validation", {"step": run.done, "phase": phase.part, **metrics})
+                        if recipe.select is not None and phase is plan[-1]:
+                            _select(run, recipe, metrics, encoder, loss)
+                        _start_phase(encoder, loss, phase, trainable)
+                    if save_due or (run.stopped and folder is not None):
+                        here_now = {"random": random_state(here), "source": sources[phase.part].state()}
+                        state = {
+                            "encoder": encoder.state_dict(),
+                            "loss": loss.state_dict(),
+                            "optimiser": optimiser.state_dict(),
+                            "precision": fabric.strategy.precision.state_dict(),
+                            "run": run.state() | {"seconds": run.seconds + time.perf_counter() - began},
+                            "rows": logbook.rows,
+                            "ranks": _gathered(fabric, here_now),
+                        }
+                        if writing:
+                            checkpoints.save(run.done, state)
+                        fabric.barrier()
+                    if run.stopped:
+                        break
+
+        if run.best is not None:
+            encoder.load_state_dict(run.best["encoder"])
+            loss.load_state_dict(run.best["loss"])
+    encoder.eval()
+    if folder is not None and writing:
+        encoder.save(folder / "encoder", overwrite=True)
+    return FitResult(
+        encoder=encoder,
+        steps=run.done,
+        history=logbook.rows["training"],
+        validations=logbook.rows["validation"],
+        best_step=run.best["step"] if run.best else None,
+        best_value=run.best["value"] if run.best else None,
+        stopped_early=run.stopped,
+        resumed_from=resumed_from,
+        folder=folder,
+        seconds=run.seconds + time.perf_counter() - began,
+    )
+
+
+def _due(done: int, every: int | None) -> bool:
+    return every is not None and done % every == 0
+
+
+def _check_arguments(encoder: Any, loss: Any, recipe: Recipe, validate: Any) -> None:
+    require(
+        isinstance(encoder, Encoder),
+        "encoder",
+        type(encoder).__name__,
+        "not an Encoder",
+        "wrap it in Encoder()",
+    )
+    require(
+        isinstance(loss, nn.Module),
+        "loss",
+        loss,
+        "not a torch module",
+        "pass an instance, as in InfoNCE(20.0)",
+    )
+    require(isinstance(recipe, Recipe), "recipe", recipe, "not a Recipe", "pass Recipe(steps=...)")
+    for name in ("validate_every", "select"):
+        value = getattr(recipe, name)
+        require(
+            value is None or validate is not None,
+            name,
+            value,
+            "there is nothing to validate with",
+            "pass validate=, a function from the encoder to a dict of metrics",
+        )
+    require(
+        recipe.phases != "kappa" or encoder.separable,
+        "phases",
+        recipe.phases,
+        "this encoder's kappa is the norm of its embedding and cannot be trained alone",
+        'pass phases="joint", or build the encoder with kappa="head"',
+    )
+
+
+def _make_fabric(recipe: Recipe, device: str) -> "Fabric":
+    from lightning_fabric import Fabric
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = device.partition(":")
+    require(kind in ("cpu", "cuda"), "device", device, "not known", 'pass "cpu", "cuda", "cuda:1" or "auto"')
+    precision: Any = PRECISIONS[recipe.precision]
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    if processes == 1:
+        return Fabric(accelerator=kind, devices=[int(index)] if index else 1, precision=precision)
+    per_machine = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+    return Fabric(
+        accelerator=kind,
+        strategy="ddp",
+        devices=per_machine,
+        num_nodes=processes // per_machine,
+        precision=precision,
+    )
+
+
+def _open_sources(
+    batches: Any, plan: Sequence[Phase], seed: int, rank: int, device: torch.device
+) -> dict[str, Source]:
+    """One source per phase; batches not given by phase are one source that goes on through all of them."""
+    if not isinstance(batches, Mapping):
+        source = open_source(batches, seed, rank, device)
+        return {phase.part: source for phase in plan}
+    for phase in plan:
+        require(
+            phase.part in batches,
+            "batches",
+            sorted(batches),
+            f"no source for the phase {phase.part!r}",
+            "add it",
+        )
+    return {phase.part: open_source(batches[phase.part], seed, rank, device) for phase in plan}
+
+
+def _start_phase(
+    encoder: Encoder, loss: nn.Module, phase: Phase, trainable: set[nn.Parameter]
+) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Freeze what the phase does not train, running statistics too; returns the parameters that learn."""
+    encoder.train()
+    loss.train()
+    frozen: list[nn.Module] = []
+    if encoder.separable and phase.part != "joint":
+        frozen = encoder.kappa_modules() if phase.part == "mu" else encoder.mu_modules()
+    held = {parameter for module in frozen for parameter in module.eval().parameters()}
+    for parameter in trainable:
+        parameter.requires_grad_(parameter not in held)
+    return (
+        [parameter for parameter in encoder.parameters() if parameter.requires_grad],
+        [parameter for parameter in loss.parameters() if parameter.requires_grad],
+    )
+
+
+def _make_optimiser(
+    recipe: Recipe,
+    fabric: "Fabric",
+    encoder_parameters: list[nn.Parameter],
+    loss_parameters: list[nn.Parameter],
+) -> torch.optim.Optimizer:
+    require(
+        bool(encoder_parameters),
+        "encoder",
+        "no parameter",
+        "requires a gradient in this phase, so there is nothing to train",
+        "unfreeze some, or choose other phases",
+    )
+    groups: list[dict[str, Any]] = [{"params": encoder_parameters, "weight_decay": recipe.weight_decay}]
+    if loss_parameters:
+        groups.append({"params": loss_parameters, "weight_decay": 0.0})
+    options = dict(recipe.optimiser_options)
+    # One kernel for all parameters. Not beside a gradient scaler, which then could not clip.
+    if fabric.device.type == "cuda" and recipe.precision != "16":
+        options.setdefault("fused", True)
+    try:
+        return OPTIMISERS[recipe.optimiser](groups, lr=recipe.learning_rate, **options)
+    except TypeError as unknown:
+        reject(
+            "optimiser_options", dict(recipe.optimiser_options), str(unknown), "see torch.optim for the names"
+        )
+
+
+def _validate(
+    fabric: "Fabric", validate: Callable[[Encoder], Mapping[str, float]] | None, encoder: Encoder
+) -> dict[str, float]:
+    """The metrics, the same on all processes; training's randomness does not notice."""
+    metrics: dict[str, float] = {}
+    if fabric.is_global_zero and validate is not None:
+        encoder.eval()
+        with torch.no_grad(), preserved_randomness(fabric.device):
+            metrics = {name: float(value) for name, value in validate(encoder).items()}
+    return fabric.broadcast(metrics)
+
+
+def _select(
+    run: Run, recipe: Recipe, metrics: Mapping[str, float], encoder: Encoder, loss: nn.Module
+) -> None:
+    """Keep the best weights so far, and stop after too many validations that are no better."""
+    require(
+        recipe.select in metrics,
+        "select",
+        recipe.select,
+        "validate does not report it",
+        f"choose one of {', '.join(metrics) or 'the metrics that it reports (none)'}",
+    )
+    value = metrics[recipe.select]  # type: ignore[index]
+    sign = 1 if recipe.select_mode == "max" else -1
+    best_so_far = -math.inf if run.best is None else sign * run.best["value"]
+    if sign * value > best_so_far:  # false for NaN
+        run.best = {
+            "step": run.done,
+            "value": value,
+            "encoder": {name: tensor.clone() for name, tensor in encoder.state_dict().items()},
+            "loss": {name: tensor.clone() for name, tensor in loss.state_dict().items()},
+        }
+        run.stale = 0
+        return
+    run.stale += 1
+    run.stopped = recipe.patience is not None and run.stale >= recipe.patience
+
+
+def _gathered(fabric: "Fabric", value: Any) -> list[Any]:
+    """The value of every process, in order."""
+    if fabric.world_size == 1:
+        return [value]
+    values: list[Any] = [None] * fabric.world_size
+    torch.distributed.all_gather_object(values, value)
+    return values
+
+
+def _identity(
+    encoder: Encoder, loss: nn.Module, recipe: Recipe, processes: int, config: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What a run folder belongs to. Weights are no part of it: those that a run starts from may be gone."""
+    settings = dataclasses.asdict(recipe)
+    fixed = {
+        name: value.tolist()
+        for name, value in loss.state_dict(keep_vars=True).items()
+        if not value.requires_grad and value.numel() <= 16
+    }
+    return {
+        "recipe": {name: value for name, value in settings.items() if name not in _FREE_TO_CHANGE},
+        "encoder": _brief(encoder.spec()),
+        "loss": {"module": re.sub(r" at 0x[0-9a-f]+", "", repr(loss)), "fixed": fixed},
+        "processes": processes,
+        "config": dict(config or {}),
+    }
+
+
+def _brief(value: Any) -> Any:
+    """Long texts (a tokeniser, say) give way to their checksum."""
+    if isinstance(value, dict):
+        return {key: _brief(item) for key, item in value.items()}
+    if isinstance(value, str) and len(value) > 200:
+        return "sha256:" + hashlib.sha256(value.encode()).hexdigest()
+    return value
+
+
+@contextlib.contextmanager
+def _kept_trainability(*modules: nn.Module) -> Iterator[set[nn.Parameter]]:
+    """The parameters that require gradients; whatever the phases freeze, they do so again afterwards."""
+    parameters = {
+        parameter for module in modules for parameter in module.parameters() if parameter.requires_grad
+    }
+    try:
+        yield parameters
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
