@@ -44,7 +44,7 @@ def backbone_spec(module: nn.Module) -> dict[str, Any]:
     for name, cls in BACKBONES.items():
         if type(module) is cls:
             return {"name": name, "arguments": module.arguments}
-    return {"name": None, "class": f"{type(module).__module__}.{type(module).__qualname__}"}
+    return {"name": None, "class": type(module).__qualname__}
 
 
 def build_backbone(spec: dict[str, Any], argument: str = "backbone") -> nn.Module:

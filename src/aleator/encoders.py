@@ -129,9 +129,9 @@ class Encoder(nn.Module):
         self.kappa_range = tuple(map(float, kappa_range or self.kappa_range))  # type: ignore[assignment]
         _require_range(self.kappa_range, self.kappa_bounds)
         if self.kappa_head is None:
-            kappa = self(inputs).kappa.clamp_min(self.kappa_bounds[0])
+            norm = (self(inputs).kappa - self.kappa_bounds[0]).clamp_min(_SHORTEST)
             middle = math.sqrt(self.kappa_range[0] * self.kappa_range[1])
-            self.mu_head.weight.mul_(middle / kappa.log().mean().exp())
+            self.mu_head.weight.mul_(middle / norm.log().mean().exp())
         else:
             network = self.backbone if self.kappa_backbone is None else self.kappa_backbone
             features = _features(network, inputs, "backbone").to(self.axis.dtype)
@@ -315,9 +315,10 @@ class KappaHead(nn.Module):
             math.tan((math.log(kappa) - self.middle) / self.half_width * math.pi / 2) * 2 / math.pi
             for kappa in kappa_range
         )
-        # All inputs alike have no spread to stretch: they go to the middle of the range, at the MLP's own
-        # scale.
-        scale = (high_target - low_target) / (high - low) if high > low else 1.0
+        # Inputs alike up to rounding have no spread to stretch: they go to the middle, scale 1.
+        spread = high - low
+        alike = spread <= 1e-5 * max(abs(low), abs(high))
+        scale = 1.0 if alike else (high_target - low_target) / spread
         self.scale.fill_(scale)
         self.shift.fill_((low_target + high_target) / 2 - scale * (low + high) / 2)
 

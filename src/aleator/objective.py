@@ -85,7 +85,7 @@ def joined_inputs(anchor: Any, positive: Any, negative: Any) -> tuple[Any, int, 
         return {key: row for key, (row, _, _) in rows.items()}, B, M
     B = len(anchor)
     M = 0 if negative is None else len(negative[0]) if len(negative) else 0
-    require(B > 0, "anchor", anchor, "an empty batch", "pass at least one pair")
+    require(B > 0, "batch size", B, "an empty batch", "pass at least one pair")
     require(
         len(positive) == B,
         "positive",

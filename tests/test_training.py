@@ -1,0 +1,677 @@
+"""`fit`: it learns, it goes on exactly where it stopped, and it says clearly what is wrong."""
+
+import csv
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from aleator.backbones import MLP, ResNet18
+from aleator.encoders import Encoder, load_encoder
+from aleator.objective import Objective
+from aleator.recipe import Phase, Recipe
+from aleator.training import fit
+from training_cases import STEPS, SmallLoss, build, mean_kappa, pairs, recipe, run
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Bits are compared between processes: sums must be taken in one order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    torch.set_num_threads(1)
+    return run(tmp_path_factory.mktemp("run") / "whole")
+
+
+class StoppedError(Exception):
+    """Something outside stops the run."""
+
+
+def assert_same_run(result, other):
+    states = result.encoder.state_dict(), other.encoder.state_dict()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert (result.best_step, result.best_value) == (other.best_step, other.best_value)
+    assert result.validations == other.validations
+    for row, other_row in zip(result.history, other.history, strict=True):
+        assert {**row, "seconds": 0} == {**other_row, "seconds": 0}
+
+
+# --- the loop ------------------------------------------------------------------------
+
+
+def test_fit_learns_and_reports(tmp_path):
+    encoder = Encoder(MLP(4, (32,)), 3)
+    result = fit(
+        encoder,
+        SmallLoss(),
+        pairs,
+        Recipe(steps=150, learning_rate=1e-2, log_every=50),
+        folder=tmp_path / "run",
+        device="cpu",
+    )
+    assert result.encoder is encoder
+    assert not encoder.training
+    assert [row["step"] for row in result.history] == [50, 100, 150]
+    assert result.history[-1]["loss"] < 0.7 * result.history[0]["loss"]
+    with open(tmp_path / "run" / "training.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["loss"]) for row in rows] == [row["loss"] for row in result.history]
+    x = torch.rand(3, 4)
+    assert torch.equal(load_encoder(tmp_path / "run" / "encoder")(x).mu, encoder(x).mu)
+
+
+def test_the_loss_learns_too_and_user_frozen_parameters_do_not():
+    encoder, loss = build()
+    encoder.mu_head.requires_grad_(False)
+    frozen, temperature = encoder.mu_head.weight.clone(), loss.temperature.item()
+    fit(encoder, loss, pairs, Recipe(steps=3, learning_rate=0.1, weight_decay=0.1), device="cpu")
+    assert torch.equal(encoder.mu_head.weight, frozen)
+    assert not encoder.mu_head.weight.requires_grad
+    assert loss.temperature.item() != temperature
+
+
+def test_fit_leaves_the_callers_randomness_alone():
+    state = torch.get_rng_state()
+    encoder, loss = build()
+    torch.set_rng_state(state)
+    fit(encoder, loss, pairs, Recipe(steps=2), device="cpu")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_seed_decides_and_validation_does_not_disturb():
+    weights = []
+    for seed, options in [(0, {}), (0, {"validate": mean_kappa}), (1, {})]:
+        encoder, loss = build()
+        every = 2 if options else None
+        fit(encoder, loss, pairs, Recipe(steps=6, seed=seed, validate_every=every), device="cpu", **options)
+        weights.append(encoder.mu_head.weight.detach().clone())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize("form", ["tuple", "dict", "pair", "loader", "dict of tensors"])
+def test_forms_of_batches(form):
+    x, near, far = pairs(0, torch.Generator().manual_seed(0))
+    backbone = MLP(4, (8,))
+    if form == "dict of tensors":
+
+        class Keyed(nn.Module):
+            out_features = 8
+
+            def __init__(self):
+                super().__init__()
+                self.network = backbone
+
+            def forward(self, inputs):
+                return self.network(inputs["x"])
+
+        batches = [({"x": x}, {"x": near}, {"x": far})]
+        encoder = Encoder(Keyed(), 3)
+    else:
+        batches = {
+            "tuple": [(x, near, far)],
+            "dict": [{"anchor": x, "positive": near, "negative": far}],
+            "pair": [(x, near)],
+            "loader": DataLoader(TensorDataset(x, near, far), batch_size=4, shuffle=True),
+        }[form]
+        encoder = Encoder(backbone, 3)
+    assert fit(encoder, SmallLoss(), batches, Recipe(steps=5), device="cpu").steps == 5
+
+
+def test_a_backbone_of_unknown_size_is_fine():
+    class Unsaid(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    encoder = Encoder(Unsaid(), 3, kappa="head")
+    fit(encoder, SmallLoss(), pairs, Recipe(steps=2), device="cpu")
+    assert encoder.mu_head.in_features == 4
+
+
+def test_low_precision_trains_with_float32_posteriors():
+    seen = []
+
+    class Watching(SmallLoss):
+        def forward(self, anchor, positive, negative=None):
+            seen.append((anchor.mu.dtype, anchor.kappa.dtype))
+            return super().forward(anchor, positive, negative)
+
+    encoder = Encoder(MLP(4, (8,)), 3)
+    fit(encoder, Watching(), pairs, Recipe(steps=2, precision="bf16"), device="cpu")
+    assert set(seen) == {(torch.float32, torch.float32)}
+    assert encoder.mu_head.weight.dtype == torch.float32
+
+
+def test_gradient_clipping_bounds_the_update():
+    encoder, loss = build()
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    settings = Recipe(steps=1, optimiser="sgd", learning_rate=1.0, clip_norm=1e-3)
+    fit(encoder, loss, pairs, settings, device="cpu")
+    moved = sum((value - before[name]).square().sum() for name, value in encoder.state_dict().items()).sqrt()
+    assert 0 < moved.item() <= 1.001e-3
+
+
+# --- phases --------------------------------------------------------------------------
+
+
+def test_phases_freeze_what_they_should():
+    encoder, loss = build()
+    snapshots = []
+
+    def batches(step, generator):
+        snapshots.append(
+            ([p.clone() for p in encoder.mu_parameters()], [p.clone() for p in encoder.kappa_parameters()])
+        )
+        return pairs(step, generator)
+
+    fit(encoder, loss, batches, Recipe(steps=6, phases="mu-then-kappa", learning_rate=0.01), device="cpu")
+    snapshots.append((encoder.mu_parameters(), encoder.kappa_parameters()))
+
+    def moved(part, start, end):
+        return any(
+            not torch.equal(a, b) for a, b in zip(snapshots[start][part], snapshots[end][part], strict=True)
+        )
+
+    assert moved(0, 0, 3)
+    assert not moved(1, 0, 3)
+    assert not moved(0, 3, 6)
+    assert moved(1, 3, 6)
+    assert all(parameter.requires_grad for parameter in encoder.parameters())
+
+
+def test_the_kappa_phase_keeps_running_statistics():
+    encoder = Encoder(ResNet18(width=2), 3, kappa="head", kappa_hidden=(4,))
+    images = torch.randn(4, 3, 8, 8)
+    before = {name: value.clone() for name, value in encoder.backbone.state_dict().items()}
+    validate = {"validate": lambda e: {"x": 1.0}}  # evaluation in between must not thaw them
+    settings = Recipe(steps=3, phases="kappa", validate_every=1)
+    fit(encoder, SmallLoss(), [(images, images)], settings, device="cpu", **validate)
+    assert all(torch.equal(before[name], value) for name, value in encoder.backbone.state_dict().items())
+
+
+def test_the_mu_phase_sees_one_rolled_negative():
+    encoder, _ = build()
+    encoder.eval()
+    seen = {}
+
+    def watching(anchor, positive, negative):
+        seen.update(anchor=anchor, positive=positive, negative=negative)
+        return (anchor.mu * positive.mu).sum(-1).mean()
+
+    loss = SmallLoss()
+    loss.forward = watching
+    x, near, far = pairs(0, torch.Generator().manual_seed(0))
+    Objective(encoder, loss, "mu", "rolled")((x, near, far))
+    assert seen["negative"].mu.shape == (8, 1, 3)
+    for i in range(8):
+        torch.testing.assert_close(seen["negative"].mu[i, 0], encoder(near).mu[i - 1])
+    assert not seen["anchor"].kappa.requires_grad
+    Objective(encoder, loss, "mu", "given")((x, near, far))
+    torch.testing.assert_close(seen["negative"].mu, encoder(far.flatten(0, 1)).mu.view(8, 3, 3))
+    Objective(encoder, loss, "joint", "rolled")((x, near, far))
+    torch.testing.assert_close(seen["negative"].kappa, encoder(far.flatten(0, 1)).kappa.view(8, 3))
+    Objective(encoder, loss, "joint", "rolled")((x, near))
+    assert seen["negative"] is None
+
+
+def test_one_source_per_phase():
+    calls = []
+
+    def source(name):
+        return lambda step, generator: calls.append((name, step)) or pairs(step, generator)
+
+    encoder, loss = build()
+    sources = {"mu": source("mu"), "kappa": source("kappa")}
+    fit(encoder, loss, sources, Recipe(steps=4, phases="mu-then-kappa", mu_fraction=0.25), device="cpu")
+    assert calls == [("mu", 0), ("kappa", 1), ("kappa", 2), ("kappa", 3)]
+    with pytest.raises(ValueError, match="no source for the phase 'kappa'"):
+        fit(encoder, loss, {"mu": pairs}, Recipe(steps=4, phases="mu-then-kappa"), device="cpu")
+
+
+def test_a_norm_encoder_trains_in_two_phases():
+    encoder = Encoder(MLP(4, (8,)), 3)
+    result = fit(encoder, SmallLoss(), pairs, Recipe(steps=4, phases="mu-then-kappa"), device="cpu")
+    assert result.steps == 4
+    with pytest.raises(ValueError, match="cannot be trained alone"):
+        fit(encoder, SmallLoss(), pairs, Recipe(steps=4, phases="kappa"), device="cpu")
+
+
+# --- schedules -----------------------------------------------------------------------
+
+
+def learning_rates(steps, **settings):
+    settings = Recipe(steps=steps, learning_rate=0.1, **settings)
+    return [settings.learning_rate_at(step, Phase("joint", 0, steps)) for step in range(steps)]
+
+
+def torch_rates(steps, make):
+    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = make(optimiser)
+    rates = []
+    for _ in range(steps):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        scheduler.step()
+    return rates
+
+
+def test_schedules_have_their_closed_forms():
+    schedulers = torch.optim.lr_scheduler
+    assert learning_rates(5) == [0.1] * 5
+    assert learning_rates(8, schedule="step") == pytest.approx([0.1, 0.1, 1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
+    assert learning_rates(4, schedule="step", step_factor=0.5) == pytest.approx([0.1, 0.05, 0.025, 0.0125])
+    assert learning_rates(6, schedule="constant", warmup_steps=4) == pytest.approx(
+        [0.025, 0.05, 0.075, 0.1, 0.1, 0.1]
+    )
+    cosine = torch_rates(20, lambda o: schedulers.CosineAnnealingLR(o, 20))
+    assert learning_rates(20, schedule="cosine") == pytest.approx(cosine)
+
+
+@pytest.mark.parametrize("steps", [10, 40, 101])
+def test_one_cycle_is_torchs(steps):
+    expected = []
+    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.1, total_steps=steps, cycle_momentum=False)
+    for step in range(steps):
+        expected.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        if step < steps - 1:
+            scheduler.step()
+    assert learning_rates(steps, schedule="one-cycle") == pytest.approx(expected)
+
+
+def test_every_schedule_survives_a_single_step():
+    for schedule in ("constant", "step", "cosine", "one-cycle"):
+        assert learning_rates(1, schedule=schedule)[0] > 0
+
+
+def test_the_schedule_starts_anew_in_each_phase_and_reaches_the_optimiser():
+    encoder, loss = build()
+    settings = Recipe(
+        steps=16, phases="mu-then-kappa", schedule="step", learning_rate=1.0, optimiser="sgd", log_every=2
+    )
+    encoder.requires_grad_(True)
+    result = fit(encoder, loss, pairs, settings, device="cpu")
+    assert [row["learning_rate"] for row in result.history] == pytest.approx([1, 0.1, 0.01, 0.001] * 2)
+    assert [row["phase"] for row in result.history] == ["mu"] * 4 + ["kappa"] * 4
+
+
+# --- selection and early stopping ----------------------------------------------------
+
+
+def scores(*values):
+    given = iter(values)
+    return lambda encoder: {"score": next(given)}
+
+
+def test_the_best_weights_are_kept():
+    encoder, loss = build()
+    weights = {}
+
+    def validate(encoder):
+        weights[len(weights) + 1] = encoder.mu_head.weight.clone()
+        return {"score": {1: 0.1, 2: 0.9, 3: float("nan"), 4: 0.5}[len(weights)]}
+
+    settings = Recipe(steps=4, validate_every=1, select="score", learning_rate=0.1)
+    result = fit(encoder, loss, pairs, settings, validate=validate, device="cpu")
+    assert (result.best_step, result.best_value, result.stopped_early) == (2, 0.9, False)
+    assert torch.equal(encoder.mu_head.weight, weights[2])
+
+
+def test_patience_stops_the_run():
+    encoder, loss = build()
+    settings = Recipe(steps=100, validate_every=2, select="score", select_mode="min", patience=3)
+    validate = scores(5.0, 4.0, 4.0, 4.5, 6.0)
+    result = fit(encoder, loss, pairs, settings, validate=validate, device="cpu")
+    assert result.stopped_early
+    assert (result.steps, result.best_step, result.best_value) == (10, 4, 4.0)
+
+
+def test_selection_looks_at_the_last_phase_only():
+    encoder, loss = build()
+    settings = Recipe(steps=8, phases="mu-then-kappa", validate_every=2, select="score", patience=1)
+    validate = scores(9.0, 8.0, 1.0, 2.0)
+    result = fit(encoder, loss, pairs, settings, validate=validate, device="cpu")
+    assert (result.steps, result.best_step, result.stopped_early) == (8, 8, False)
+
+
+def test_a_stopped_run_stays_stopped(tmp_path):
+    settings = recipe(phases="joint", patience=1, select="score", validate_every=1)
+    first = run(tmp_path / "x", recipe=settings, validate=scores(2.0, 1.0, 3.0))
+    assert first.stopped_early
+    again = run(tmp_path / "x", recipe=settings, validate=scores())
+    assert again.resumed_from == again.steps == first.steps
+    assert_same_run(first, again)
+
+
+# --- going on ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["batch", "write"])
+def test_a_killed_run_ends_with_the_same_bits(where, tmp_path, uninterrupted):
+    # Any step will do: a fresh one each time, named by the assertion when it fails.
+    step = (
+        random.SystemRandom().randrange(1, STEPS)
+        if where == "batch"
+        else random.SystemRandom().choice([10, 15, 20])
+    )
+    command = [sys.executable, HERE / "training_cases.py", tmp_path / "run", where, str(step)]
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    if where == "write":
+        with pytest.warns(UserWarning, match="never finished"):
+            result = run(tmp_path / "run")
+    else:
+        result = run(tmp_path / "run")
+    expected = (step // 5) * 5 if where == "batch" else step - 5
+    assert result.resumed_from == (expected or None), f"killed at step {step}"
+    assert_same_run(result, uninterrupted)
+
+
+class Stateful:
+    """An iterable that knows its own position."""
+
+    def __init__(self):
+        self.position = 0
+
+    def __iter__(self):
+        while True:
+            self.position += 1
+            yield pairs(0, torch.Generator().manual_seed(self.position))
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+def shuffled():
+    parts = [pairs(0, torch.Generator().manual_seed(i)) for i in range(4)]
+    return DataLoader(TensorDataset(*(torch.cat(part) for part in zip(*parts, strict=True))), 8, shuffle=True)
+
+
+SOURCES = {
+    "callable": lambda: pairs,
+    "list": lambda: [pairs(0, torch.Generator().manual_seed(i)) for i in range(5)],
+    "shuffled loader": shuffled,
+    "stateful": Stateful,
+    "iterator": lambda: (pairs(0, torch.Generator().manual_seed(i)) for i in range(100)),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("stop", [7, 10, 12, 17])
+def test_every_kind_of_source_goes_on_exactly(kind, stop, tmp_path):
+    def stopping_validation(encoder):
+        calls.append(None)
+        if len(calls) == stop:
+            raise StoppedError
+        return mean_kappa(encoder)
+
+    settings = recipe(validate_every=1)
+    calls = []
+    with pytest.raises(StoppedError):
+        run(tmp_path / "run", SOURCES[kind](), recipe=settings, validate=stopping_validation)
+    result = run(tmp_path / "run", SOURCES[kind](), recipe=settings)
+    assert result.resumed_from == (stop - 1) // 5 * 5
+    assert_same_run(result, run(None, SOURCES[kind](), recipe=settings))
+    with open(tmp_path / "run" / "training.csv") as file:
+        assert [int(row["step"]) for row in csv.DictReader(file)] == [row["step"] for row in result.history]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "index truncated", "index altered"])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(damage, tmp_path, uninterrupted):
+    def stopping(step, generator):
+        if step == 18:
+            raise StoppedError
+        return pairs(step, generator)
+
+    with pytest.raises(StoppedError):
+        run(tmp_path / "run", stopping)
+    newest = tmp_path / "run" / "checkpoints" / "step-00000015"
+    path = newest / "checkpoint.json" if "index" in damage else next(newest.glob("*.safetensors"))
+    data = bytearray(path.read_bytes())
+    if "truncated" in damage:
+        data = data[:-7]
+    else:
+        data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    with pytest.warns(UserWarning, match="checkpoint refused, going back to the one before.*step-00000015"):
+        result = run(tmp_path / "run")
+    assert result.resumed_from == 10
+    assert_same_run(result, uninterrupted)
+
+
+def test_two_checkpoints_are_kept_and_if_all_are_damaged_nothing_is_overwritten(tmp_path):
+    run(tmp_path / "run")
+    folders = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert [folder.name for folder in folders] == ["step-00000020", "step-00000024"]
+    for folder in folders:
+        (folder / "checkpoint.json").write_text("{}")
+    before = sorted(path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file())
+    with (
+        pytest.warns(UserWarning, match="refused"),
+        pytest.raises(ValueError, match=r"no checkpoint is whole.*new folder"),
+    ):
+        run(tmp_path / "run")
+    assert before == sorted(
+        path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file()
+    )
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path, uninterrupted):
+    def never(step, generator):
+        raise AssertionError("no batch is needed")
+
+    run(tmp_path / "run")
+    again = run(tmp_path / "run", never)
+    assert again.resumed_from == STEPS
+    assert_same_run(again, uninterrupted)
+
+
+def test_a_folder_of_another_run_is_left_alone(tmp_path):
+    run(tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(
+        ValueError, match=r"another configuration \(recipe.learning_rate was 0.01, now 0.02\)"
+    ):
+        run(tmp_path / "run", recipe=recipe(learning_rate=0.02))
+    with pytest.raises(ValueError, match=r"config\.data was None, now 'other'"):
+        run(tmp_path / "run", config={"data": "other"})
+    encoder = Encoder(MLP(4, (9,)), 3, kappa="head")
+    with pytest.raises(ValueError, match=r"encoder\.features was 8, now 9"):
+        fit(encoder, SmallLoss(), pairs, recipe(), folder=tmp_path / "run", validate=mean_kappa, device="cpu")
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    run(tmp_path / "run", recipe=recipe(checkpoint_every=7))  # this may change
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match=r"no run\.json"):
+        run(tmp_path)
+    with pytest.raises(ValueError, match="is a file"):
+        run(tmp_path / "thesis.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+# --- logs ----------------------------------------------------------------------------
+
+
+def test_tensorboard_where_it_is_installed(tmp_path):
+    pytest.importorskip("tensorboard")
+    run(tmp_path / "run", loggers=("csv", "tensorboard"))
+    assert list((tmp_path / "run" / "tensorboard").glob("events*"))
+
+
+def test_missing_loggers_say_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ImportError, match="pip install wandb"):
+        run(tmp_path / "run", loggers=("wandb",))
+    with pytest.raises(ValueError, match="loggers = 'excel'"):
+        run(tmp_path / "run", loggers=("excel",))
+
+
+def test_the_progress_bar_shows_the_loss(capsys):
+    run(None, progress=True)
+    assert "loss" in capsys.readouterr().err
+    run(None)  # not a terminal
+    assert capsys.readouterr().err == ""
+
+
+# --- bad input -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 0}, "steps = 0"),
+        ({"steps": 1.5}, "steps = 1.5"),
+        ({"optimiser": "adamx"}, "optimiser = 'adamx': not known; choose one of 'adam', 'adamw', 'sgd'"),
+        ({"schedule": "linear"}, "schedule"),
+        ({"phases": "kappa-then-mu"}, "phases"),
+        ({"precision": "8"}, "precision"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"mu_fraction": 1.0}, "mu_fraction"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"validate_every": 0}, "validate_every"),
+        ({"patience": 2}, "needs a metric"),
+        ({"keep_checkpoints": 1}, "keep_checkpoints"),
+        ({"steps": 1, "phases": "mu-then-kappa"}, "at least two"),
+    ],
+)
+def test_bad_recipes(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(**({"steps": 5} | settings))
+
+
+X = torch.rand(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([], "batches = 'list': is empty"),
+        (iter([(X, X)]), "ended before step 1 and cannot start again"),
+        (7, "neither callable nor iterable"),
+        ([X], "two or three parts"),
+        ([{"anchor": X}], "names of its parts"),
+        ([(X, X[:2])], "positive = 2: there are 4 anchors"),
+        ([(X, X, X[:2, None])], "negative"),
+        ([(X[:0], X[:0])], "empty batch"),
+        ([(X, torch.rand(4, 5))], r"positive = \(5,\): one anchor has shape \(4,\)"),
+    ],
+)
+def test_bad_batches(batches, message):
+    encoder, loss = build()
+    with pytest.raises(ValueError, match=message):
+        fit(encoder, loss, batches, Recipe(steps=3), device="cpu")
+
+
+def test_one_pair_cannot_be_its_own_negative():
+    encoder, loss = build()
+    with pytest.raises(ValueError, match="rolled negative"):
+        fit(encoder, loss, [(X[:1], X[:1])], Recipe(steps=2, phases="mu"), device="cpu")
+
+
+def test_a_loss_that_is_not_finite_names_its_step(tmp_path):
+    def batches(step, generator):
+        x, near, far = pairs(step, generator)
+        return (x * float("nan") if step == 16 else x), near, far
+
+    with pytest.raises(
+        ValueError, match=r"loss = nan: not finite at step 17, in the phase 'kappa'; .*learning_rate"
+    ):
+        run(tmp_path / "run", batches)
+    assert run(tmp_path / "run").resumed_from == 15
+
+
+def test_other_bad_arguments():
+    encoder, loss = build()
+    five = Recipe(steps=5)
+    with pytest.raises(ValueError, match="not an Encoder"):
+        fit(MLP(4, (3,)), loss, pairs, five)
+    with pytest.raises(ValueError, match="not a torch module"):
+        fit(encoder, SmallLoss, pairs, five)
+    with pytest.raises(ValueError, match="pass validate="):
+        fit(encoder, loss, pairs, Recipe(steps=5, select="score"))
+    with pytest.raises(ValueError, match="device = 'tpu'"):
+        fit(encoder, loss, pairs, five, device="tpu")
+    with pytest.raises(
+        ValueError, match=r"select = 'score': validate does not report it; choose one of kappa"
+    ):
+        fit(encoder, loss, pairs, Recipe(steps=5, select="score"), validate=mean_kappa, device="cpu")
+    with pytest.raises(ValueError, match="optimiser_options"):
+        fit(encoder, loss, pairs, Recipe(steps=5, optimiser_options={"speed": 9}), device="cpu")
+    with pytest.raises(ValueError, match="nothing to train"):
+        fit(encoder.requires_grad_(False), loss, pairs, five, device="cpu")
+
+
+def test_a_loss_blind_to_kappa_cannot_train_it():
+    class Blind(nn.Module):
+        def forward(self, anchor, positive, negative=None):
+            return -(anchor.mu * positive.mu).sum(-1).mean()
+
+    encoder, _ = build()
+    with pytest.raises(ValueError, match="does not depend on anything that the phase 'kappa' trains"):
+        fit(encoder, Blind(), pairs, Recipe(steps=2, phases="kappa"), device="cpu")
+
+
+# --- several processes ---------------------------------------------------------------
+
+
+def test_two_processes_train_one_model(tmp_path):
+    import two_processes
+
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    done = subprocess.run(
+        [*command, HERE / "two_processes.py", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("plain", "whole", "resumed"):
+        first, second = (load_file(tmp_path / f"{name}-{rank}.safetensors") for rank in (0, 1))
+        assert all(torch.equal(first[key], second[key]) for key in first)
+    alone = two_processes.plain_run()
+    together = load_file(tmp_path / "plain-0.safetensors")
+    for key, value in alone.items():
+        torch.testing.assert_close(together[key], value, rtol=1e-5, atol=1e-6)
+    whole, resumed = (load_file(tmp_path / f"{name}-0.safetensors") for name in ("whole", "resumed"))
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+
+
+@pytest.mark.gpu
+def test_fit_on_a_gpu(tmp_path):
+    encoder, loss = build()
+    seen = []
+
+    def batches(step, generator):
+        seen.append(generator.device.type)
+        return tuple(part.to("cpu") for part in pairs(step, torch.Generator().manual_seed(step)))
+
+    settings = Recipe(steps=20, phases="mu-then-kappa", precision="bf16", clip_norm=1.0, checkpoint_every=5)
+    result = fit(encoder, loss, batches, settings, folder=tmp_path / "run", device="cuda", loggers=("csv",))
+    assert set(seen) == {"cuda"}
+    assert result.steps == 20
+    assert next(encoder.parameters()).is_cuda
