@@ -28,7 +28,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "numpy": (kind, [int(key) for key in keys], *rest),
+        "numpy": (kind, torch.from_numpy(keys.astype(np.int64)), *rest),
         "python": random.getstate(),
     }
 
@@ -37,7 +37,8 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"], device)
-    np.random.set_state(state["numpy"])
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     random.setstate(state["python"])
 
 
