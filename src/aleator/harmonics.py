@@ -32,7 +32,8 @@ def harmonic_dimension(dim: int, degree: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def _log_harmonic_dimensions(dim: int, terms: int) -> np.ndarray:
+def log_harmonic_dimensions(dim: int, terms: int, device: torch.device = torch.device("cpu")) -> Tensor:  # noqa: B008
+    """log dim_n for n = 0 .. terms-1, float64: the dimensions themselves overflow where D is large."""
     n = np.arange(1, terms, dtype=np.float64)
     if dim == 2:
         tail = np.full(terms - 1, math.log(2.0))
@@ -43,12 +44,9 @@ def _log_harmonic_dimensions(dim: int, terms: int) -> np.ndarray:
             - special.gammaln(n + 1)
             - special.gammaln(dim - 2)
         )
-    return np.concatenate([[0.0], tail])
+    return torch.as_tensor(np.concatenate([[0.0], tail]), device=device)
 
 
-def log_harmonic_dimensions(dim: int, terms: int, device: torch.device | None = None) -> Tensor:
-    """log dim_n for n = 0 .. terms-1, float64: the dimensions themselves overflow where D is large."""
-    return torch.as_tensor(_log_harmonic_dimensions(dim, terms), device=device)
 
 
 def recurrence(dim: int, degree: int) -> tuple[float, float]:
@@ -118,6 +116,14 @@ class ZonalKernel(nn.Module):
         safe = torch.where(lam == 0, 1.0, lam)
         return torch.where(lam == 0, -math.inf, safe.abs().log()), torch.sign(lam.detach())
 
+    def series(self, dim: int, terms: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """`log_abs_coefficients` on a device, kept there where the kernel is fixed."""
+        key = self._key()
+        if key is not None:
+            return _kept_series(self, key, dim, terms, device)
+        log_lam, sign = self.log_abs_coefficients(dim, terms)
+        return log_lam.to(device), sign.to(device)
+
     def terms(self, dim: int, tolerance: float) -> int:
         """The number of terms after which the rest of sum_n dim_n |lambda_n| is below the tolerance of the whole.
 
@@ -177,6 +183,10 @@ class _ConcentrationKernel(ZonalKernel):
             return torch.tensor(self._fixed, dtype=torch.float64)
         return self.log_kappa_pos.double().exp()
 
+    def concentration(self, like: Tensor) -> Tensor | float:
+        """kappa_pos to compute with: a plain number where it is fixed, so that nothing is copied to a GPU."""
+        return self._fixed if self._fixed is not None else self.kappa_pos.to(like)
+
     def _key(self) -> tuple | None:
         return (type(self), self._fixed) if self._fixed is not None else None
 
@@ -197,7 +207,7 @@ class VMFKernel(_ConcentrationKernel):
         return self._fixed is not None and math.isinf(self._fixed)
 
     def log_values(self, dim: int, t: Tensor) -> Tensor:
-        return self.kappa_pos.to(t.device) * (t - 1)
+        return self.concentration(t) * (t - 1)
 
     def log_abs_coefficients(self, dim: int, terms: int) -> tuple[Tensor, Tensor]:
         # In logarithms from the start: A_n is exact far below the smallest float, and high dimensions need it there.
@@ -215,8 +225,20 @@ class AcceptanceKernel(_ConcentrationKernel):
     """
 
     def log_values(self, dim: int, t: Tensor) -> Tensor:
-        kappa = self.kappa_pos.to(t.device)
-        return nn.functional.logsigmoid(kappa * t.double() - log_growth(dim / 2 - 1, kappa))
+        offset = _growth_of(dim, self._fixed) if self._fixed is not None else log_growth(dim / 2 - 1, self.kappa_pos).to(t)
+        return nn.functional.logsigmoid(self.concentration(t) * t - offset)
+
+
+@lru_cache(maxsize=256)
+def _kept_series(kernel: ZonalKernel, key: tuple, dim: int, terms: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        log_lam, sign = kernel.log_abs_coefficients(dim, terms)
+    return log_lam.to(device), sign.to(device)
+
+
+@lru_cache(maxsize=1024)
+def _growth_of(dim: int, kappa: float) -> float:
+    return float(log_growth(dim / 2 - 1, torch.tensor(kappa, dtype=torch.float64)))
 
 
 @lru_cache(maxsize=1024)

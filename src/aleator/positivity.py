@@ -121,8 +121,8 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
         cosine = cosine.reshape(-1, 1)
     count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, kappa2)
     require(count >= 2, "terms", count, "the series needs two terms or more", "leave it out")
-    log_lam, sign = (x.to(cosine.device) for x in kernel.log_abs_coefficients(dim, count))
-    kappa_pos = kernel.kappa_pos.to(cosine.device) if isinstance(kernel, VMFKernel) else None
+    log_lam, sign = kernel.series(dim, count, cosine.device)
+    kappa_pos = kernel.concentration(cosine) if isinstance(kernel, VMFKernel) else None
     log_r = _LogSeries.apply(cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos)
     return log_r.view(shape).to(dtype)
 
@@ -256,7 +256,7 @@ def _at_one(first: Rows, second: Rows, slopes: bool) -> tuple[Tensor, Tensor, Te
     return value, inner(first.slope, second.weight), inner(first.weight, second.slope)
 
 
-def _line_slope(dim: int, kappa1: Tensor, kappa2: Tensor, log_lam: Tensor, kappa_pos: Tensor) -> tuple[Tensor, ...]:
+def _line_slope(dim: int, kappa1: Tensor, kappa2: Tensor, log_lam: Tensor, kappa_pos: Tensor | float) -> tuple[Tensor, ...]:
     """The concentration of the vMF with the mean of the two posteriors and the kernel convolved; its slopes in kappa1,
     kappa2 and log lambda_1.
 

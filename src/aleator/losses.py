@@ -1,0 +1,256 @@
+r"""Contrastive losses on posteriors: loss(anchor, positive, negative) -> scalar.
+
+    anchor     B posteriors x
+    positive   B posteriors x+, one drawn for each anchor
+    negative   (B, M) posteriors x-, or None: the other anchors of the batch, of all processes, are the negatives
+
+Anchors, not positives, serve as negatives because they follow P(x), which the proof in docs/theory.md asks for. All losses
+average over the anchors of their process and work in float32 or more, whatever autocast says.
+
+To add a loss, touch these places: a class here that says how an anchor compares with its positive and with its negatives;
+`__init__.py`; a literal twin and a row of the case table in tests/test_losses.py; docs/equations.md; CHANGELOG.md.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor, nn
+
+from .checks import require
+from .gathering import gather_batch, process_count, process_rank, require_equal_batches
+from .harmonics import VMFKernel, ZonalKernel, check_kernel
+from .positivity import log_positivity
+from .vmf import VonMisesFisher, log_sphere_area
+
+Noise = tuple[Tensor, Tensor, Tensor | None]
+
+
+class ContrastiveLoss(nn.Module):
+    """What every loss shares: checks, full precision, and the mean over anchors of `per_anchor`."""
+
+    def forward(
+        self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None = None, **options
+    ) -> Tensor:
+        """The mean loss of B anchors; see the module for shapes. Losses that sample take `generator` and `noise`."""
+        _check_batch(anchor, positive, negative)
+        with torch.autocast(anchor.mu.device.type, enabled=False):
+            return self.per_anchor(anchor, positive, negative, **options).mean()
+
+    def per_anchor(
+        self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None
+    ) -> Tensor:
+        """The loss of each anchor, (B,)."""
+        raise NotImplementedError
+
+
+class _SimilarityLoss(ContrastiveLoss):
+    """-log( e^s(x,x+) / (e^s(x,x+) + sum_m e^s(x,x_m-)) ) for a similarity s of two posteriors, which broadcast."""
+
+    def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+        raise NotImplementedError
+
+    def per_anchor(
+        self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None
+    ) -> Tensor:
+        own = self.similarity(anchor, positive)
+        if negative is not None:
+            others = self.similarity(anchor[:, None], negative)
+        else:
+            crowd = VonMisesFisher(gather_batch(anchor.mu), gather_batch(anchor.kappa), validate_args=False)
+            others = self.similarity(anchor[:, None], crowd[None, :]) + _not_itself(anchor)
+        return torch.logsumexp(torch.cat([own[:, None], others], 1), 1) - own
+
+
+class InfoNCE(_SimilarityLoss):
+    """The similarity of the modes alone, s = kappa_pos mu.mu'; kappa plays no part (van den Oord et al. 2018)."""
+
+    def __init__(self, kappa_pos: float = 20.0, requires_grad: bool = False):
+        super().__init__()
+        self.kernel = VMFKernel(kappa_pos, requires_grad)
+
+    def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+        return self.kernel.log_values(q1.dim, _cosine(q1.mu, q2.mu))
+
+
+class ExactInfoNCE(_SimilarityLoss):
+    """s = log r, expected positivity in closed form: the paper's loss without Monte Carlo, its bias or its cost.
+
+    With negatives from P(x) it is the cross-entropy of naming the positive, minimised by the true posteriors for every
+    number of negatives (docs/theory.md).
+
+    Args:
+        kernel: what counts as a match; `AcceptanceKernel` for data accepted by the paper's rule.
+        terms: how many terms of the series to sum; by default as many as the kernel needs, even for point masses. On a
+            GPU, where looking at the batch would cost a synchronisation, fewer are enough when kappa stays small.
+    """
+
+    def __init__(self, kernel: ZonalKernel | None = None, terms: int | None = None):
+        super().__init__()
+        self.kernel = check_kernel(kernel if kernel is not None else VMFKernel(20.0))
+        self.terms = terms
+
+    def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+        return log_positivity(q1, q2, self.kernel, self.terms)
+
+
+class ELK(_SimilarityLoss):
+    """s = kappa_pos log int q q' dz, the expected likelihood kernel in InfoNCE, with the paper's factor 1/M (appendix B)."""
+
+    def __init__(self, kappa_pos: float = 20.0, requires_grad: bool = False):
+        super().__init__()
+        self.scale = VMFKernel(kappa_pos, requires_grad)
+        self.kernel = VMFKernel(math.inf)
+
+    def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+        likelihood = log_positivity(q1, q2, self.kernel) - log_sphere_area(q1.dim)
+        return self.scale.concentration(likelihood) * likelihood
+
+    def per_anchor(
+        self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None
+    ) -> Tensor:
+        return super().per_anchor(anchor, positive, negative) - math.log(_negative_count(anchor, negative))
+
+
+class _SampledLoss(ContrastiveLoss):
+    """Losses that compare K samples of each posterior."""
+
+    def __init__(self, samples: int):
+        super().__init__()
+        require(isinstance(samples, int) and samples >= 1, "samples", samples, "a positive integer is needed", "pass 16")
+        self.samples = samples
+
+    def cosines(
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None,
+        generator: Generator | None,
+        noise: Noise | None,
+    ) -> tuple[Tensor, Tensor]:
+        """z_k.z_k+ as (K, B) and z_k.z_mk- as (K, B, M); for negatives from the batch (K, B, all anchors)."""
+        base = noise or (None, None, None)
+        draw: Callable[[VonMisesFisher, Tensor | None], Tensor] = lambda q, given: q.rsample(  # noqa: E731
+            (self.samples,), generator, given
+        )
+        z, z_positive = draw(anchor, base[0]), draw(positive, base[1])
+        own = (z * z_positive).sum(-1)
+        if negative is None:
+            return own, z @ gather_batch(z, dim=1).mT
+        return own, _cosine(z[..., None, :], draw(negative, base[2]))
+
+
+class MCInfoNCE(_SampledLoss):
+    r"""The paper's Monte-Carlo loss, equation (MC): -log 1/K sum_k g(z_k.z_k+) / (1/M g(z_k.z_k+) + 1/M sum_m g(z_k.z_mk-)).
+
+    g is the kernel, exp(kappa_pos t) for `VMFKernel`. The estimate is biased, as the paper says: overconfident for few
+    samples. `ExactInfoNCE` is not.
+    """
+
+    def __init__(self, kernel: ZonalKernel | None = None, samples: int = 16):
+        super().__init__(samples)
+        self.kernel = check_kernel(kernel if kernel is not None else VMFKernel(20.0))
+
+    def per_anchor(  # type: ignore[override]
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None,
+        generator: Generator | None = None,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        own, others = self.cosines(anchor, positive, negative, generator, noise)
+        log_own, log_others = (self.kernel.log_values(anchor.dim, t).to(own.dtype) for t in (own, others))
+        if negative is None:
+            log_others = log_others + _not_itself(anchor)
+        log_ratio = log_own - torch.logaddexp(log_own, torch.logsumexp(log_others, -1))  # (K, B)
+        mean = torch.logsumexp(log_ratio, 0) - math.log(self.samples)
+        return -mean - math.log(_negative_count(anchor, negative))
+
+
+class HIB(_SampledLoss):
+    """Hedged instance embeddings (Oh et al. 2018) on the sphere, as in the paper's appendix B:
+
+    -log mean_k s(a z_k.z_k+ + b) - 1/M sum_m log mean_k (1 - s(a z_k.z_mk- + b)), s the sigmoid.
+    """
+
+    def __init__(self, a: float = 1.0, b: float = 0.0, samples: int = 16, requires_grad: bool = False):
+        super().__init__(samples)
+        for name, value in (("a", a), ("b", b)):
+            require(math.isfinite(value), name, value, "not a finite number", "pass for example 1.0 and 0.0")
+        self.a = nn.Parameter(torch.tensor(float(a)), requires_grad)
+        self.b = nn.Parameter(torch.tensor(float(b)), requires_grad)
+
+    def per_anchor(  # type: ignore[override]
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None,
+        generator: Generator | None = None,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        own, others = self.cosines(anchor, positive, negative, generator, noise)
+
+        def log_mean_sigmoid(x: Tensor) -> Tensor:
+            return torch.logsumexp(nn.functional.logsigmoid(x), 0) - math.log(self.samples)
+
+        match = log_mean_sigmoid(self.a * own + self.b)
+        mismatch = log_mean_sigmoid(-(self.a * others + self.b))  # (B, M): 1 - s(x) = s(-x)
+        if negative is None:
+            mismatch = mismatch.masked_fill(_not_itself(anchor) < 0, 0.0)
+        return -match - mismatch.sum(-1) / _negative_count(anchor, negative)
+
+
+def _cosine(mu1: Tensor, mu2: Tensor) -> Tensor:
+    """Inner products over the last dimension; as one matrix product where every row meets every row."""
+    if mu1.dim() == mu2.dim() == 3 and mu1.shape[1] == 1 and mu2.shape[0] == 1:
+        return mu1[:, 0] @ mu2[0].mT
+    return (mu1 * mu2).sum(-1)
+
+
+def _not_itself(anchor: VonMisesFisher) -> Tensor:
+    """(B, all anchors): -inf where an anchor meets itself, 0 elsewhere."""
+    size = len(anchor)
+    mask = torch.zeros(size, size * process_count(), dtype=anchor.mu.dtype, device=anchor.mu.device)
+    mask.diagonal(process_rank() * size).fill_(-math.inf)
+    return mask
+
+
+def _negative_count(anchor: VonMisesFisher, negative: VonMisesFisher | None) -> int:
+    return len(anchor) * process_count() - 1 if negative is None else negative.batch_shape[1]
+
+
+def _check_batch(anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> None:
+    given = {"anchor": anchor, "positive": positive} | ({} if negative is None else {"negative": negative})
+    for name, q in given.items():
+        require(isinstance(q, VonMisesFisher), name, type(q).__name__, "not a posterior", "pass what an Encoder returns")
+    shape = tuple(anchor.batch_shape)
+    require(len(shape) == 1, "anchor", shape, "expected batch shape (B,)", "flatten the batch")
+    require(shape[0] > 0, "anchor", shape, "an empty batch has no loss", "skip it")
+    require(
+        tuple(positive.batch_shape) == shape,
+        "positive",
+        tuple(positive.batch_shape),
+        f"expected batch shape {shape}, one positive per anchor",
+        "draw a positive for each anchor",
+    )
+    for name, q in given.items():
+        require(q.dim == anchor.dim, name, f"dimension {q.dim}", f"the anchors have {anchor.dim}", "use one encoder")
+    if negative is not None:
+        negatives = tuple(negative.batch_shape)
+        require(
+            len(negatives) == 2 and negatives[0] == shape[0] and negatives[1] > 0,
+            "negative",
+            negatives,
+            f"expected batch shape ({shape[0]}, M) with M >= 1",
+            "pass None to take negatives from the batch",
+        )
+        return
+    require(
+        shape[0] * process_count() > 1,
+        "anchor",
+        shape,
+        "one item has no negatives in its batch",
+        "use a larger batch or pass negatives",
+    )
+    require_equal_batches(shape[0], anchor.mu.device)
