@@ -8,12 +8,7 @@ is the expected positivity of the paper's Proposition 2 times the sphere's area:
 contrastive task asks for (docs/theory.md has the proof). kappa -> inf leaves the InfoNCE similarity, kappa_pos -> inf the
 expected likelihood kernel, kappa -> 0 gives 1.
 
-Numerics. dim_n overflows while A_n underflows, so each posterior gets the row w_n = sqrt(dim_n |lambda_n|) A_n, scaled to
-length one; the product of two rows is then a number in [-1, 1]. The sum has an absolute error of about 1e-16 of its
-maximum over the cosine. Two things keep log r right far below that maximum, where a plain logarithm would meet noise:
-for the vMF kernel the series is evaluated no further out than where r has fallen by about e^-14, and log r goes on from
-there as a straight line, as the logarithm of a vMF does; and for any kernel a floor at 1e-10 of the maximum, too low to
-matter above 1e-5, keeps r positive and increasing.
+series.py says how it is summed and what keeps log r right where r is tiny.
 """
 
 import math
@@ -22,20 +17,16 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily
 
-from .bessel import bessel_ratio, log_growth, log_ratios_and_slopes
+from .bessel import log_growth, log_ratios_and_slopes
 from .checks import reject, require
 from .harmonics import VMFKernel, ZonalKernel, check_kernel, log_harmonic_dimensions
-from .series import Rows, series, term_totals
+from .series import log_series, rows, term_totals
 from .vmf import VonMisesFisher
 
 Posterior = VonMisesFisher | MixtureSameFamily
 
 # How much of the series may be left out, relative to the largest r.
 _TOLERANCE = {torch.float32: 1e-12, torch.float64: 1e-17}
-_FLOOR = 1e-10
-_TILT = 1e-2
-# log r of the vMF kernel is continued as a line from where a moment-matched vMF has fallen by e^-14.
-_DEPTH = 14.0
 
 
 def log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, terms: int | None = None) -> Tensor:
@@ -170,112 +161,27 @@ class _LogSeries(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos):  # type: ignore[override]
-        slopes = any(ctx.needs_input_grad)
-        half = (log_harmonic_dimensions(dim, len(log_lam), cosine.device) + log_lam) / 2
-        norm1, rows1 = _rows(dim, kappa1, half)
-        norm2, rows2 = _rows(dim, kappa2, half, sign)
-        peak, peak_1, peak_2 = _at_one(rows1, rows2, slopes)
-
-        c = cosine.clamp(-1, 1)
-        line, inside, turn, line_lam = None, c, None, None
-        if kappa_pos is not None:
-            line, line_1, line_2, line_lam = _line_slope(dim, kappa1, kappa2, log_lam, kappa_pos)
-            inside = torch.maximum(c, 1 - _DEPTH / line)
-
-        s, *rest = series(dim, inside, rows1, rows2, slopes)
-        u = s / peak
-        root = torch.sqrt(u.square() + 4 * _FLOOR**2)
-        floored = (u + root) / 2
-        fade = _FLOOR**2 / (_FLOOR**2 + u.square())
-        log_r = norm1 + norm2 + peak.log() + floored.log() + _TILT * fade * (inside - 1)
-        if line is not None:
-            log_r = log_r + line * (c - inside)
-        if not slopes:
-            return log_r
-
-        s_c, s_1, s_2 = rest
-        # d/du of log(floored) + tilt: 1/root, and the fade's own slope
-        du = 1 / root - 2 * _TILT * fade.square() * u / _FLOOR**2 * (inside - 1)
-        g_c = du * s_c / peak + _TILT * fade
-        g_1 = peak_1 / peak + du * (s_1 - u * peak_1) / peak
-        g_2 = peak_2 / peak + du * (s_2 - u * peak_2) / peak
-        if line is not None:
-            beyond = c < inside
-            # What one more unit of the line's slope does: it turns the line, and moves its start by DEPTH/line^2.
-            turn = torch.where(beyond, (g_c - line) * _DEPTH / line.square() + (c - inside), 0.0)
-            g_1 = g_1 + turn * line_1
-            g_2 = g_2 + turn * line_2
-            g_c = torch.where(beyond, line, g_c)
+        learnable = ctx.needs_input_grad[3]
+        first, second = rows(dim, kappa1, log_lam), rows(dim, kappa2, log_lam, sign)
+        pairs = log_series(dim, cosine, first, second, log_lam, kappa_pos, any(ctx.needs_input_grad), learnable)
         ctx.shapes = (kappa1.shape, kappa2.shape)
-        ctx.save_for_backward(g_c, g_1, g_2)
-        ctx.kernel = None
-        if ctx.needs_input_grad[3]:  # a learnable kernel: rare, and paid for only then
-            lines = None if turn is None else (turn * line / kappa_pos, turn * line_lam)
-            ctx.kernel = (dim, inside, rows1, rows2, du / peak, (1 - du * u) / peak, lines)
-        return log_r
+        ctx.save_for_backward(pairs.slope_c, pairs.slope_1, pairs.slope_2)
+        ctx.kernel = (dim, first, second, pairs) if learnable else None  # rare, and paid for only then
+        return pairs.log_r
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):  # type: ignore[override]
-        g_c, g_1, g_2 = ctx.saved_tensors
-        grad_1 = (grad * g_1).sum_to_size(ctx.shapes[0]) if ctx.needs_input_grad[1] else None
-        grad_2 = (grad * g_2).sum_to_size(ctx.shapes[1]) if ctx.needs_input_grad[2] else None
+        slope_c, slope_1, slope_2 = ctx.saved_tensors
+        grad_c = grad * slope_c if ctx.needs_input_grad[0] else None
+        grad_1 = (grad * slope_1).sum_to_size(ctx.shapes[0]) if ctx.needs_input_grad[1] else None
+        grad_2 = (grad * slope_2).sum_to_size(ctx.shapes[1]) if ctx.needs_input_grad[2] else None
         grad_lam = grad_pos = None
         if ctx.kernel is not None:
-            dim, inside, rows1, rows2, of_series, of_peak, lines = ctx.kernel
-            grad_lam = term_totals(dim, inside, rows1, rows2, grad * of_series)
-            grad_lam += term_totals(dim, torch.ones_like(inside), rows1, rows2, grad * of_peak)
-            if lines is not None:
-                grad_pos = (grad * lines[0]).sum()
-                grad_lam[1] += (grad * lines[1]).sum()
-        return grad * g_c, grad_1, grad_2, grad_lam, None, None, grad_pos
-
-
-def _rows(dim: int, kappa: Tensor, half_log_weight: Tensor, sign: Tensor | None = None) -> tuple[Tensor, Rows]:
-    """log of the row's length and the row scaled to length one; the slopes are those of the unscaled row, so scaled."""
-    log_a, slope = log_ratios_and_slopes(dim / 2 - 1, kappa, len(half_log_weight))
-    log_w = half_log_weight + log_a
-    norm = torch.logsumexp(2 * log_w, -1, keepdim=True) / 2
-    weight = torch.exp(log_w - norm)
-    if sign is not None:
-        weight = weight * sign
-    return norm.squeeze(-1), Rows(weight, weight * slope)
-
-
-def _at_one(first: Rows, second: Rows, slopes: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The series and its slopes in kappa at c = 1, where every P_n is 1: plain inner products."""
-
-    def inner(a: Tensor, b: Tensor) -> Tensor:
-        if a.shape[1] == 1 and b.shape[0] == 1:
-            return a[:, 0] @ b[0].T
-        return (a * b).sum(-1)
-
-    value = inner(first.weight, second.weight)
-    if not slopes:
-        return value, value, value
-    return value, inner(first.slope, second.weight), inner(first.weight, second.slope)
-
-
-def _line_slope(dim: int, kappa1: Tensor, kappa2: Tensor, log_lam: Tensor, kappa_pos: Tensor | float) -> tuple[Tensor, ...]:
-    """The concentration of the vMF with the mean of the two posteriors and the kernel convolved; its slopes in kappa1,
-    kappa2 and log lambda_1.
-
-    A_1 multiplies under convolution; its inverse is Banerjee's approximation, scaled to be exact for point masses, where
-    log r really is the line kappa_pos c.
-    """
-
-    def inverse(R: Tensor) -> tuple[Tensor, Tensor]:
-        R2 = R.square()
-        slope = ((dim - 3 * R2) * (1 - R2) + 2 * R2 * (dim - R2)) / (1 - R2).square()
-        return R * (dim - R2) / (1 - R2), slope
-
-    with torch.enable_grad():
-        k1, k2 = kappa1.detach().requires_grad_(), kappa2.detach().requires_grad_()
-        a1, a2 = bessel_ratio(dim / 2 - 1, k1), bessel_ratio(dim / 2 - 1, k2)
-        slope1, slope2 = torch.autograd.grad([a1.sum(), a2.sum()], [k1, k2])
-    a1, a2 = a1.detach(), a2.detach()
-    lam = log_lam[1].exp()
-    own, own_slope = inverse(lam)
-    R = (lam * a1 * a2).clamp(1e-150, 1 - 1e-15)
-    line, turn = (x * kappa_pos / own for x in inverse(R))
-    return line, turn * lam * a2 * slope1, turn * lam * a1 * slope2, turn * R - line * lam * own_slope / own
+            dim, first, second, pairs = ctx.kernel
+            grad_lam = term_totals(dim, pairs.inside, first, second, grad * pairs.of_series)
+            grad_lam += term_totals(dim, torch.ones_like(pairs.inside), first, second, grad * pairs.of_peak)
+            if pairs.line_lam is not None:
+                grad_pos = (grad * pairs.line_pos).sum()
+                grad_lam[1] += (grad * pairs.line_lam).sum()
+        return grad_c, grad_1, grad_2, grad_lam, None, None, grad_pos
