@@ -16,10 +16,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from aleator.backbones import MLP, ResNet18
 from aleator.encoders import Encoder, load_encoder
+from aleator.harmonics import VMFKernel
+from aleator.losses import ExactInfoNCE, InfoNCE, MCInfoNCE
 from aleator.objective import Objective
 from aleator.recipe import Phase, Recipe
 from aleator.training import fit
-from training_cases import STEPS, SmallLoss, build, mean_kappa, pairs, recipe, run
+from training_cases import STEPS, SmallLoss, build, build_sampling, mean_kappa, pairs, recipe, run
 
 HERE = Path(__file__).parent
 
@@ -37,6 +39,12 @@ def one_thread():
 def uninterrupted(tmp_path_factory):
     torch.set_num_threads(1)
     return run(tmp_path_factory.mktemp("run") / "whole")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted_sampling(tmp_path_factory):
+    torch.set_num_threads(1)
+    return run(tmp_path_factory.mktemp("run") / "sampling", build=build_sampling)
 
 
 class StoppedError(Exception):
@@ -74,6 +82,20 @@ def test_fit_learns_and_reports(tmp_path):
     assert [float(row["loss"]) for row in rows] == [row["loss"] for row in result.history]
     x = torch.rand(3, 4)
     assert torch.equal(load_encoder(tmp_path / "run" / "encoder")(x).mu, encoder(x).mu)
+
+
+@pytest.mark.parametrize(
+    "loss", [InfoNCE(20.0), MCInfoNCE(VMFKernel(20.0), 8), ExactInfoNCE(VMFKernel(20.0))]
+)
+def test_our_losses_train(loss):
+    encoder = Encoder(MLP(4, (32,)), 3, kappa="head", kappa_hidden=(8,))
+    phases = "mu" if isinstance(loss, InfoNCE) else "mu-then-kappa"
+    settings = Recipe(
+        steps=60, learning_rate=1e-2, log_every=10, phases=phases, mu_negatives="given", precision="bf16"
+    )
+    history = fit(encoder, loss, pairs, settings, device="cpu").history
+    assert min(row["loss"] for row in history[1:]) < history[0]["loss"]
+    assert all(torch.isfinite(parameter).all() for parameter in encoder.parameters())
 
 
 def test_the_loss_learns_too_and_user_frozen_parameters_do_not():
@@ -364,7 +386,7 @@ def test_a_stopped_run_stays_stopped(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["batch", "write"])
-def test_a_killed_run_ends_with_the_same_bits(where, tmp_path, uninterrupted):
+def test_a_killed_run_ends_with_the_same_bits(where, tmp_path, uninterrupted_sampling):
     # Any step will do: a fresh one each time, named by the assertion when it fails.
     step = (
         random.SystemRandom().randrange(1, STEPS)
@@ -376,12 +398,12 @@ def test_a_killed_run_ends_with_the_same_bits(where, tmp_path, uninterrupted):
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     if where == "write":
         with pytest.warns(UserWarning, match="never finished"):
-            result = run(tmp_path / "run")
+            result = run(tmp_path / "run", build=build_sampling)
     else:
-        result = run(tmp_path / "run")
+        result = run(tmp_path / "run", build=build_sampling)
     expected = (step // 5) * 5 if where == "batch" else step - 5
     assert result.resumed_from == (expected or None), f"killed at step {step}"
-    assert_same_run(result, uninterrupted)
+    assert_same_run(result, uninterrupted_sampling)
 
 
 class Stateful:
@@ -500,6 +522,17 @@ def test_a_folder_of_another_run_is_left_alone(tmp_path):
         fit(encoder, SmallLoss(), pairs, recipe(), folder=tmp_path / "run", validate=mean_kappa, device="cpu")
     assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     run(tmp_path / "run", recipe=recipe(checkpoint_every=7))  # this may change
+
+
+def test_the_losss_settings_are_part_of_a_run(tmp_path):
+    def with_samples(samples):
+        return lambda: (build()[0], MCInfoNCE(VMFKernel(20.0), samples))
+
+    run(tmp_path / "run", build=with_samples(2))
+    with pytest.raises(ValueError, match=r"loss\.loss\.samples was 2, now 3"):
+        run(tmp_path / "run", build=with_samples(3))
+    with pytest.raises(ValueError, match=r"loss\.kernel\..* was .*20.*now .*21"):
+        run(tmp_path / "run", build=lambda: (build()[0], MCInfoNCE(VMFKernel(21.0), 2)))
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from aleator.backbones import MLP
 from aleator.encoders import Encoder
+from aleator.harmonics import VMFKernel
+from aleator.losses import MCInfoNCE
 from aleator.recipe import Recipe
 from aleator.training import FitResult, fit
 from aleator.vmf import VonMisesFisher
@@ -28,7 +30,7 @@ class NoisyMLP(MLP):
 
 
 class SmallLoss(nn.Module):
-    """InfoNCE on the modes with a learned temperature, plus a pull on kappa to give it a gradient."""
+    """Cheap, with all that matters to fit: gradients for mu and kappa, a parameter, random numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,9 +54,14 @@ def pairs(step: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor
     return x, near, torch.rand(8, 3, 4, generator=generator)
 
 
-def build() -> tuple[Encoder, SmallLoss]:
+def build() -> tuple[Encoder, nn.Module]:
     torch.manual_seed(1)
     return Encoder(NoisyMLP(4, (8,)), 3, kappa="head", kappa_hidden=(6,)), SmallLoss()
+
+
+def build_sampling() -> tuple[Encoder, nn.Module]:
+    """The paper's loss, with its own random numbers and a learned kappa_pos."""
+    return build()[0], MCInfoNCE(VMFKernel(20.0, requires_grad=True), samples=4)
 
 
 def recipe(**changes) -> Recipe:
@@ -77,7 +84,7 @@ def mean_kappa(encoder: Encoder) -> dict[str, float]:
     return {"kappa": encoder(torch.rand(5, 4)).kappa.mean().item()}  # draws: training must not notice
 
 
-def run(folder: Path | None, batches=pairs, **options) -> FitResult:
+def run(folder: Path | None, batches=pairs, build=build, **options) -> FitResult:
     encoder, loss = build()
     settings = {"folder": folder, "validate": mean_kappa, "device": "cpu", "loggers": ("csv",)} | options
     return fit(encoder, loss, batches, settings.pop("recipe", recipe()), **settings)
@@ -108,4 +115,4 @@ def kill_in_write(target: int):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     kill = {"batch": kill_at_batch, "write": kill_in_write}[sys.argv[2]]
-    run(Path(sys.argv[1]), kill(int(sys.argv[3])))
+    run(Path(sys.argv[1]), kill(int(sys.argv[3])), build_sampling)

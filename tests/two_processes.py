@@ -7,36 +7,26 @@ import torch
 
 from aleator.backbones import MLP
 from aleator.encoders import Encoder
+from aleator.harmonics import VMFKernel
+from aleator.losses import ExactInfoNCE
 from aleator.recipe import Recipe
 from aleator.training import fit
-from training_cases import SmallLoss, build, mean_kappa
+from training_cases import build, mean_kappa, pairs
 
 RECIPE = Recipe(steps=12, optimiser="sgd", learning_rate=0.005, checkpoint_every=4, log_every=4)
-
-
-class PlainLoss(SmallLoss):
-    """The same on one process and on many: a mean over anchors, without noise."""
-
-    def forward(self, anchor, positive, negative=None):
-        logits = self.temperature * (anchor.mu[:, None] * negative.mu).sum(-1)
-        return (logits.exp().sum(1) - (anchor.mu * positive.mu).sum(-1) + anchor.kappa.log() ** 2).mean()
 
 
 def global_pairs(step, generator, rank=0, processes=1):
     """This process's share of the one batch that all of them see at this step."""
     shared = torch.Generator().manual_seed(step)
-    parts = (
-        torch.rand(8, 4, generator=shared),
-        torch.rand(8, 4, generator=shared),
-        torch.rand(8, 3, 4, generator=shared),
-    )
-    return tuple(part.chunk(processes)[rank] for part in parts)
+    return tuple(torch.rand(8, 4, generator=shared).chunk(processes)[rank] for _ in range(2))
 
 
-def plain_run(batches=global_pairs, device="cpu"):
+def plain_run(batches=global_pairs):
     torch.manual_seed(1)
-    encoder, loss = Encoder(MLP(4, (8,)), 3, kappa="head", kappa_hidden=(6,)), PlainLoss()
-    fit(encoder, loss, batches, RECIPE, device=device)
+    encoder = Encoder(MLP(4, (8,)), 3, kappa="head", kappa_hidden=(6,))
+    loss = ExactInfoNCE(VMFKernel(20.0, requires_grad=True))  # negatives: the anchors of all processes
+    fit(encoder, loss, batches, RECIPE, device="cpu")
     return weights(encoder, loss)
 
 
@@ -49,7 +39,6 @@ def weights(encoder, loss):
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    from training_cases import pairs
 
     def share(step, generator):
         return global_pairs(step, generator, torch.distributed.get_rank(), 2)

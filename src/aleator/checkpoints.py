@@ -5,6 +5,7 @@ bundle that is verified on reading. Nothing is unpickled.
 """
 
 import contextlib
+import hashlib
 import json
 import random
 import shutil
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from .bundle import DamagedBundleError, pack, read_bundle, replace_file, unpack, write_bundle
 from .checks import reject, require
@@ -24,11 +26,11 @@ FORMAT_VERSION = 1
 
 def random_state(device: torch.device) -> dict[str, Any]:
     """The global generators that training may draw from: torch (CPU and device), numpy and python."""
-    kind, keys, *rest = np.random.get_state()
+    kind, keys, *rest = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "numpy": (kind, torch.from_numpy(keys.astype(np.int64)), *rest),
+        "numpy": (kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest),
         "python": random.getstate(),
     }
 
@@ -97,6 +99,28 @@ def _differences(known: Any, wanted: Any, name: str = "") -> list[str]:
         )
         return [part for each in parts for part in each]
     return [] if known == wanted else [f"{name} was {known!r}, now {wanted!r}"]
+
+
+def describe_module(module: nn.Module) -> dict[str, Any]:
+    """A module's class, its plain settings, and its tensors that are small and not learned."""
+    bookkeeping = vars(nn.Module())
+    settings = {
+        name.lstrip("_"): value
+        for name, value in vars(module).items()
+        if isinstance(value, bool | int | float | str) and name not in bookkeeping
+    }
+    own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    fixed = {name: value.tolist() for name, value in own if not value.requires_grad and value.numel() <= 16}
+    return {"class": type(module).__qualname__} | settings | fixed
+
+
+def brief(value: Any) -> Any:
+    """Long texts (a tokeniser, say) give way to their checksum."""
+    if isinstance(value, dict):
+        return {key: brief(item) for key, item in value.items()}
+    if isinstance(value, str) and len(value) > 200:
+        return "sha256:" + hashlib.sha256(value.encode()).hexdigest()
+    return value
 
 
 class Checkpoints:

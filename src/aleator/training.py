@@ -2,10 +2,8 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,9 @@ from torch import Tensor, nn
 from .batches import Batches, Source, derived_seed, open_source
 from .checkpoints import (
     Checkpoints,
+    brief,
     claim_run_folder,
+    describe_module,
     preserved_randomness,
     random_state,
     seed_generators,
@@ -433,27 +433,13 @@ def _identity(
 ) -> dict[str, Any]:
     """What a run folder belongs to. Weights are no part of it: those that a run starts from may be gone."""
     settings = dataclasses.asdict(recipe)
-    fixed = {
-        name: value.tolist()
-        for name, value in loss.state_dict(keep_vars=True).items()
-        if not value.requires_grad and value.numel() <= 16
-    }
     return {
         "recipe": {name: value for name, value in settings.items() if name not in _FREE_TO_CHANGE},
-        "encoder": _brief(encoder.spec()),
-        "loss": {"module": re.sub(r" at 0x[0-9a-f]+", "", repr(loss)), "fixed": fixed},
+        "encoder": brief(encoder.spec()) | {"parameters": sum(p.numel() for p in encoder.parameters())},
+        "loss": {name or "loss": describe_module(module) for name, module in loss.named_modules()},
         "processes": processes,
         "config": dict(config or {}),
     }
-
-
-def _brief(value: Any) -> Any:
-    """Long texts (a tokeniser, say) give way to their checksum."""
-    if isinstance(value, dict):
-        return {key: _brief(item) for key, item in value.items()}
-    if isinstance(value, str) and len(value) > 200:
-        return "sha256:" + hashlib.sha256(value.encode()).hexdigest()
-    return value
 
 
 @contextlib.contextmanager
