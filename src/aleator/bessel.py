@@ -22,12 +22,12 @@ dtype (these functions see one number per posterior, never one per pair); the re
 import math
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.polynomial import Chebyshev, Polynomial
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from .checks import require, require_float
 
@@ -43,9 +43,9 @@ _CHUNK = 2**18
 def log_iv(order: float, kappa: Tensor) -> Tensor:
     """log I_v(kappa) for a real order v >= 0 and kappa in [0, inf], of any shape; twice differentiable in kappa."""
     _check(order, kappa)
-    scale = torch.special.xlogy(
-        torch.as_tensor(order, dtype=torch.float64), kappa.double() / 2
-    ) - math.lgamma(order + 1)
+    scale = torch.special.xlogy(torch.as_tensor(order, dtype=torch.float64), kappa.double() / 2) - math.lgamma(
+        order + 1
+    )
     growth = _LogGrowth.apply(kappa.double(), order)
     return torch.where(torch.isinf(kappa), math.inf, growth + scale).to(kappa.dtype)
 
@@ -81,6 +81,17 @@ def log_ratios_and_slopes(order: float, kappa: Tensor, terms: int) -> tuple[Tens
     inner = kappa.detach().double().clamp(_SMALLEST, _LARGEST)
     top = max(order + terms, _DEBYE_ORDER)
     steps = math.ceil(top - order)
+    if inner.is_cuda:
+        from .kernels import fused_log_ratios, triton_available
+
+        if triton_available():
+            start = _debye_polynomials(order + steps)[1]
+            log_a, slope = fused_log_ratios(order, inner, terms, order + steps, steps, start)
+            return log_a.movedim(0, -1), slope.movedim(0, -1)
+    return plain_log_ratios_and_slopes(order, inner, terms, steps)
+
+
+def plain_log_ratios_and_slopes(order: float, inner: Tensor, terms: int, steps: int) -> tuple[Tensor, Tensor]:
     y = _debye(order + steps, inner)[1] * inner.square()  # kappa * rho at the highest order
     rho = inner.new_empty((terms, *inner.shape))
     for j in range(steps - 1, -1, -1):
@@ -89,29 +100,27 @@ def log_ratios_and_slopes(order: float, kappa: Tensor, terms: int) -> tuple[Tens
             torch.div(y, inner, out=rho[j])
     log_a = torch.zeros_like(rho)
     torch.cumsum(rho[:-1].log(), 0, out=log_a[1:])
-    degree = torch.arange(terms, dtype=torch.float64, device=kappa.device).view(-1, *[1] * inner.dim())
+    degree = torch.arange(terms, dtype=torch.float64, device=inner.device).view(-1, *[1] * inner.dim())
     slope = rho - rho[:1] + degree / inner
     slope[0] = 0.0
     return log_a.movedim(0, -1), slope.movedim(0, -1)
 
 
 def _check(order: float, kappa: Tensor) -> None:
-    require(
-        order >= 0 and math.isfinite(order), "order", order, "a Bessel order v >= 0 is needed", "pass D/2 - 1"
-    )
+    require(order >= 0 and math.isfinite(order), "order", order, "a Bessel order v >= 0 is needed", "pass D/2 - 1")
     require_float("kappa", kappa)
 
 
 class _LogGrowth(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, kappa: Tensor, order: float) -> Tensor:
+    def forward(ctx: Any, kappa: Tensor, order: float) -> Tensor:
         value, ratio = _log_growth_and_ratio(order, kappa)
         ctx.save_for_backward(kappa, ratio)
         ctx.order = order
         return value
 
     @staticmethod
-    def backward(ctx, grad):  # type: ignore[override]
+    def backward(ctx, grad):
         kappa, ratio = ctx.saved_tensors
         # Under double backward the ratio must carry its own graph; otherwise the saved one is free.
         slope = _Ratio.apply(kappa, ctx.order) if torch.is_grad_enabled() and kappa.requires_grad else ratio
@@ -120,13 +129,13 @@ class _LogGrowth(torch.autograd.Function):
 
 class _Ratio(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, kappa: Tensor, order: float) -> Tensor:
+    def forward(ctx: Any, kappa: Tensor, order: float) -> Tensor:
         ctx.save_for_backward(kappa)
         ctx.order = order
         return _log_growth_and_ratio(order, kappa)[1]
 
     @staticmethod
-    def backward(ctx, grad):  # type: ignore[override]
+    def backward(ctx, grad):
         (kappa,) = ctx.saved_tensors
         return grad * _RatioSlope.apply(kappa, ctx.order), None
 
@@ -135,13 +144,13 @@ class _RatioSlope(torch.autograd.Function):
     """rho' = d/dkappa I_{v+1}/I_v."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, kappa: Tensor, order: float) -> Tensor:
+    def forward(ctx: Any, kappa: Tensor, order: float) -> Tensor:
         ctx.save_for_backward(kappa)
         ctx.order = order
         return _ratio_slope(order, kappa)
 
     @staticmethod
-    def backward(ctx, grad):  # type: ignore[override]
+    def backward(ctx, grad):
         (kappa,) = ctx.saved_tensors
         v = ctx.order
         ratio, slope = _Ratio.apply(kappa, v), _RatioSlope.apply(kappa, v)
@@ -155,14 +164,14 @@ class _RatioSlope(torch.autograd.Function):
 
 class _LogRatios(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, kappa: Tensor, order: float, terms: int) -> Tensor:
+    def forward(ctx: Any, kappa: Tensor, order: float, terms: int) -> Tensor:
         log_a, slope = log_ratios_and_slopes(order, kappa, terms)
         ctx.save_for_backward(slope)
         return log_a
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):  # type: ignore[override]
+    def backward(ctx, grad):
         (slope,) = ctx.saved_tensors
         return (grad * slope).sum(-1), None, None
 
@@ -255,9 +264,7 @@ def _debye_polynomials(order: float) -> tuple[tuple[float, ...], tuple[float, ..
 
     E = sum_k D_k(t)/V^k has degree 36; written in Chebyshev polynomials, most of its terms are below rounding.
     """
-    E = sum(
-        (polynomial / order**k for k, polynomial in enumerate(_debye_table(), start=1)), Polynomial([0.0])
-    )
+    E = sum((polynomial / order**k for k, polynomial in enumerate(_debye_table(), start=1)), Polynomial([0.0]))
     t = Polynomial([0.0, 1.0])
     G = 0.5 + t * E.deriv()
     # At kappa = 0 (t = 1) log_growth is 0: the Stirling remainder is -E(1), to all digits that matter.
@@ -279,12 +286,8 @@ def _debye_table() -> tuple[Polynomial, ...]:
     for _ in range(_DEBYE_TERMS):
         following: dict[int, Fraction] = {}
         for n, c in U[-1].items():
-            following[n + 1] = following.get(n + 1, Fraction(0)) + c * (
-                Fraction(n, 2) + Fraction(1, 8 * (n + 1))
-            )
-            following[n + 3] = following.get(n + 3, Fraction(0)) - c * (
-                Fraction(n, 2) + Fraction(5, 8 * (n + 3))
-            )
+            following[n + 1] = following.get(n + 1, Fraction(0)) + c * (Fraction(n, 2) + Fraction(1, 8 * (n + 1)))
+            following[n + 3] = following.get(n + 3, Fraction(0)) - c * (Fraction(n, 2) + Fraction(5, 8 * (n + 3)))
         U.append(following)
     D: list[dict[int, Fraction]] = [{}]
     for k in range(1, _DEBYE_TERMS + 1):  # k U_k = sum_j j D_j U_{k-j}

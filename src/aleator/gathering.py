@@ -18,8 +18,8 @@ def process_rank() -> int:
 def gather_batch(tensor: Tensor, dim: int = 0) -> Tensor:
     """Concatenate a tensor of every process along its batch dimension, in the order of the ranks.
 
-    The backward pass sums what every process's loss says of each part. Averaged over the processes, as DDP does, that is
-    the gradient of the mean loss over the whole batch. Every process needs the same shape; the losses check it once.
+    The backward pass sums what every process's loss says of each part. Averaged over the processes, as DDP does, that
+    is the gradient of the mean loss over the whole batch. Every process needs the same shape; the losses check it once.
     """
     if process_count() == 1:
         return tensor
@@ -44,7 +44,7 @@ def require_equal_batches(size: int, device: torch.device) -> None:
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, tensor: Tensor, dim: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx, tensor: Tensor, dim: int) -> Tensor:
         parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(process_count())]
         dist.all_gather(parts, tensor.contiguous())
         ctx.dim, ctx.size = dim, tensor.shape[dim]
@@ -52,7 +52,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):  # type: ignore[override]
+    def backward(ctx, grad):
         grad = grad.contiguous().clone()
         dist.all_reduce(grad)
         return grad.narrow(ctx.dim, process_rank() * ctx.size, ctx.size), None

@@ -12,7 +12,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from scipy import special
 from torch import Tensor, nn
 
 from .bessel import log_bessel_ratios, log_growth
@@ -34,19 +33,9 @@ def harmonic_dimension(dim: int, degree: int) -> int:
 @lru_cache(maxsize=256)
 def log_harmonic_dimensions(dim: int, terms: int, device: torch.device = torch.device("cpu")) -> Tensor:  # noqa: B008
     """log dim_n for n = 0 .. terms-1, float64: the dimensions themselves overflow where D is large."""
-    n = np.arange(1, terms, dtype=np.float64)
-    if dim == 2:
-        tail = np.full(terms - 1, math.log(2.0))
-    else:
-        tail = (
-            np.log((2 * n + dim - 2) / (dim - 2))
-            + special.gammaln(n + dim - 2)
-            - special.gammaln(n + 1)
-            - special.gammaln(dim - 2)
-        )
-    return torch.as_tensor(np.concatenate([[0.0], tail]), device=device)
-
-
+    # From exact integers: differences of log-gammas would cost four digits in a thousand dimensions.
+    logs = [math.log(harmonic_dimension(dim, n)) for n in range(terms)]
+    return torch.tensor(logs, dtype=torch.float64, device=device)
 
 
 def recurrence(dim: int, degree: int) -> tuple[float, float]:
@@ -96,8 +85,20 @@ class ZonalKernel(nn.Module):
             "write it with elementwise torch functions",
         )
         good = torch.isfinite(values) & (values >= 0)
-        require(good, "fn", values, "a kernel is finite and not negative on [-1, 1]", "return for example torch.exp(10 * t)")
-        require(bool((values > 0).any()), "fn", 0.0, "the kernel is zero everywhere", "return for example torch.exp(10 * t)")
+        require(
+            good,
+            "fn",
+            values,
+            "a kernel is finite and not negative on [-1, 1]",
+            "return for example torch.exp(10 * t)",
+        )
+        require(
+            bool((values > 0).any()),
+            "fn",
+            0.0,
+            "the kernel is zero everywhere",
+            "return for example torch.exp(10 * t)",
+        )
         return values.double().log()
 
     def coefficients(self, dim: int, terms: int) -> Tensor:
@@ -105,8 +106,7 @@ class ZonalKernel(nn.Module):
         t, log_weights = _quadrature(dim)
         weighted = torch.softmax(self.log_values(dim, t) + log_weights, 0)
         lam = gegenbauer(dim, terms, t) @ weighted
-        # A moment below the rounding error, which the recurrence lets grow with n, carries no information; dim_n would blow
-        # it up.
+        # Below the rounding error, which the recurrence lets grow with n, a moment is noise, and dim_n would blow it up.
         noise = 2e-16 * (5 + torch.arange(terms, dtype=torch.float64))
         return torch.where(lam.abs() > noise, lam, 0.0)
 
@@ -169,12 +169,24 @@ class _ConcentrationKernel(ZonalKernel):
     def __init__(self, kappa_pos: float | Tensor = 20.0, requires_grad: bool = False):
         nn.Module.__init__(self)
         value = torch.as_tensor(kappa_pos, dtype=torch.float64)
-        require(value.numel() == 1, "kappa_pos", tuple(value.shape), "expected one number", "pass for example 20.0")
+        require(
+            value.numel() == 1,
+            "kappa_pos",
+            tuple(value.shape),
+            "expected one number",
+            "pass for example 20.0",
+        )
         require(bool(value > 0), "kappa_pos", value.item(), "must be positive", "pass for example 20.0")
         # A fixed kappa_pos stays a Python number: the number of terms then never asks a GPU for its value.
         self._fixed: float | None = None if requires_grad else float(value)
         if requires_grad:
-            require(bool(torch.isfinite(value)), "kappa_pos", value.item(), "infinity cannot be learned", "start at 20.0")
+            require(
+                bool(torch.isfinite(value)),
+                "kappa_pos",
+                value.item(),
+                "infinity cannot be learned",
+                "start at 20.0",
+            )
             self.log_kappa_pos = nn.Parameter(value.detach().log().clone())
 
     @property
@@ -225,7 +237,9 @@ class AcceptanceKernel(_ConcentrationKernel):
     """
 
     def log_values(self, dim: int, t: Tensor) -> Tensor:
-        offset = _growth_of(dim, self._fixed) if self._fixed is not None else log_growth(dim / 2 - 1, self.kappa_pos).to(t)
+        offset = (
+            _growth_of(dim, self._fixed) if self._fixed is not None else log_growth(dim / 2 - 1, self.kappa_pos).to(t)
+        )
         return nn.functional.logsigmoid(self.concentration(t) * t - offset)
 
 
@@ -270,4 +284,3 @@ def check_kernel(kernel: object) -> ZonalKernel:
         "pass VMFKernel(20.0), AcceptanceKernel(20.0) or ZonalKernel(fn)",
     )
     return kernel  # type: ignore[return-value]
-

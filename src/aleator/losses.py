@@ -4,10 +4,10 @@ r"""Contrastive losses on posteriors: loss(anchor, positive, negative) -> scalar
     positive   B posteriors x+, one drawn for each anchor
     negative   (B, M) posteriors x-, or None: the other anchors of the batch, of all processes, are the negatives
 
-Anchors, not positives, serve as negatives because they follow P(x), which the proof in docs/theory.md asks for. All losses
-average over the anchors of their process and work in float32 or more, whatever autocast says.
+Anchors, not positives, serve as negatives because they follow P(x), which the proof in docs/theory.md asks for. All
+losses average over the anchors of their process and work in float32 or more, whatever autocast says.
 
-To add a loss, touch these places: a class here that says how an anchor compares with its positive and with its negatives;
+To add a loss, touch these places: a class here that says how an anchor compares with its positive and its negatives;
 `__init__.py`; a literal twin and a row of the case table in tests/test_losses.py; docs/equations.md; CHANGELOG.md.
 """
 
@@ -30,16 +30,18 @@ class ContrastiveLoss(nn.Module):
     """What every loss shares: checks, full precision, and the mean over anchors of `per_anchor`."""
 
     def forward(
-        self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None = None, **options
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None = None,
+        **options,
     ) -> Tensor:
         """The mean loss of B anchors; see the module for shapes. Losses that sample take `generator` and `noise`."""
         _check_batch(anchor, positive, negative)
         with torch.autocast(anchor.mu.device.type, enabled=False):
             return self.per_anchor(anchor, positive, negative, **options).mean()
 
-    def per_anchor(
-        self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None
-    ) -> Tensor:
+    def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
         """The loss of each anchor, (B,)."""
         raise NotImplementedError
 
@@ -50,9 +52,7 @@ class _SimilarityLoss(ContrastiveLoss):
     def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
         raise NotImplementedError
 
-    def per_anchor(
-        self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None
-    ) -> Tensor:
+    def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
         own = self.similarity(anchor, positive)
         if negative is not None:
             others = self.similarity(anchor[:, None], negative)
@@ -95,7 +95,7 @@ class ExactInfoNCE(_SimilarityLoss):
 
 
 class ELK(_SimilarityLoss):
-    """s = kappa_pos log int q q' dz, the expected likelihood kernel in InfoNCE, with the paper's factor 1/M (appendix B)."""
+    """s = kappa_pos log int q q' dz, the expected likelihood kernel in InfoNCE, with the paper's 1/M (appendix B)."""
 
     def __init__(self, kappa_pos: float = 20.0, requires_grad: bool = False):
         super().__init__()
@@ -106,9 +106,7 @@ class ELK(_SimilarityLoss):
         likelihood = log_positivity(q1, q2, self.kernel) - log_sphere_area(q1.dim)
         return self.scale.concentration(likelihood) * likelihood
 
-    def per_anchor(
-        self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None
-    ) -> Tensor:
+    def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
         return super().per_anchor(anchor, positive, negative) - math.log(_negative_count(anchor, negative))
 
 
@@ -117,7 +115,13 @@ class _SampledLoss(ContrastiveLoss):
 
     def __init__(self, samples: int):
         super().__init__()
-        require(isinstance(samples, int) and samples >= 1, "samples", samples, "a positive integer is needed", "pass 16")
+        require(
+            isinstance(samples, int) and samples >= 1,
+            "samples",
+            samples,
+            "a positive integer is needed",
+            "pass 16",
+        )
         self.samples = samples
 
     def cosines(
@@ -141,7 +145,7 @@ class _SampledLoss(ContrastiveLoss):
 
 
 class MCInfoNCE(_SampledLoss):
-    r"""The paper's Monte-Carlo loss, equation (MC): -log 1/K sum_k g(z_k.z_k+) / (1/M g(z_k.z_k+) + 1/M sum_m g(z_k.z_mk-)).
+    """The paper's Monte-Carlo loss: -log 1/K sum_k g(z_k.z_k+) / (1/M g(z_k.z_k+) + 1/M sum_m g(z_k.z_mk-)).
 
     g is the kernel, exp(kappa_pos t) for `VMFKernel`. The estimate is biased, as the paper says: overconfident for few
     samples. `ExactInfoNCE` is not.
@@ -151,7 +155,7 @@ class MCInfoNCE(_SampledLoss):
         super().__init__(samples)
         self.kernel = check_kernel(kernel if kernel is not None else VMFKernel(20.0))
 
-    def per_anchor(  # type: ignore[override]
+    def per_anchor(
         self,
         anchor: VonMisesFisher,
         positive: VonMisesFisher,
@@ -181,7 +185,7 @@ class HIB(_SampledLoss):
         self.a = nn.Parameter(torch.tensor(float(a)), requires_grad)
         self.b = nn.Parameter(torch.tensor(float(b)), requires_grad)
 
-    def per_anchor(  # type: ignore[override]
+    def per_anchor(
         self,
         anchor: VonMisesFisher,
         positive: VonMisesFisher,
@@ -223,7 +227,13 @@ def _negative_count(anchor: VonMisesFisher, negative: VonMisesFisher | None) -> 
 def _check_batch(anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> None:
     given = {"anchor": anchor, "positive": positive} | ({} if negative is None else {"negative": negative})
     for name, q in given.items():
-        require(isinstance(q, VonMisesFisher), name, type(q).__name__, "not a posterior", "pass what an Encoder returns")
+        require(
+            isinstance(q, VonMisesFisher),
+            name,
+            type(q).__name__,
+            "not a posterior",
+            "pass what an Encoder returns",
+        )
     shape = tuple(anchor.batch_shape)
     require(len(shape) == 1, "anchor", shape, "expected batch shape (B,)", "flatten the batch")
     require(shape[0] > 0, "anchor", shape, "an empty batch has no loss", "skip it")
@@ -235,7 +245,13 @@ def _check_batch(anchor: VonMisesFisher, positive: VonMisesFisher, negative: Von
         "draw a positive for each anchor",
     )
     for name, q in given.items():
-        require(q.dim == anchor.dim, name, f"dimension {q.dim}", f"the anchors have {anchor.dim}", "use one encoder")
+        require(
+            q.dim == anchor.dim,
+            name,
+            f"dimension {q.dim}",
+            f"the anchors have {anchor.dim}",
+            "use one encoder",
+        )
     if negative is not None:
         negatives = tuple(negative.batch_shape)
         require(

@@ -4,8 +4,8 @@ For posteriors q, q' and a positive kernel g with coefficients lambda_n (harmoni
 
     r(q, q') = E g(z.z') / E_uniform g = sum_n dim_n lambda_n A_n(kappa) A_n(kappa') P_n(mu.mu')
 
-is the expected positivity of the paper's Proposition 2 times the sphere's area: the density ratio P(x'|x)/P(x') that a
-contrastive task asks for (docs/theory.md has the proof). kappa -> inf leaves the InfoNCE similarity, kappa_pos -> inf the
+is the expected positivity of the paper's Proposition 2 times the sphere's area: the density ratio P(x'|x)/P(x') that
+a contrastive task asks for (docs/theory.md has the proof). kappa -> inf leaves the InfoNCE similarity, kappa_pos -> inf the
 expected likelihood kernel, kappa -> 0 gives 1.
 
 series.py says how it is summed and what keeps log r right where r is tiny.
@@ -50,7 +50,13 @@ def pairwise_log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, t
     """log r of every posterior of a batch (N,) with every one of another (M,): (N, M)."""
     q1, q2 = _check(q1, q2, kernel)
     for name, q in (("q1", q1), ("q2", q2)):
-        require(len(q.batch_shape) == 1, name, tuple(q.batch_shape), "expected one batch dimension", "flatten the batch")
+        require(
+            len(q.batch_shape) == 1,
+            name,
+            tuple(q.batch_shape),
+            "expected one batch dimension",
+            "flatten the batch",
+        )
     if isinstance(q1, VonMisesFisher) and isinstance(q2, VonMisesFisher):
         return _log_r(q1[:, None], q2[None, :], kernel, terms)
     weights1, parts1 = _mixture(q1)
@@ -66,7 +72,13 @@ def match_probability(q1: Posterior, q2: Posterior, kernel: ZonalKernel, prior: 
     `prior` is the share of matches among the pairs under question. For all pairs of two batches pass `q1[:, None]`.
     """
     inside = (prior > 0) & (prior < 1) if isinstance(prior, Tensor) else 0 < prior < 1
-    require(inside, "prior", prior, "not a probability inside (0, 1)", "pass the share of matching pairs, for example 0.5")
+    require(
+        inside,
+        "prior",
+        prior,
+        "not a probability inside (0, 1)",
+        "pass the share of matching pairs, for example 0.5",
+    )
     log_r = log_positivity(q1, q2, kernel)
     share = torch.as_tensor(prior, dtype=log_r.dtype, device=log_r.device)
     return torch.sigmoid(log_r + torch.logit(share))
@@ -119,7 +131,7 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
 
 
 def _cosine(q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
-    """mu.mu' in float64: sharp kernels multiply its error by kappa_pos, and a matrix product may round to ten bits."""
+    """mu.mu' in float64: a sharp kernel multiplies its error by kappa_pos, and GPUs may round products to ten bits."""
     mu1, mu2 = q1.mu.double(), q2.mu.double()
     b1, b2 = q1.batch_shape, q2.batch_shape
     if len(b1) == len(b2) == 2 and b1[1] == 1 and b2[0] == 1:
@@ -160,7 +172,7 @@ class _LogSeries(torch.autograd.Function):
     """log r at cosines (N, M); kappa1, kappa2 broadcast to (N, M). Value and slopes come from one pass (series.py)."""
 
     @staticmethod
-    def forward(ctx, cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos):  # type: ignore[override]
+    def forward(ctx, cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos):
         learnable = ctx.needs_input_grad[3]
         first, second = rows(dim, kappa1, log_lam), rows(dim, kappa2, log_lam, sign)
         pairs = log_series(dim, cosine, first, second, log_lam, kappa_pos, any(ctx.needs_input_grad), learnable)
@@ -171,7 +183,7 @@ class _LogSeries(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):  # type: ignore[override]
+    def backward(ctx, grad):
         slope_c, slope_1, slope_2 = ctx.saved_tensors
         grad_c = grad * slope_c if ctx.needs_input_grad[0] else None
         grad_1 = (grad * slope_1).sum_to_size(ctx.shapes[0]) if ctx.needs_input_grad[1] else None

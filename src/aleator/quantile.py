@@ -53,7 +53,7 @@ def angle_quantile(dim: int, kappa: Tensor, below: Tensor, above: Tensor) -> Ten
         ),
         device=kappa.device,
     )
-    # tan^2(theta/2) is chi2/(4 kappa) for large kappa and about chi2/(D-1) for kappa = 0; Ulrich's (1984) envelope joins them.
+    # tan^2(theta/2) is chi2/(4 kappa) for large kappa, about chi2/(D-1) for kappa = 0; Ulrich's (1984) envelope joins them
     angle = 2 * torch.atan(torch.sqrt(chi2 / (2 * kappa + torch.hypot(2 * kappa, torch.full_like(kappa, dim - 1.0)))))
     use_below = below < above
     target = torch.where(use_below, below, above).log()

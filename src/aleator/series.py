@@ -3,7 +3,7 @@ r"""Summing the series of expected positivity, with its slopes, in one pass and 
     s(c) = sum_n w_n w'_n P_n(c),     s_c = ds/dc,     s_1 = sum_n d_n w'_n P_n,     s_2 = sum_n w_n d'_n P_n
 
 for every pair of a posterior's row (w, d) with another's (w', d'). dim_n overflows while A_n underflows, so a row is
-w_n = sqrt(dim_n |lambda_n|) A_n(kappa), scaled to length one; the product of two rows is then a number in [-1, 1]. P_n and
+w_n = sqrt(dim_n |lambda_n|) A_n(kappa), scaled to length one; the product of two rows is then in [-1, 1]. P_n and
 P_n' run along by their recurrences, so the memory is a few numbers per pair however many terms there are. On a GPU the
 whole pass is one kernel (kernels.py); here is the plain version, to which the tests hold that one.
 
@@ -16,6 +16,7 @@ for any kernel a floor at 1e-10 of the maximum, too low to matter above 1e-5, ke
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -83,12 +84,14 @@ def log_series(
     slopes: bool,
     learnable: bool = False,
 ) -> Pairs:
-    """log r at cosines (N, M). With kappa_pos, the vMF kernel's straight continuation; `learnable` keeps more slopes."""
+    """log r at cosines (N, M). With kappa_pos: the vMF kernel's straight continuation. `learnable` keeps more slopes."""
     if cosine.is_cuda and not learnable:
         from .kernels import fused_log_series, triton_available
 
         if triton_available():
-            return Pairs(*fused_log_series(dim, cosine, first, second, log_lam, kappa_pos, slopes))
+            table = _recurrences(dim, len(log_lam), cosine.device)
+            constants = (DEPTH, FLOOR, TILT)
+            return Pairs(*fused_log_series(dim, cosine, first, second, table, log_lam, kappa_pos, constants, slopes))
     if learnable or cosine.device.type != "cpu" or cosine.numel() <= _BLOCK:
         return plain_log_series(dim, cosine, first, second, log_lam, kappa_pos, slopes)
     step = max(1, _BLOCK // cosine.shape[1])
@@ -96,10 +99,16 @@ def log_series(
     for start in range(0, len(cosine), step):
         stop = min(start + step, len(cosine))
         part = plain_log_series(
-            dim, cosine[start:stop], first.block(start, stop), second.block(start, stop), log_lam, kappa_pos, slopes
+            dim,
+            cosine[start:stop],
+            first.block(start, stop),
+            second.block(start, stop),
+            log_lam,
+            kappa_pos,
+            slopes,
         )
         for whole, piece in zip(out, (part.log_r, part.slope_c, part.slope_1, part.slope_2), strict=False):
-            whole[start:stop] = piece
+            whole[start:stop] = piece  # type: ignore[assignment]
     return Pairs(*out)
 
 
@@ -192,6 +201,16 @@ def _next(dim: int, n: int, cosine: Tensor, P: Tensor, before: Tensor) -> tuple[
     return before.mul_(-b).addcmul_(cosine, P, value=a), P
 
 
+@lru_cache(maxsize=256)
+def _recurrences(dim: int, terms: int, device: torch.device) -> Tensor:
+    """(5, terms): a, b of P_n; the factor of P_n' and a, b of the Q_{n-1} that it multiplies."""
+    columns = []
+    for n in range(terms):
+        factor = n * (n + dim - 2) / (dim - 1)
+        columns.append([*recurrence(dim, n), factor, *(recurrence(dim + 2, n - 1) if n else (0.0, 0.0))])
+    return torch.tensor(columns, dtype=torch.float64, device=device).T.contiguous()
+
+
 def _inner(a: Tensor, b: Tensor) -> Tensor:
     """sum_n a_n b_n for every pair: the series at c = 1, where every P_n is 1."""
     if a.shape[1] == 1 and b.shape[0] == 1:
@@ -203,8 +222,8 @@ def _line(dim: int, first: Rows, second: Rows, log_lam: Tensor, kappa_pos: float
     """The concentration of the vMF with the mean of the two posteriors and the kernel convolved; its slopes in kappa1,
     kappa2 and log lambda_1.
 
-    A_1 multiplies under convolution; its inverse is Banerjee's approximation, scaled to be exact for point masses, where
-    log r really is the line kappa_pos c.
+    A_1 multiplies under convolution; its inverse is Banerjee's approximation, scaled to be exact for point masses,
+    where log r really is the line kappa_pos c.
     """
 
     def inverse(R: Tensor) -> tuple[Tensor, Tensor]:

@@ -123,11 +123,11 @@ class VonMisesFisher(Distribution):
         value = log_sphere_area(self.dim) + log_growth(self.dim / 2 - 1, finite) - finite * ratio
         return torch.where(torch.isinf(kappa), -math.inf, value).to(self.kappa.dtype)
 
-    def sample(self, sample_shape: Sequence[int] = Size(), generator: Generator | None = None) -> Tensor:  # type: ignore[override]
+    def sample(self, sample_shape: Sequence[int] = Size(), generator: Generator | None = None) -> Tensor:
         with torch.no_grad():
             return self.rsample(sample_shape, generator)
 
-    def rsample(  # type: ignore[override]
+    def rsample(
         self,
         sample_shape: Sequence[int] = Size(),
         generator: Generator | None = None,
@@ -135,18 +135,26 @@ class VonMisesFisher(Distribution):
     ) -> Tensor:
         """Samples (*sample_shape, ..., D) with unbiased gradients in mu and kappa.
 
-        A normal vector's part orthogonal to mu gives the direction; its length, sent through the tabulated quantile, the
-        angle to mu. Give `noise`, standard normal and of the shape of the result, to choose the randomness yourself.
+        A normal vector's part orthogonal to mu gives the direction; its length, sent through the tabulated quantile,
+        the angle to mu. Give `noise`, standard normal and of the shape of the result, to choose the randomness.
         """
         shape = self._extended_shape(Size(sample_shape))
         batch = self.batch_shape.numel()
         count = Size(sample_shape).numel()
         if noise is None:
             noise = torch.empty(count, batch, self.dim, dtype=self.mu.dtype, device=self.mu.device)
-            blocks = noise.view(-1, self.dim).split(max(1, _BLOCK // self.dim)) if noise.device.type == "cpu" else (noise,)
+            blocks = (
+                noise.view(-1, self.dim).split(max(1, _BLOCK // self.dim)) if noise.device.type == "cpu" else (noise,)
+            )
             fresh = True
         else:
-            require(noise.shape == shape, "noise", tuple(noise.shape), f"expected shape {tuple(shape)}", "match the result")
+            require(
+                noise.shape == shape,
+                "noise",
+                tuple(noise.shape),
+                f"expected shape {tuple(shape)}",
+                "match the result",
+            )
             noise, blocks, fresh = noise.reshape(count, batch, self.dim), (), False
         for block in blocks:
             block.normal_(generator=generator)
@@ -184,21 +192,37 @@ class VonMisesFisher(Distribution):
         mu is the direction of the mean; kappa solves A_1(kappa) = its length (Sra, Computational Statistics 2012).
         """
         require_float("samples", samples)
-        require(samples.dim() >= 2, "samples", tuple(samples.shape), "expected shape (..., N, D)", "stack the vectors")
+        require(
+            samples.dim() >= 2,
+            "samples",
+            tuple(samples.shape),
+            "expected shape (..., N, D)",
+            "stack the vectors",
+        )
         require(samples.shape[-2] >= 1, "samples", tuple(samples.shape), "no samples", "pass at least one")
         _require_unit("samples", samples, samples.shape[-1])
         values = samples.double()
         if weights is None:
             mean = values.mean(-2)
         else:
-            require((weights >= 0) & torch.isfinite(weights), "weights", weights, "negative or not finite", "clip them")
+            require(
+                (weights >= 0) & torch.isfinite(weights),
+                "weights",
+                weights,
+                "negative or not finite",
+                "clip them",
+            )
             total = weights.sum(-1, keepdim=True)
             require(total > 0, "weights", total, "the weights sum to zero", "give some sample a positive weight")
             mean = ((weights / total).double().unsqueeze(-1) * values).sum(-2)
         length = mean.norm(dim=-1)
         mu = torch.nn.functional.normalize(mean, dim=-1, eps=1e-300)
         # A mean of exactly zero has no direction; any will do, since kappa is then 0.
-        mu = torch.where((length > 0).unsqueeze(-1), mu, torch.eye(1, samples.shape[-1], dtype=mu.dtype, device=mu.device)[0])
+        mu = torch.where(
+            (length > 0).unsqueeze(-1),
+            mu,
+            torch.eye(1, samples.shape[-1], dtype=mu.dtype, device=mu.device)[0],
+        )
         kappa = kappa_from_mean_resultant_length(length, samples.shape[-1])
         return cls(mu.to(samples.dtype), kappa.to(samples.dtype))
 
@@ -215,7 +239,13 @@ class VonMisesFisher(Distribution):
         return VonMisesFisher(self.mu[mu_index], self.kappa[index], validate_args=False)
 
     def __len__(self) -> int:
-        require(len(self.batch_shape) > 0, "posterior", tuple(self.batch_shape), "has no batch", "use mu and kappa directly")
+        require(
+            len(self.batch_shape) > 0,
+            "posterior",
+            tuple(self.batch_shape),
+            "has no batch",
+            "use mu and kappa directly",
+        )
         return self.batch_shape[0]
 
     def __repr__(self) -> str:
@@ -227,7 +257,13 @@ class VonMisesFisher(Distribution):
     def _cap_angle(self, p: Tensor | float) -> Tensor:
         level = torch.as_tensor(p, dtype=torch.float64, device=self.kappa.device)
         if self._validate_args:
-            require((level > 0) & (level < 1), "p", level, "not a probability inside (0, 1)", "pass for example 0.95")
+            require(
+                (level > 0) & (level < 1),
+                "p",
+                level,
+                "not a probability inside (0, 1)",
+                "pass for example 0.95",
+            )
         kappa, level = torch.broadcast_tensors(self.kappa.detach().double(), level)
         angle = _blockwise(lambda k, q: angle_quantile(self.dim, k, q, 1 - q), kappa.clamp_max(_POINT_MASS), level)
         return torch.where(kappa >= _POINT_MASS, 0.0, angle)
@@ -255,7 +291,13 @@ def kappa_from_mean_resultant_length(length: Tensor, dim: int) -> Tensor:
 @register_kl(VonMisesFisher, VonMisesFisher)
 def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
     """E_q log q/p = kappa_q A_1 - g(kappa_q) - kappa_p A_1 mu_q.mu_p + g(kappa_p), with g = log_growth."""
-    require(q.dim == p.dim, "p", f"dimension {p.dim}", f"the other posterior has dimension {q.dim}", "compare like with like")
+    require(
+        q.dim == p.dim,
+        "p",
+        f"dimension {p.dim}",
+        f"the other posterior has dimension {q.dim}",
+        "compare like with like",
+    )
     kappa_q, kappa_p = q.kappa.double(), p.kappa.double()
     ratio = bessel_ratio(q.dim / 2 - 1, kappa_q)
     cosine_gap = (q.mu - p.mu).double().square().sum(-1) / 2  # 1 - mu_q.mu_p
@@ -265,14 +307,14 @@ def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
 
 
 class _Sample(torch.autograd.Function):
-    """z = cos(theta) mu + sin(theta) g/|g|, with g the noise's part orthogonal to mu and theta a function of |g|, kappa.
+    """z = cos(theta) mu + sin(theta) g/|g|: g is the noise's part orthogonal to mu, theta a function of |g| and kappa.
 
     Gradients. In kappa: theta moves, dz/dtheta = (cos(theta) z - mu)/sin(theta). In mu: z turns rigidly with mu, by the
     rotation in the plane of mu and dmu, dz = (mu.z) dmu - (dmu.z) mu; a rotated vMF is the vMF around the rotated mu.
     """
 
     @staticmethod
-    def forward(ctx, mu: Tensor, kappa: Tensor, noise: Tensor, fresh: bool) -> Tensor:  # type: ignore[override]
+    def forward(ctx, mu: Tensor, kappa: Tensor, noise: Tensor, fresh: bool) -> Tensor:
         """mu (B, D), kappa (B,), noise (K, B, D), which is overwritten if it is fresh -> (K, B, D)."""
         table = angle_table(mu.shape[-1], mu.dtype, mu.device)
         slopes = ctx.needs_input_grad[1]
@@ -288,7 +330,7 @@ class _Sample(torch.autograd.Function):
             block.mul_((scale * torch.sinc(theta / math.pi)).unsqueeze_(-1))  # sin(theta) / sigma
             cosine = torch.cos(theta)
             block.addcmul_(cosine.unsqueeze(-1), mu)
-            if slopes:
+            if slope is not None:
                 # d(theta)/dkappa / sin(theta), finite as theta -> 0
                 kept.append(slope / (scale * torch.sinc(theta / math.pi)).clamp_min(torch.finfo(mu.dtype).tiny))
         ctx.save_for_backward(mu, z, torch.cat(kept) if kept else None)
@@ -296,7 +338,7 @@ class _Sample(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):  # type: ignore[override]
+    def backward(ctx, grad):
         mu, z, slope = ctx.saved_tensors
         cosine = torch.linalg.vecdot(z, mu)
         grad_along = torch.linalg.vecdot(grad, mu)
@@ -312,7 +354,7 @@ class _CapMass(torch.autograd.Function):
     """P(theta <= angle). Slopes: the density in the angle, and cov(cos theta, 1[theta <= angle]) in kappa."""
 
     @staticmethod
-    def forward(ctx, kappa: Tensor, angle: Tensor, dim: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx, kappa: Tensor, angle: Tensor, dim: int) -> Tensor:
         inner = kappa.detach().clamp_max(_POINT_MASS)
         below, density = _blockwise(lambda k, a: angle_masses(dim, k, a)[::2], inner, angle.detach())
         ctx.save_for_backward(kappa, angle, density)
@@ -321,13 +363,12 @@ class _CapMass(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):  # type: ignore[override]
+    def backward(ctx, grad):
         kappa, angle, density = ctx.saved_tensors
         point = kappa >= _POINT_MASS
         grad_kappa = None
         if ctx.needs_input_grad[0]:
-            # int_0^angle (cos - A_1) f: integrating (e^{kappa cos} sin^{D-1})' = (-kappa sin^2 + (D-1) cos) f gives it in
-            # terms of masses only at kappa = 0; a central difference of the mass, which is exact to 1e-15, is simpler.
+            # int_0^angle (cos - A_1) f has no closed form; the mass is exact to 1e-15, so a central difference will do.
             step = 1e-5 * (1 + kappa)
             above, below = (kappa + step).clamp_max(_POINT_MASS), (kappa - step).clamp_min(0.0)
             masses = [_blockwise(lambda k, a: angle_masses(ctx.dim, k, a)[0], k, angle) for k in (above, below)]
@@ -347,17 +388,37 @@ def _blockwise(function: Any, *tensors: Tensor) -> Any:
 
 
 def _validate(mu: Tensor, kappa: Tensor) -> None:
-    require(mu.dim() >= 1 and mu.shape[-1] >= 2, "mu", tuple(mu.shape), "a sphere needs D >= 2", "pass shape (..., D)")
+    require(
+        mu.dim() >= 1 and mu.shape[-1] >= 2,
+        "mu",
+        tuple(mu.shape),
+        "a sphere needs D >= 2",
+        "pass shape (..., D)",
+    )
     require(kappa.dtype == mu.dtype, "kappa", kappa.dtype, f"mu has dtype {mu.dtype}", "cast one to the other")
     require(kappa.device == mu.device, "kappa", kappa.device, f"mu is on {mu.device}", "move one to the other")
     try:
         torch.broadcast_shapes(mu.shape[:-1], kappa.shape)
     except RuntimeError:
         trailing = kappa.dim() == mu.dim() and kappa.shape[-1] == 1
-        way_out = "drop kappa's trailing 1: kappa.squeeze(-1)" if trailing else "kappa needs the shape of mu without its last"
-        require(False, "kappa", tuple(kappa.shape), f"does not broadcast with mu of shape {tuple(mu.shape)}", way_out)
+        way_out = (
+            "drop kappa's trailing 1: kappa.squeeze(-1)" if trailing else "kappa needs the shape of mu without its last"
+        )
+        require(
+            False,
+            "kappa",
+            tuple(kappa.shape),
+            f"does not broadcast with mu of shape {tuple(mu.shape)}",
+            way_out,
+        )
     _require_unit("mu", mu, mu.shape[-1])
-    require(kappa >= 0, "kappa", kappa, "negative or NaN", "a concentration lies in [0, inf]; for example softplus(x)")
+    require(
+        kappa >= 0,
+        "kappa",
+        kappa,
+        "negative or NaN",
+        "a concentration lies in [0, inf]; for example softplus(x)",
+    )
 
 
 def _require_unit(argument: str, value: Tensor, dim: int) -> None:
@@ -371,4 +432,10 @@ def _require_unit(argument: str, value: Tensor, dim: int) -> None:
     )
     length = value.detach().norm(dim=-1)
     unit = (length - 1).abs() <= _UNIT_TOLERANCE
-    require(unit, argument, length, "the length of a vector is not 1", f"pass torch.nn.functional.normalize({argument}, dim=-1)")
+    require(
+        unit,
+        argument,
+        length,
+        "the length of a vector is not 1",
+        f"pass torch.nn.functional.normalize({argument}, dim=-1)",
+    )

@@ -1,0 +1,226 @@
+"""The GPU's versions of bessel.log_ratios_and_slopes and series.plain_log_series: one Triton kernel each.
+
+The plain versions launch some hundreds of small kernels; in a training step that is all the time there is. Everything
+is float64, as there; the tests marked `gpu` hold the two versions equal.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the CPU build of torch comes without Triton
+    triton = None
+
+_BLOCK = 128
+
+
+def triton_available() -> bool:
+    return triton is not None
+
+
+def fused_log_ratios(
+    order: float, kappa: Tensor, terms: int, top: float, steps: int, start: tuple[float, ...]
+) -> tuple[Tensor, Tensor]:
+    """log A_n and its slope, (terms, *kappa.shape), by the recurrence from order `top`, where `start` is Debye's G."""
+    flat = kappa.contiguous().view(-1)
+    log_a, slope = (flat.new_empty(terms, flat.numel()) for _ in range(2))
+    if flat.numel():
+        _ratios_kernel[(triton.cdiv(flat.numel(), _BLOCK),)](
+            flat,
+            _on_device(start, flat.device),
+            log_a,
+            slope,
+            flat.numel(),
+            order,
+            top,
+            terms,
+            steps,
+            len(start),
+            _BLOCK,
+        )
+    return log_a.view(terms, *kappa.shape), slope.view(terms, *kappa.shape)
+
+
+def fused_log_series(
+    dim: int,
+    cosine: Tensor,
+    first: Any,
+    second: Any,
+    recurrences: Tensor,
+    log_lam: Tensor,
+    kappa_pos: float | Tensor | None,
+    constants: tuple[float, float, float],
+    slopes: bool,
+) -> tuple[Tensor, ...]:
+    """(log r,) or (log r, slope_c, slope_1, slope_2) at cosines (N, M).
+
+    `first` and `second` are series.Rows; `recurrences` (5, terms) holds a, b of P_n, the factor of P_n', and a, b of
+    the Q_{n-1} that it multiplies; `constants` are the depth, floor and tilt.
+    """
+    terms = len(log_lam)
+    cosine = cosine.contiguous()
+    out = [torch.empty_like(cosine) for _ in range(4 if slopes else 1)]
+    sides: list = []
+    for side in (first, second):
+        weight, slope = (x.movedim(-1, 0).contiguous() for x in (side.weight, side.slope))
+        lengths = [x.contiguous() for x in (side.log_length, side.mean, side.mean_slope)]
+        # a pair's index into this side's rows: row * stride_0 + column * stride_1
+        height, width = side.log_length.shape
+        sides += [
+            weight,
+            slope,
+            *lengths,
+            weight[0].numel(),
+            width if height > 1 else 0,
+            1 if width > 1 else 0,
+        ]
+    if cosine.numel():
+        _series_kernel[(triton.cdiv(cosine.numel(), _BLOCK),)](
+            cosine,
+            *sides,
+            recurrences,
+            log_lam,
+            *(out if slopes else out * 4),
+            cosine.numel(),
+            cosine.shape[1],
+            terms,
+            dim,
+            0.0 if kappa_pos is None else float(kappa_pos),
+            *constants,
+            kappa_pos is not None,
+            slopes,
+            _BLOCK,
+        )
+    return tuple(out)
+
+
+@lru_cache(maxsize=1024)
+def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+if triton is not None:
+
+    @triton.jit
+    def _ratios_kernel(
+        kappa_ptr,
+        start_ptr,
+        log_a_ptr,
+        slope_ptr,
+        count,
+        order,
+        top,
+        terms,
+        steps,
+        degree,
+        BLOCK: tl.constexpr,
+    ):
+        """One thread per kappa: down from the highest order, storing log rho_n; then up, summing them to log A_n."""
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        live = i < count
+        kappa = tl.load(kappa_ptr + i, mask=live, other=1.0)
+        kappa2 = kappa * kappa
+        order = order.to(tl.float64)
+        top = top.to(tl.float64)
+        p = tl.sqrt(kappa2 + top * top)
+        t = top / p
+        G = tl.zeros([BLOCK], dtype=tl.float64)
+        for j in range(degree):
+            G = G * t + tl.load(start_ptr + degree - 1 - j)
+        y = kappa2 * (1.0 / (p + top) - G / (p * p))  # kappa * rho at the top
+        for k in range(steps):
+            j = steps - 1 - k
+            y = kappa2 / (y + 2.0 * (order + j + 1.0))
+            tl.store(slope_ptr + j * count + i, y / kappa, mask=live & (j < terms))
+        total = tl.zeros([BLOCK], dtype=tl.float64)
+        rho_0 = y / kappa
+        for n in range(terms):
+            rho = tl.load(slope_ptr + n * count + i, mask=live, other=1.0)
+            tl.store(log_a_ptr + n * count + i, total, mask=live)
+            tl.store(slope_ptr + n * count + i, rho - rho_0 + n / kappa, mask=live)
+            total += tl.log(rho)
+
+    @triton.jit
+    def _series_kernel(
+        c_ptr,
+        w1_ptr, d1_ptr, length1_ptr, mean1_ptr, turn1_ptr, rows1, row1, column1,
+        w2_ptr, d2_ptr, length2_ptr, mean2_ptr, turn2_ptr, rows2, row2, column2,
+        table_ptr, log_lam_ptr, log_r_ptr, slope_c_ptr, slope_1_ptr, slope_2_ptr,
+        count, width, terms, dim, kappa_pos, depth, floor, tilt,
+        LINE: tl.constexpr, SLOPES: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """One thread per pair: the sums of series._sums and series._inner together, then series.plain_log_series."""
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        live = i < count
+        i1 = (i // width) * row1 + (i % width) * column1
+        i2 = (i // width) * row2 + (i % width) * column2
+        kappa_pos = kappa_pos.to(tl.float64)
+        floor = floor.to(tl.float64)
+        c = tl.minimum(tl.maximum(tl.load(c_ptr + i, mask=live, other=0.0), -1.0), 1.0)
+        inside = c
+        line = c
+        a1, a2, lam, scale, turn = c, c, c, c, c
+        if LINE:
+            lam = tl.exp(tl.load(log_lam_ptr + 1))
+            scale = kappa_pos * (1.0 - lam * lam) / (lam * (dim - lam * lam))
+            a1 = tl.load(mean1_ptr + i1, mask=live, other=0.5)
+            a2 = tl.load(mean2_ptr + i2, mask=live, other=0.5)
+            R = tl.minimum(tl.maximum(lam * a1 * a2, 1e-150), 1.0 - 1e-15)
+            R2 = R * R
+            line = scale * R * (dim - R2) / (1.0 - R2)
+            turn = scale * ((dim - 3.0 * R2) * (1.0 - R2) + 2.0 * R2 * (dim - R2)) / ((1.0 - R2) * (1.0 - R2))
+            inside = tl.maximum(c, 1.0 - depth / line)
+        s, s_c, s_1, s_2 = c * 0.0, c * 0.0, c * 0.0, c * 0.0
+        peak, peak_1, peak_2 = s, s, s
+        P, before = s + 1.0, s
+        Q, Q_before = P, s
+        for n in range(terms):
+            w1 = tl.load(w1_ptr + n * rows1 + i1, mask=live, other=0.0)
+            w2 = tl.load(w2_ptr + n * rows2 + i2, mask=live, other=0.0)
+            w = w1 * w2
+            peak += w
+            s += w * P
+            if SLOPES:
+                d1 = tl.load(d1_ptr + n * rows1 + i1, mask=live, other=0.0) * w2
+                d2 = tl.load(d2_ptr + n * rows2 + i2, mask=live, other=0.0) * w1
+                peak_1 += d1
+                peak_2 += d2
+                s_1 += d1 * P
+                s_2 += d2 * P
+                if n > 0:
+                    s_c += w * Q * tl.load(table_ptr + 2 * terms + n)
+                    following = (
+                        tl.load(table_ptr + 3 * terms + n) * inside * Q - tl.load(table_ptr + 4 * terms + n) * Q_before
+                    )
+                    Q_before = Q
+                    Q = following
+            after = tl.load(table_ptr + n) * inside * P - tl.load(table_ptr + terms + n) * before
+            before = P
+            P = after
+        u = s / peak
+        root = tl.sqrt(u * u + 4.0 * floor * floor)
+        fade = floor * floor / (floor * floor + u * u)
+        length = tl.load(length1_ptr + i1, mask=live, other=0.0) + tl.load(length2_ptr + i2, mask=live, other=0.0)
+        log_r = length + tl.log(peak) + tl.log((u + root) * 0.5) + tilt * fade * (inside - 1.0)
+        if LINE:
+            log_r += line * (c - inside)
+        tl.store(log_r_ptr + i, log_r, mask=live)
+        if SLOPES:
+            du = 1.0 / root - 2.0 * tilt * fade * fade * u / (floor * floor) * (inside - 1.0)
+            slope_c = du * s_c / peak + tilt * fade
+            slope_1 = (peak_1 + du * (s_1 - u * peak_1)) / peak
+            slope_2 = (peak_2 + du * (s_2 - u * peak_2)) / peak
+            if LINE:
+                beyond = c < inside
+                moved = tl.where(beyond, (slope_c - line) * depth / (line * line) + (c - inside), 0.0) * turn * lam
+                slope_1 += moved * a2 * tl.load(turn1_ptr + i1, mask=live, other=0.0)
+                slope_2 += moved * a1 * tl.load(turn2_ptr + i2, mask=live, other=0.0)
+                slope_c = tl.where(beyond, line, slope_c)
+            tl.store(slope_c_ptr + i, slope_c, mask=live)
+            tl.store(slope_1_ptr + i, slope_1, mask=live)
+            tl.store(slope_2_ptr + i, slope_2, mask=live)
