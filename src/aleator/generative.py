@@ -36,7 +36,7 @@ from torch.nn import functional as F
 
 from .checks import require, require_one_of
 from .harmonics import AcceptanceKernel, ZonalKernel, check_kernel
-from .positivity import _count_terms, log_positivity, pairwise_log_positivity
+from .positivity import log_positivity, pairwise_log_positivity, series_terms
 from .vmf import VonMisesFisher
 
 FAMILIES = ("vmf", "gaussian", "laplace", "point")
@@ -45,6 +45,7 @@ POSITIVES = ("ratio", "joint", "partner")
 _HIDDEN = 10
 _SAMPLES = 1000  # inputs on which a process is scaled and judged
 _REDRAWS = 100
+_TOLERANCE = 1e-8  # of the largest r: what the series may leave out of an acceptance probability
 _FAILURE = 1e-9  # of a batch: the probability that an anchor accepts none of its candidates
 _MOST_CANDIDATES = 2**14  # beyond this, a sharp kernel's draws are nearly rather than exactly in proportion
 
@@ -168,9 +169,7 @@ class PairSampler:
     candidates that the anchors of a batch share. Each x+ follows its law; two anchors may get the same one.
     """
 
-    def __init__(
-        self, process: GenerativeProcess, batch_size: int, negatives: int = 0, positives: str = "ratio"
-    ):
+    def __init__(self, process: GenerativeProcess, batch_size: int, negatives: int = 0, positives: str = "ratio"):
         require(batch_size >= 1, "batch_size", batch_size, "an empty batch", "pass for example 512")
         require(negatives >= 0, "negatives", negatives, "negative", "pass 0 for none")
         require_one_of("positives", positives, POSITIVES)
@@ -178,8 +177,7 @@ class PairSampler:
         self.batch_size, self.negatives, self.positives = batch_size, negatives, positives
         # The largest kappa of 1,000 inputs is not quite the largest of all.
         self._sharpest = 1.25 * process.kappa_range[1]
-        kappa = torch.tensor([self._sharpest], dtype=torch.float64)
-        self._terms = _count_terms(process.kernel, process.dim, torch.float32, kappa, kappa)
+        self._terms = series_terms(process.kernel, process.dim, _TOLERANCE, self._sharpest, self._sharpest)
         self.proposals = self._count_proposals()
 
     @torch.no_grad()

@@ -139,19 +139,27 @@ def _cosine(q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
     return (mu1 * mu2).sum(-1)
 
 
-def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tensor, kappa2: Tensor) -> int:
-    """Enough terms for point masses, which bounds all; on a CPU, where looking is free, enough for the batch at hand."""
-    tolerance = _TOLERANCE[dtype]
+def series_terms(kernel: ZonalKernel, dim: int, tolerance: float, kappa1: float, kappa2: float) -> int:
+    """How many terms leave out less than the tolerance of the largest r, for posteriors no sharper than kappa1, kappa2.
+
+    A count made once, on the host, where the largest kappas are known; pass it on as `terms`.
+    """
     count = kernel.terms(dim, tolerance)
-    if kappa1.device.type != "cpu" or kappa1.numel() == 0 or kappa2.numel() == 0:
-        return count
     with torch.no_grad():
         log_lam, _ = kernel.log_abs_coefficients(dim, count)
-        sharpest = torch.stack([kappa1.max(), kappa2.max()])
+        sharpest = torch.tensor([kappa1, kappa2], dtype=torch.float64)
         log_a, _ = log_ratios_and_slopes(dim / 2 - 1, sharpest, count)
         weight = log_harmonic_dimensions(dim, count) + log_lam + log_a.sum(0)
         rest = torch.logcumsumexp(weight.flip(0), 0).flip(0)
         return min(count, max(2, int((rest >= rest[0] + math.log(tolerance)).sum())))
+
+
+def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tensor, kappa2: Tensor) -> int:
+    """Enough terms for point masses, which bounds all; on a CPU, where looking is free, for the batch at hand."""
+    tolerance = _TOLERANCE[dtype]
+    if kappa1.device.type != "cpu" or kappa1.numel() == 0 or kappa2.numel() == 0:
+        return kernel.terms(dim, tolerance)
+    return series_terms(kernel, dim, tolerance, float(kappa1.max()), float(kappa2.max()))
 
 
 def _log_likelihood_kernel(dim: int, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> Tensor:
