@@ -159,7 +159,7 @@ def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tens
     tolerance = _TOLERANCE[dtype]
     if kappa1.device.type != "cpu" or kappa1.numel() == 0 or kappa2.numel() == 0:
         return kernel.terms(dim, tolerance)
-    return series_terms(kernel, dim, tolerance, float(kappa1.max()), float(kappa2.max()))
+    return series_terms(kernel, dim, tolerance, kappa1.detach().max().item(), kappa2.detach().max().item())
 
 
 def _log_likelihood_kernel(dim: int, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> Tensor:

@@ -45,14 +45,9 @@ def angle_masses(dim: int, kappa: Tensor, angle: Tensor) -> tuple[Tensor, Tensor
 
 def angle_quantile(dim: int, kappa: Tensor, below: Tensor, above: Tensor) -> Tensor:
     """The angle with P(theta <= angle) = below, given above = 1 - below as well (so neither tail is rounded away)."""
-    chi2 = 2 * torch.as_tensor(
-        np.where(
-            below.cpu() < 0.5,
-            special.gammaincinv((dim - 1) / 2, below.cpu()),
-            special.gammainccinv((dim - 1) / 2, above.cpu()),
-        ),
-        device=kappa.device,
-    )
+    p, q = below.cpu().numpy(), above.cpu().numpy()
+    lower, upper = special.gammaincinv((dim - 1) / 2, p), special.gammainccinv((dim - 1) / 2, q)
+    chi2 = 2 * torch.as_tensor(np.where(p < 0.5, lower, upper), device=kappa.device)
     # tan^2(theta/2) is chi2/(4 kappa) for large kappa, about chi2/(D-1) for kappa = 0; Ulrich's (1984) envelope joins them
     angle = 2 * torch.atan(torch.sqrt(chi2 / (2 * kappa + torch.hypot(2 * kappa, torch.full_like(kappa, dim - 1.0)))))
     use_below = below < above
