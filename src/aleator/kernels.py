@@ -1,7 +1,10 @@
-"""The GPU's versions of bessel.log_ratios_and_slopes and series.plain_log_series: one Triton kernel each.
+"""The GPU's versions of four plain functions, one Triton kernel each.
 
-The plain versions launch some hundreds of small kernels; in a training step that is all the time there is. Everything
-is float64, as there; the tests marked `gpu` hold the two versions equal.
+    bessel.plain_log_ratios_and_slopes and series.plain_log_series, in float64 as there: the plain ones launch some
+    hundreds of small kernels, which in a training step is all the time there is;
+    vmf.plain_sample and vmf.plain_sample_backward, in the samples' dtype: the plain ones pass ten times over them.
+
+The tests marked `gpu` hold the two versions equal.
 """
 
 from functools import lru_cache
@@ -97,6 +100,61 @@ def fused_log_series(
             _BLOCK,
         )
     return tuple(out)
+
+
+def fused_sample(
+    z: Tensor, mu: Tensor, value: Tensor, slope: Tensor | None, first: float, spacing: float
+) -> Tensor | None:
+    """Turns the noise z (K, B, D) into samples, in place; with slopes, returns d(theta)/dkappa / sin(theta), (K, B).
+
+    `value` and `slope` (B, intervals, 4) are the rows of quantile.AngleTable.
+    """
+    count, dim = z.shape[0] * z.shape[1], z.shape[2]
+    kept = z.new_empty(z.shape[:2]) if slope is not None else None
+    width = triton.next_power_of_2(dim)
+    block = max(1, 2048 // width)
+    if count:
+        _sample_kernel[(triton.cdiv(count, block),)](
+            z,
+            mu.contiguous(),
+            value.contiguous(),
+            value if slope is None else slope.contiguous(),
+            z if kept is None else kept,
+            count,
+            z.shape[1],
+            dim,
+            value.shape[1],
+            first,
+            1 / spacing,
+            slope is not None,
+            width,
+            block,
+        )
+    return kept
+
+
+def fused_sample_backward(grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The gradients in mu (B, D) and kappa (B,), summed over the samples (K, B, D)."""
+    samples, batch, dim = z.shape
+    grad_mu, grad_kappa = torch.zeros_like(mu), torch.zeros_like(mu[:, 0])
+    width = triton.next_power_of_2(dim)
+    block = max(1, 512 // width)
+    if z.numel():
+        _sample_backward_kernel[(triton.cdiv(batch, block),)](
+            grad.contiguous(),
+            z,
+            mu.contiguous(),
+            z if slope is None else slope,
+            grad_mu,
+            grad_kappa,
+            samples,
+            batch,
+            dim,
+            slope is not None,
+            width,
+            block,
+        )
+    return grad_mu, grad_kappa
 
 
 @lru_cache(maxsize=1024)
@@ -224,3 +282,63 @@ if triton is not None:
             tl.store(slope_c_ptr + i, slope_c, mask=live)
             tl.store(slope_1_ptr + i, slope_1, mask=live)
             tl.store(slope_2_ptr + i, slope_2, mask=live)
+
+    @triton.jit
+    def _sample_kernel(
+        z_ptr, mu_ptr, value_ptr, slope_ptr, kept_ptr, count, batch, dim, intervals, first, per_node,
+        SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """BLOCK samples a program: the part of the noise orthogonal to mu, its length, the angle, the sample."""
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        d = tl.arange(0, WIDTH)
+        live = i < count
+        inside = live[:, None] & (d < dim)[None, :]
+        at = i.to(tl.int64)[:, None] * dim + d[None, :]
+        row = i % batch
+        z = tl.load(z_ptr + at, mask=inside, other=0.0)
+        mu = tl.load(mu_ptr + row[:, None] * dim + d[None, :], mask=inside, other=0.0)
+        z -= tl.sum(z * mu, 1)[:, None] * mu
+        sigma = tl.sqrt(tl.sum(z * z, 1))
+        position = tl.minimum(tl.maximum((sigma - first) * per_node, 0.0), intervals * 1.0)
+        interval = tl.minimum(position.to(tl.int32), intervals - 1)
+        x = position - interval
+        cell = (row.to(tl.int64) * intervals + interval) * 4
+        scale = tl.load(value_ptr + cell + 3, mask=live, other=0.0)
+        for j in tl.static_range(3):
+            scale = scale * x + tl.load(value_ptr + cell + 2 - j, mask=live, other=0.0)
+        theta = scale * sigma
+        sine = tl.where(theta > 0, tl.sin(theta) / theta, 1.0) * scale  # sin(theta) / sigma
+        tl.store(z_ptr + at, sine[:, None] * z + tl.cos(theta)[:, None] * mu, mask=inside)
+        if SLOPES:
+            slope = tl.load(slope_ptr + cell + 3, mask=live, other=0.0)
+            for j in tl.static_range(3):
+                slope = slope * x + tl.load(slope_ptr + cell + 2 - j, mask=live, other=0.0)
+            tl.store(kept_ptr + i, slope / tl.maximum(sine, 1e-30), mask=live)
+
+    @triton.jit
+    def _sample_backward_kernel(
+        grad_ptr, z_ptr, mu_ptr, slope_ptr, grad_mu_ptr, grad_kappa_ptr, samples, batch, dim,
+        SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """BLOCK posteriors a program, summed over all their samples."""
+        row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        d = tl.arange(0, WIDTH)
+        live = row < batch
+        inside = live[:, None] & (d < dim)[None, :]
+        mu = tl.load(mu_ptr + row[:, None] * dim + d[None, :], mask=inside, other=0.0)
+        total_mu = mu * 0.0
+        total_kappa = tl.sum(mu, 1) * 0.0
+        for k in range(samples):
+            i = tl.cast(k, tl.int64) * batch + row
+            at = i[:, None] * dim + d[None, :]
+            z = tl.load(z_ptr + at, mask=inside, other=0.0)
+            grad = tl.load(grad_ptr + at, mask=inside, other=0.0)
+            cosine = tl.sum(z * mu, 1)
+            along = tl.sum(grad * mu, 1)
+            total_mu += cosine[:, None] * grad - along[:, None] * z
+            if SLOPES:
+                slope = tl.load(slope_ptr + i, mask=live, other=0.0)
+                total_kappa += slope * (cosine * tl.sum(grad * z, 1) - along)
+        tl.store(grad_mu_ptr + row[:, None] * dim + d[None, :], total_mu, mask=inside)
+        if SLOPES:
+            tl.store(grad_kappa_ptr + row, total_kappa, mask=live)

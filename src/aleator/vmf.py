@@ -16,7 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from .bessel import bessel_ratio, log_growth
 from .checks import require, require_float
-from .quantile import angle_masses, angle_quantile, angle_table
+from .quantile import AngleTable, angle_masses, angle_quantile, angle_table
 
 # Unit length is checked to what a normalised float32 vector of a few thousand entries reaches.
 _UNIT_TOLERANCE = 1e-3
@@ -319,35 +319,56 @@ class _Sample(torch.autograd.Function):
         table = angle_table(mu.shape[-1], mu.dtype, mu.device)
         slopes = ctx.needs_input_grad[1]
         z = noise if fresh else noise.clone()
-        rows = max(1, _BLOCK // mu.numel()) if mu.device.type == "cpu" else len(z)
-        kept = []
-        for block in z.split(rows):
-            along = torch.linalg.vecdot(block, mu).unsqueeze_(-1)
-            block.addcmul_(along, mu, value=-1)
-            sigma = block.norm(dim=-1)
-            scale, slope = table.angle(sigma, kappa, slopes)  # theta / sigma
-            theta = scale * sigma
-            block.mul_((scale * torch.sinc(theta / math.pi)).unsqueeze_(-1))  # sin(theta) / sigma
-            cosine = torch.cos(theta)
-            block.addcmul_(cosine.unsqueeze(-1), mu)
-            if slope is not None:
-                # d(theta)/dkappa / sin(theta), finite as theta -> 0
-                kept.append(slope / (scale * torch.sinc(theta / math.pi)).clamp_min(torch.finfo(mu.dtype).tiny))
-        ctx.save_for_backward(mu, z, torch.cat(kept) if kept else None)
+        fused = _fused(z)
+        if fused:
+            kept = fused.fused_sample(z, mu, *table.rows(kappa, slopes), table.first, table.spacing)
+        else:
+            kept = plain_sample(z, mu, kappa, table, slopes)
+        ctx.save_for_backward(mu, z, kept)
         return z
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         mu, z, slope = ctx.saved_tensors
-        cosine = torch.linalg.vecdot(z, mu)
-        grad_along = torch.linalg.vecdot(grad, mu)
-        grad_mu = grad_kappa = None
-        if ctx.needs_input_grad[0]:
-            grad_mu = (cosine.unsqueeze(-1) * grad - grad_along.unsqueeze(-1) * z).sum(0)
+        fused = _fused(z)
+        grad_mu, grad_kappa = (fused.fused_sample_backward if fused else plain_sample_backward)(grad, z, mu, slope)
+        return grad_mu if ctx.needs_input_grad[0] else None, grad_kappa if slope is not None else None, None, None
+
+
+def _fused(z: Tensor) -> Any:
+    """The module of GPU kernels where it can be used, else None."""
+    if not z.is_cuda:
+        return None
+    from . import kernels
+
+    return kernels if kernels.triton_available() else None
+
+
+def plain_sample(z: Tensor, mu: Tensor, kappa: Tensor, table: AngleTable, slopes: bool) -> Tensor | None:
+    """Turns the noise z (K, B, D) into samples, in place; with slopes, returns d(theta)/dkappa / sin(theta), (K, B)."""
+    rows = max(1, _BLOCK // mu.numel()) if z.device.type == "cpu" else len(z)
+    kept = []
+    for block in z.split(rows):
+        along = torch.linalg.vecdot(block, mu).unsqueeze_(-1)
+        block.addcmul_(along, mu, value=-1)
+        sigma = block.norm(dim=-1)
+        scale, slope = table.angle(sigma, kappa, slopes)  # theta / sigma
+        theta = scale * sigma
+        sine = scale * torch.sinc(theta / math.pi)  # sin(theta) / sigma
+        block.mul_(sine.unsqueeze(-1))
+        block.addcmul_(torch.cos(theta).unsqueeze_(-1), mu)
         if slope is not None:
-            grad_kappa = (slope * (cosine * torch.linalg.vecdot(grad, z) - grad_along)).sum(0)
-        return grad_mu, grad_kappa, None, None
+            kept.append(slope / sine.clamp_min(1e-30))
+    return torch.cat(kept) if kept else None
+
+
+def plain_sample_backward(grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    cosine, grad_along = torch.linalg.vecdot(z, mu), torch.linalg.vecdot(grad, mu)
+    grad_mu = (cosine.unsqueeze(-1) * grad - grad_along.unsqueeze(-1) * z).sum(0)
+    if slope is None:
+        return grad_mu, None
+    return grad_mu, (slope * (cosine * torch.linalg.vecdot(grad, z) - grad_along)).sum(0)
 
 
 class _CapMass(torch.autograd.Function):

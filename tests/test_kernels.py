@@ -1,0 +1,95 @@
+"""The fused GPU kernels against the plain functions that they replace, and a captured step against ordinary ones."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from aleator import AcceptanceKernel, VMFKernel, VonMisesFisher, kernels, series, vmf
+from aleator.bessel import log_ratios_and_slopes
+from aleator.harmonics import ZonalKernel
+from aleator.quantile import angle_table
+
+pytestmark = pytest.mark.gpu
+
+
+def posteriors(*shape: int, dim: int, dtype: torch.dtype = torch.float64) -> VonMisesFisher:
+    mu = F.normalize(torch.randn(*shape, dim, dtype=torch.float64), dim=-1)
+    kappa = torch.exp(torch.empty(shape, dtype=torch.float64).uniform_(math.log(1e-3), math.log(1e6)))
+    kappa.view(-1)[0], kappa.view(-1)[-1] = 0.0, math.inf
+    return VonMisesFisher(mu.to("cuda", dtype), kappa.to("cuda", dtype), validate_args=False)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 10, 64, 1024])
+def test_bessel_ratios(dim):
+    kappa = posteriors(200, dim=2).kappa
+    for fused, plain in zip(
+        log_ratios_and_slopes(dim / 2 - 1, kappa, 40), log_ratios_and_slopes(dim / 2 - 1, kappa.cpu(), 40), strict=True
+    ):
+        torch.testing.assert_close(fused.cpu(), plain, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 10, 64, 512])
+@pytest.mark.parametrize("kernel", [VMFKernel(20.0), VMFKernel(200.0), AcceptanceKernel(20.0)], ids=repr)
+@pytest.mark.parametrize("layout", ["pairwise", "elementwise", "negatives"])
+def test_series(dim, kernel: ZonalKernel, layout):
+    shapes = {"pairwise": ((37, 1), (1, 53)), "elementwise": ((41, 1), (41, 1)), "negatives": ((29, 1), (29, 7))}
+    first, second = (posteriors(*shape, dim=dim) for shape in shapes[layout])
+    terms = kernel.terms(dim, 1e-12)
+    log_lam, sign = kernel.series(dim, terms, torch.device("cuda"))
+    kappa_pos = kernel.concentration(first.mu) if isinstance(kernel, VMFKernel) else None
+    rows1, rows2 = series.rows(dim, first.kappa, log_lam), series.rows(dim, second.kappa, log_lam, sign)
+    cosine = (first.mu * second.mu).sum(-1)
+    fused = series.log_series(dim, cosine, rows1, rows2, log_lam, kappa_pos, slopes=True)
+    plain = series.plain_log_series(dim, cosine, rows1, rows2, log_lam, kappa_pos, slopes=True)
+    for name in ("log_r", "slope_c", "slope_1", "slope_2"):
+        a, b = getattr(fused, name), getattr(plain, name)
+        # Below 1e-8 of the largest r both are at the mercy of rounding.
+        sure = plain.log_r > torch.maximum(rows1.log_length, rows2.log_length) * 0 + plain.log_r.max() - 18
+        torch.testing.assert_close(a[sure], b[sure], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 10, 128, 700])
+def test_sampler(dim):
+    q = posteriors(64, dim=dim, dtype=torch.float32)
+    noise = torch.randn(33, 64, dim, device="cuda")
+    table = angle_table(dim, torch.float32, q.mu.device)
+    fused, plain = noise.clone(), noise.clone()
+    fused_slope = kernels.fused_sample(fused, q.mu, *table.rows(q.kappa, True), table.first, table.spacing)
+    plain_slope = vmf.plain_sample(plain, q.mu, q.kappa, table, slopes=True)
+    torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fused_slope, plain_slope, rtol=1e-2, atol=1e-4)
+    grad = torch.randn_like(noise)
+    for a, b in zip(
+        kernels.fused_sample_backward(grad, plain, q.mu, plain_slope),
+        vmf.plain_sample_backward(grad, plain, q.mu, plain_slope),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_captured_step_equals_ordinary_steps():
+    from aleator.capture import CapturedStep
+
+    def run(captured: bool) -> torch.Tensor:
+        generator = torch.Generator("cuda")
+        weight = torch.zeros(10, device="cuda", requires_grad=True)
+        optimiser = torch.optim.Adam([weight], lr=torch.tensor(0.1, device="cuda"), capturable=True, fused=True)
+
+        def step() -> torch.Tensor:
+            x = torch.randn(10, generator=generator, device="cuda")
+            loss = (weight - x).square().sum()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            return loss.detach()
+
+        runner = CapturedStep(step, [generator]) if captured else step
+        values = []
+        for i in range(10):
+            generator.manual_seed(1000 + i)
+            values.append(runner().clone())
+        return torch.stack([*values, weight.detach().sum()])
+
+    torch.testing.assert_close(run(True), run(False))
