@@ -243,9 +243,7 @@ def test_features_of_another_shape_are_named():
         Encoder(nn.Conv2d(3, 5, 3), 3, features=5)(torch.randn(2, 3, 8, 8))
 
 
-@pytest.mark.parametrize(
-    "kind", [*KINDS, lambda: controlled_encoder(2, shared=True), lambda: norm_encoder().double()]
-)
+@pytest.mark.parametrize("kind", [*KINDS, lambda: controlled_encoder(2, shared=True), lambda: norm_encoder().double()])
 def test_save_and_load_give_the_same_bits(kind, tmp_path):
     encoder = kind().eval()
     size = encoder.backbone.arguments["in_features"]
@@ -351,9 +349,7 @@ def test_hub_text_round_trip(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     from aleator.hub import HubText
 
-    words = tokenizers.models.WordLevel(
-        {"[PAD]": 0, "[UNK]": 1, "a": 2, "dog": 3, "cat": 4}, unk_token="[UNK]"
-    )
+    words = tokenizers.models.WordLevel({"[PAD]": 0, "[UNK]": 1, "a": 2, "dog": 3, "cat": 4}, unk_token="[UNK]")
     tokeniser = tokenizers.Tokenizer(words)
     tokeniser.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     config = transformers.BertConfig(

@@ -92,9 +92,7 @@ class Features(nn.Module):
 
     def __init__(self, features: int):
         super().__init__()
-        require(
-            features >= 1, "features", features, "at least one is needed", "pass the arrays' last dimension"
-        )
+        require(features >= 1, "features", features, "at least one is needed", "pass the arrays' last dimension")
         self.arguments = {"features": features}
         self.out_features = features
 
@@ -162,9 +160,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, channels: int = 3, width: int = 64):
         super().__init__()
-        require(
-            width >= 1, "width", width, "at least one channel is needed", "the paper's network has width=64"
-        )
+        require(width >= 1, "width", width, "at least one channel is needed", "the paper's network has width=64")
         self.arguments = {"channels": channels, "width": width}
         self.out_features = 8 * width
         self.stem = nn.Sequential(

@@ -29,9 +29,7 @@ def derived_seed(*parts: int) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def open_source(
-    batches: Batches, seed: int, rank: int, device: torch.device
-) -> "CalledSource | IteratedSource":
+def open_source(batches: Batches, seed: int, rank: int, device: torch.device) -> "CalledSource | IteratedSource":
     if callable(batches):
         return CalledSource(batches, seed, rank, torch.device(getattr(batches, "device", device)))
     require(
@@ -47,9 +45,7 @@ def open_source(
 class CalledSource:
     """Batches from a function of the step; the step is the whole position."""
 
-    def __init__(
-        self, batches: Callable[[int, torch.Generator], Batch], seed: int, rank: int, device: torch.device
-    ):
+    def __init__(self, batches: Callable[[int, torch.Generator], Batch], seed: int, rank: int, device: torch.device):
         self.batches, self.seed, self.rank = batches, seed, rank
         self.generator = torch.Generator(device)
 

@@ -92,17 +92,13 @@ def read_bundle(folder: str | Path, name: str, version: int) -> Bundle:
 
     folder = Path(folder).expanduser()
     index = folder / f"{name}.json"
-    require(
-        index.is_file(), "path", str(folder), f"holds no {name}.json", f"name a folder with a saved {name}"
-    )
+    require(index.is_file(), "path", str(folder), f"holds no {name}.json", f"name a folder with a saved {name}")
     try:
         document = json.loads(index.read_bytes())
         claimed = document.pop("sha256")
         found_format, found_version = document["format"], document["version"]
     except (ValueError, KeyError, AttributeError, TypeError):
-        raise DamagedBundleError(
-            f"{index} is damaged: it is not the JSON that was written; save it again"
-        ) from None
+        raise DamagedBundleError(f"{index} is damaged: it is not the JSON that was written; save it again") from None
     require(
         found_format == f"aleator-{name}",
         "path",
@@ -118,9 +114,7 @@ def read_bundle(folder: str | Path, name: str, version: int) -> Bundle:
         "load it with the release that wrote it, and save it again with this one",
     )
     if claimed != _fingerprint(document):
-        raise DamagedBundleError(
-            f"{index} is damaged: its content does not match its checksum; save it again"
-        )
+        raise DamagedBundleError(f"{index} is damaged: its content does not match its checksum; save it again")
     tensor_file = folder / document["tensors"]["file"]
     require(
         _is_tensor_file(tensor_file.name, name) and tensor_file.parent == folder,

@@ -94,9 +94,7 @@ def claim_run_folder(folder: Path, identity: Mapping[str, Any]) -> None:
 def _differences(known: Any, wanted: Any, name: str = "") -> list[str]:
     if isinstance(known, dict) and isinstance(wanted, dict):
         keys = [*known, *(key for key in wanted if key not in known)]
-        parts = (
-            _differences(known.get(key), wanted.get(key), f"{name}.{key}" if name else key) for key in keys
-        )
+        parts = (_differences(known.get(key), wanted.get(key), f"{name}.{key}" if name else key) for key in keys)
         return [part for each in parts for part in each]
     return [] if known == wanted else [f"{name} was {known!r}, now {wanted!r}"]
 
@@ -147,9 +145,7 @@ class Checkpoints:
         for step in self._steps():
             path = self._path(step)
             if not (path / "checkpoint.json").is_file():
-                warnings.warn(
-                    f"checkpoint {path} was never finished: going back to the one before", stacklevel=3
-                )
+                warnings.warn(f"checkpoint {path} was never finished: going back to the one before", stacklevel=3)
                 continue
             try:
                 bundle = read_bundle(path, "checkpoint", FORMAT_VERSION)
@@ -171,6 +167,4 @@ class Checkpoints:
         return self.folder / f"step-{step:08d}"
 
     def _steps(self) -> list[int]:
-        return sorted(
-            (int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*")), reverse=True
-        )
+        return sorted((int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*")), reverse=True)

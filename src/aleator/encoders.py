@@ -64,9 +64,7 @@ class Encoder(nn.Module):
         freeze_backbone: bool = False,
     ):
         super().__init__()
-        require(
-            isinstance(backbone, nn.Module), "backbone", backbone, "not a torch module", "pass an nn.Module"
-        )
+        require(isinstance(backbone, nn.Module), "backbone", backbone, "not a torch module", "pass an nn.Module")
         require(isinstance(dim, int) and dim >= 2, "dim", dim, "a sphere needs at least 2", "pass dim >= 2")
         require_one_of("kappa", kappa, ("norm", "head"))
         require(
@@ -77,9 +75,7 @@ class Encoder(nn.Module):
             'pass kappa="head"',
         )
         low, high = map(float, kappa_bounds)
-        require(
-            0 < low < high < math.inf, "kappa_bounds", kappa_bounds, "no interval in (0, inf)", "widen it"
-        )
+        require(0 < low < high < math.inf, "kappa_bounds", kappa_bounds, "no interval in (0, inf)", "widen it")
         _require_range(kappa_range, (low, high))
         self.dim = dim
         self.kappa = kappa
@@ -190,9 +186,7 @@ class Encoder(nn.Module):
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> str:
         """Write the folder `path` (encoder.json and safetensors) atomically; returns its fingerprint."""
-        return write_bundle(
-            path, "encoder", FORMAT_VERSION, self.spec(), self.state_dict(), overwrite=overwrite
-        )
+        return write_bundle(path, "encoder", FORMAT_VERSION, self.spec(), self.state_dict(), overwrite=overwrite)
 
 
 def load_encoder(
@@ -208,9 +202,7 @@ def load_encoder(
     """
     bundle = read_bundle(path, "encoder", FORMAT_VERSION)
     spec = bundle.facts
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # fresh weights are overwritten at once: leave no trace of drawing them
+    with torch.random.fork_rng(devices=[]):  # fresh weights are overwritten at once: leave no trace of drawing them
         if backbone is None:
             backbone = build_backbone(spec["backbone"], "backbone")
         if kappa_backbone is None and spec["kappa_backbone"] is not None:
@@ -333,9 +325,7 @@ def _linear(in_features: int | None, out_features: int, bias: bool = True) -> nn
 
 def is_lazy(module: nn.Module) -> bool:
     """Whether an output layer still waits for the first batch to learn its size."""
-    return any(
-        isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in module.parameters()
-    )
+    return any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in module.parameters())
 
 
 def _features(network: nn.Module, inputs: Any, argument: str) -> Tensor:

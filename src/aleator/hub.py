@@ -29,9 +29,7 @@ def _transformers() -> Any:
 def _build(config: Mapping[str, Any]) -> nn.Module:
     transformers = _transformers()
     settings = dict(config)
-    return transformers.AutoModel.from_config(
-        transformers.AutoConfig.for_model(settings.pop("model_type"), **settings)
-    )
+    return transformers.AutoModel.from_config(transformers.AutoConfig.for_model(settings.pop("model_type"), **settings))
 
 
 def _config(network: nn.Module) -> dict[str, Any]:

@@ -20,9 +20,7 @@ class Logbook:
     hands the rows up to its checkpoint back, and the files are written again from them.
     """
 
-    def __init__(
-        self, folder: Path | None, loggers: Sequence[str] | None, writing: bool, config: Mapping[str, Any]
-    ):
+    def __init__(self, folder: Path | None, loggers: Sequence[str] | None, writing: bool, config: Mapping[str, Any]):
         for logger in loggers or ():
             require_one_of("loggers", logger, ("csv", "tensorboard", "wandb"))
         self.folder = folder if writing else None
@@ -128,9 +126,7 @@ def _tensorboard(folder: Path, step: int, required: bool) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as missing:
         if required:
-            raise ImportError(
-                "the logger 'tensorboard' needs: pip install 'aleator[tensorboard]'"
-            ) from missing
+            raise ImportError("the logger 'tensorboard' needs: pip install 'aleator[tensorboard]'") from missing
         return None
     return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
@@ -140,6 +136,4 @@ def _wandb(folder: Path, config: Mapping[str, Any]) -> Any:
         import wandb
     except ImportError as missing:
         raise ImportError("the logger 'wandb' needs: pip install wandb") from missing
-    return wandb.init(
-        project="aleator", name=folder.name, dir=str(folder), config=dict(config), resume="allow"
-    )
+    return wandb.init(project="aleator", name=folder.name, dir=str(folder), config=dict(config), resume="allow")

@@ -34,9 +34,7 @@ class Objective(nn.Module):
         q_positive = _posterior(mu[B : 2 * B], kappa[B : 2 * B])
         q_negative = None
         if self.rolled:
-            require(
-                B > 1, "batch size", B, "a rolled negative would be the positive", "pass batches of 2 or more"
-            )
+            require(B > 1, "batch size", B, "a rolled negative would be the positive", "pass batches of 2 or more")
             q_negative = _posterior(q_positive.mu.roll(1, 0)[:, None], q_positive.kappa.roll(1, 0)[:, None])
         elif M:
             q_negative = _posterior(mu[2 * B :].unflatten(0, (B, M)), kappa[2 * B :].unflatten(0, (B, M)))

@@ -93,9 +93,7 @@ class Recipe:
         require_one_of("mu_negatives", self.mu_negatives, ("rolled", "given"))
         require_one_of("precision", self.precision, PRECISIONS)
         require_one_of("select_mode", self.select_mode, ("max", "min"))
-        require(
-            0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "not positive", "try 1e-4"
-        )
+        require(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "not positive", "try 1e-4")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "negative", "pass 0 or more")
         require(self.step_factor > 0, "step_factor", self.step_factor, "not positive", "the paper's is 0.1")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "negative", "pass 0 or more")
@@ -106,9 +104,7 @@ class Recipe:
             "not positive",
             "pass None",
         )
-        require(
-            self.keep_checkpoints >= 2, "keep_checkpoints", self.keep_checkpoints, "too few", "pass 2 or more"
-        )
+        require(self.keep_checkpoints >= 2, "keep_checkpoints", self.keep_checkpoints, "too few", "pass 2 or more")
         require(0 < self.mu_fraction < 1, "mu_fraction", self.mu_fraction, "not inside (0, 1)", "try 0.5")
         require(
             self.phases != "mu-then-kappa" or self.steps >= 2,
