@@ -85,12 +85,10 @@ class VectorIndex:
         wide = np.maximum(radius - slack(mu.shape[1]), _EVERYTHING)
         ask = _extended(mu, -wide)
         bounds, _, position = self.index.range_search(ask, 0.0, params=self._params(probes))
-        counts = np.diff(np.asarray(bounds, np.int64))
+        counts = np.subtract(bounds[1:], bounds[:-1], dtype=np.int64, casting="unsafe")
         return np.repeat(np.arange(len(mu)), counts), position
 
-    def closest(
-        self, mu: np.ndarray, k: int, probes: int | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def closest(self, mu: np.ndarray, k: int, probes: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Query, position and reach (Q,) of the k nearest vectors."""
         if k >= len(self):
             everything = np.full(len(mu), -np.inf)

@@ -43,9 +43,7 @@ def compile_filter(spec: Filter) -> Callable[[Metadata], bool]:
                 'write {"in": [a, b]}',
             )
             conditions.append((key, _TESTS[name], operand))
-    return lambda metadata: all(
-        key in metadata and test(metadata[key], operand) for key, test, operand in conditions
-    )
+    return lambda metadata: all(key in metadata and test(metadata[key], operand) for key, test, operand in conditions)
 
 
 def _kind(value: Any) -> type:

@@ -122,9 +122,7 @@ class CredibleIndex:
         return index
 
     @classmethod
-    def open(
-        cls, location: str | Path, *, fingerprint: str | None = None, memory_map: bool = False
-    ) -> "CredibleIndex":
+    def open(cls, location: str | Path, *, fingerprint: str | None = None, memory_map: bool = False) -> "CredibleIndex":
         """The index in a folder or at a postgresql:// URL.
 
         `memory_map` (folders) leaves vectors on disk and reads what a search needs: for collections larger
@@ -146,7 +144,7 @@ class CredibleIndex:
 
     def __repr__(self) -> str:
         place = re.sub(r"//[^/@]*@", "//", self.location or "in memory")  # a URL without user and password
-        return f"CredibleIndex({len(self)} items, {self.dim} dimensions, {place})"
+        return f"CredibleIndex({self.dim} dimensions, {place})"
 
     @property
     def dim(self) -> int:
@@ -284,9 +282,7 @@ class CredibleIndex:
         chosen = best(found, (probability, cosine), limit)
         return self._hits(found.take(chosen), cosine[chosen], probability[chosen], len(mu))
 
-    def _hits(
-        self, found: Candidates, cosine: np.ndarray, probability: np.ndarray, queries: int
-    ) -> list[list[Hit]]:
+    def _hits(self, found: Candidates, cosine: np.ndarray, probability: np.ndarray, queries: int) -> list[list[Hit]]:
         """Hits by query, for candidates that are already in their final order."""
         described = self._store.describe(found.row)
         answers: list[list[Hit]] = [[] for _ in range(queries)]
@@ -310,7 +306,7 @@ class CredibleIndex:
 
 def _encode_kernel(kernel: ZonalKernel) -> dict[str, Any]:
     name = type(kernel).__name__
-    if not isinstance(kernel, tuple(_KERNELS.values())):
+    if not isinstance(kernel, VMFKernel | AcceptanceKernel):
         reject("kernel", name, "cannot be stored", f"use {' or '.join(_KERNELS)}; `search` takes any kernel")
     return {"name": name, "kappa_pos": float(kernel.kappa_pos.detach())}
 

@@ -56,9 +56,7 @@ class MatchBound:
         threshold: float,
     ):
         """kappa (Q,) of the queries, kappa_range of the items held: smallest and largest finite one."""
-        needed = (
-            -np.inf if threshold <= 0 else np.log(threshold / (1 - threshold)) - np.log(prior / (1 - prior))
-        )
+        needed = -np.inf if threshold <= 0 else np.log(threshold / (1 - threshold)) - np.log(prior / (1 - prior))
         edges = _edges(dim, *kappa_range)
         rise = np.diff(_mode_density(dim, edges)) + _SAFETY
         # The point at infinity is a bucket of its own.
@@ -98,9 +96,7 @@ def _least_cosine(
     dim: int, kappa: np.ndarray, item_kappa: np.ndarray, need: np.ndarray, kernel: ZonalKernel
 ) -> np.ndarray:
     """A cosine (Q, G) just below where log r reaches need (G,): -inf if it always does, inf if never."""
-    left = VonMisesFisher(
-        torch.eye(1, dim, dtype=torch.float64), torch.as_tensor(kappa)[:, None], validate_args=False
-    )
+    left = VonMisesFisher(torch.eye(1, dim, dtype=torch.float64), torch.as_tensor(kappa)[:, None], validate_args=False)
 
     def reaches(cosine: np.ndarray) -> np.ndarray:
         mu = torch.zeros(*cosine.shape, dim, dtype=torch.float64)

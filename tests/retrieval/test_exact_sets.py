@@ -1,0 +1,154 @@
+"""Both backends return exactly what a loop over all items returns."""
+
+import brute_force
+import numpy as np
+import pytest
+import torch
+from collections_ import collections, posteriors
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import aleator.retrieval.index as index_module
+from aleator import VonMisesFisher
+from aleator.retrieval import CredibleIndex
+from aleator.retrieval.scoring import cap_radii, cosines
+
+EASY = {
+    "deadline": None,
+    "database": None,
+    "derandomize": True,
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+def ids_of(answers):
+    return [[hit.id for hit in hits] for hits in answers]
+
+
+@pytest.fixture(scope="module")
+def fill(server_url):
+    """An index that holds given items, quickly: PostgreSQL's tables are made once for each dimension."""
+    kept: dict[tuple[str, int], CredibleIndex] = {}
+
+    def filled(backend, items, metadata=None):
+        if backend == "folder":
+            return CredibleIndex.build(items, metadata=metadata)
+        if (backend, items.dim) not in kept:
+            location = f"{server_url}#sets{items.dim}"
+            kept[backend, items.dim] = CredibleIndex.build(items[:0], location=location, replace=True)
+        index = kept[backend, items.dim]
+        index.remove([id for id in range(64) if id in index] if len(index) else [])
+        index.add(items, range(len(items)), metadata)
+        return index
+
+    yield filled
+    for index in kept.values():
+        index.close()
+
+
+def check_credible(index, items, queries, p):
+    assert len(index) == len(items)
+    answers = index.search(queries, p=p)
+    assert ids_of(answers) == brute_force.credible(queries, items, p)
+    for query, hits in enumerate(answers):
+        if queries.kappa[query] == 0:
+            assert len(hits) == len(items)
+        for hit in hits:
+            assert hit.kappa == items.kappa[hit.id].item()
+            assert 0 <= hit.match_probability <= 1
+            assert hit.metadata == {}
+
+
+@pytest.mark.parametrize("backend", ["folder", "postgres"])
+def test_credible_sets_are_those_of_brute_force(backend, fill):
+    @settings(max_examples=1500 if backend == "folder" else 500, **EASY)
+    @given(collections())
+    def holds(drawn):
+        items, queries, p = drawn
+        check_credible(fill(backend, items), items, queries, p)
+
+    holds()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["folder", "postgres"])
+def test_credible_sets_are_those_of_brute_force_many_times(backend, fill):
+    @settings(max_examples=5000, **{**EASY, "derandomize": False})
+    @given(collections(most=48))
+    def holds(drawn):
+        items, queries, p = drawn
+        check_credible(fill(backend, items), items, queries, p)
+
+    holds()
+
+
+@pytest.mark.parametrize("backend", ["folder", "postgres"])
+def test_every_way_to_search_agrees_with_brute_force(backend, fill):
+    @settings(max_examples=60, **EASY)
+    @given(collections(), st.integers(1, 12), st.sampled_from([0.0, 0.2, 0.5, 0.9]))
+    def holds(drawn, limit, threshold):
+        items, queries, p = drawn
+        metadata = [{"third": i % 3} for i in range(len(items))]
+        index = fill(backend, items, metadata)
+        some = {"third": {"in": [0, 2]}}
+        credible = brute_force.credible(queries, items, p)
+        nearest = brute_force.nearest(queries, items, len(items))
+        match = brute_force.match(queries, items, threshold)
+        for filter, kept in ((None, lambda j: True), (some, lambda j: j % 3 != 1)):
+            ask = {"filter": filter}
+            wanted = [[j for j in row if kept(j)][:limit] for row in credible]
+            assert ids_of(index.search(queries, p=p, limit=limit, **ask)) == wanted
+            wanted = [[j for j in row if kept(j)][:limit] for row in nearest]
+            assert ids_of(index.search(queries, by="nearest", limit=limit, **ask)) == wanted
+            wanted = [[j for j in row if kept(j)][:limit] for row in match]
+            assert ids_of(index.search(queries, by="match", threshold=threshold, limit=limit, **ask)) == wanted
+
+    holds()
+
+
+def test_match_search_that_bounds_finds_what_match_search_that_scores_all_finds(monkeypatch):
+    """The bound is sound for every dimension and kappa: nothing that reaches the threshold is left out."""
+    for dim in (2, 3, 8, 32, 128):
+        generator = torch.Generator().manual_seed(dim)
+        mu = torch.nn.functional.normalize(torch.randn(1500, dim, generator=generator), dim=-1)
+        near = mu[:1000] + torch.rand(1000, 1, generator=generator) * torch.randn(1000, dim, generator=generator)
+        mu[:1000] = torch.nn.functional.normalize(near / dim**0.5 + mu[:1], dim=-1)
+        kappa = torch.exp(torch.randn(1500, generator=generator) * 2 + 3)
+        kappa[::50], kappa[1::50] = 0, torch.inf
+        items = VonMisesFisher(mu, kappa)
+        queries = items[torch.tensor([0, 1, 2, 3, 1200])]
+        index = CredibleIndex.build(items)
+        for threshold in (0.2, 0.5, 0.9, 0.999):
+            monkeypatch.setattr(index_module, "_SMALL", 10**9)
+            everything = index.search(queries, by="match", threshold=threshold)
+            monkeypatch.setattr(index_module, "_SMALL", 0)
+            assert index.search(queries, by="match", threshold=threshold) == everything
+
+
+def test_answers_do_not_depend_on_how_queries_are_batched(location):
+    generator = torch.Generator().manual_seed(3)
+    items = posteriors(200, 16, generator)
+    queries = posteriors(40, 16, generator, near=items.mu)
+    index = CredibleIndex.build(items, location=location)
+    for by in ("credible", "match", "nearest"):
+        together = index.search(queries, by=by)
+        assert together == [index.search(queries[i : i + 1], by=by)[0] for i in range(len(queries))]
+    assert index.search(queries[:0]) == []
+    index.close()
+
+
+def test_a_vector_has_cosine_one_with_itself_and_rows_do_not_mix():
+    generator = np.random.default_rng(0)
+    for dim in (2, 3, 7, 64, 511):
+        a, b = generator.standard_normal((2, 500, dim)).astype(np.float32)
+        assert (cosines(a, a) == 1).all()
+        one_by_one = np.concatenate([cosines(a[i : i + 1], b[i : i + 1]) for i in range(500)])
+        assert (cosines(a, b) == one_by_one).all()
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.01, 0.5, 0.95, 0.999, 0.999999])
+@pytest.mark.parametrize("dim", [2, 3, 64, 512])
+def test_the_series_for_the_radius_is_the_cap(dim, p):
+    kappa = torch.logspace(-4, 10, 40, dtype=torch.float64)
+    queries = VonMisesFisher(torch.eye(1, dim, dtype=torch.float64).expand(40, dim), kappa)
+    np.testing.assert_allclose(cap_radii(queries, p), queries.cap(p).numpy(), rtol=0, atol=3e-12)

@@ -1,0 +1,89 @@
+"""Processes to be killed: each line on standard input is a job, done by a fork of this process.
+
+Imports take seconds and a job milliseconds, so the imports happen once. A job is JSON: {"location": ..., "steps":
+[...]}. The answer on standard output is the process id, and then "begin N" and "done N" around each step.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+import zlib
+
+import psycopg
+import torch
+
+from aleator import VonMisesFisher
+from aleator.retrieval import CredibleIndex
+
+DIM = 8
+PATIENCE = 60.0  # seconds for a server to come back
+
+
+def posterior_of(ids) -> VonMisesFisher:
+    """Posteriors that anybody can compute from the ids."""
+    rows = [torch.Generator().manual_seed(zlib.crc32(str(id).encode())) for id in ids]
+    mu = torch.stack([torch.randn(DIM, generator=row) for row in rows]) if rows else torch.empty(0, DIM)
+    return VonMisesFisher(torch.nn.functional.normalize(mu, dim=-1), torch.arange(1.0, len(rows) + 1))
+
+
+def metadata_of(ids):
+    return [{"id": id} for id in ids]
+
+
+def take(step, index, location):
+    """One step of a job; returns the index that the next step uses."""
+    name, *arguments = step
+    if name == "build":
+        (ids,) = arguments
+        return CredibleIndex.build(posterior_of(ids), ids, metadata_of(ids), location=location, replace=True)
+    index = index or CredibleIndex.open(location)
+    if name == "add":
+        (ids,) = arguments
+        index.add(posterior_of(ids), ids, metadata_of(ids))
+    elif name == "remove":
+        index.remove(arguments[0])
+    elif name == "save":
+        index.save()
+    elif name == "insist":
+        insist(index, arguments[0])
+    return index
+
+
+def insist(index, ids):
+    """Add items to a server that may go away: repeat what was not acknowledged, unless it happened all the same."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            if ids[0] not in index:
+                index.add(posterior_of(ids), ids, metadata_of(ids))
+            return
+        except psycopg.Error:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for
+    for line in sys.stdin:
+        job = json.loads(line)
+        pid = os.fork()
+        if pid:
+            print(f"pid {pid}", flush=True)
+            continue
+        index = None
+        # The parent of this test may be slow to read, and must not be waited for.
+        report = os.open(job["report"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for number, step in enumerate(job["steps"]):
+            os.write(report, f"begin {number}\n".encode())
+            index = take(step, index, job["location"])
+            os.write(report, f"done {number}\n".encode())
+        os.write(report, b"end\n")
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
