@@ -112,9 +112,16 @@ class GenerativeProcess:
             return VonMisesFisher(mu, kappa, validate_args=False)
         return NoisyDirection(mu, kappa, self.family)
 
-    def batches(self, batch_size: int, negatives: int = 0, positives: str = "ratio") -> "PairSampler":
-        """A source of batches for `fit`: (x (B, D), x+ (B, D)), and x- (B, M, D) ~ P(x) if M negatives."""
-        return PairSampler(self, batch_size, negatives, positives)
+    def batches(
+        self, batch_size: int, negatives: int = 0, positives: str = "ratio", proposals: int | None = None
+    ) -> "PairSampler":
+        """A source of batches for `fit`: (x (B, D), x+ (B, D)), and x- (B, M, D) ~ P(x) if M negatives.
+
+        Args:
+            positives: by which law; "ratio", "joint" or "partner".
+            proposals: how many to look at for a batch; by default enough for an exact draw.
+        """
+        return PairSampler(self, batch_size, negatives, positives, proposals)
 
     def __repr__(self) -> str:
         return (
@@ -166,19 +173,35 @@ class PairSampler:
 
     Called as sampler(step, generator): the step is not used, and generator=None means torch's own, as is
     easiest in a CUDA graph. `proposals` says how many proposals a draw looks at: pairs for "joint", else
-    candidates that the anchors of a batch share. Each x+ follows its law; two anchors may get the same one.
+    candidates that the anchors of a batch share. Each x+ follows its law, but two anchors may get the same one:
+    with B = 256 in D = 10 the mean of a batch of positives varies by 45 % more than that of independent ones
+    for 2 B candidates, by 9 % for 4 B (the least by default), by 6 % for 8 B.
     """
 
-    def __init__(self, process: GenerativeProcess, batch_size: int, negatives: int = 0, positives: str = "ratio"):
+    def __init__(
+        self,
+        process: GenerativeProcess,
+        batch_size: int,
+        negatives: int = 0,
+        positives: str = "ratio",
+        proposals: int | None = None,
+    ):
         require(batch_size >= 1, "batch_size", batch_size, "an empty batch", "pass for example 512")
         require(negatives >= 0, "negatives", negatives, "negative", "pass 0 for none")
         require_one_of("positives", positives, POSITIVES)
+        require(
+            proposals is None or proposals >= batch_size,
+            "proposals",
+            proposals,
+            f"fewer than the batch of {batch_size}",
+            "leave it out",
+        )
         self.process, self.device = process, process.device
         self.batch_size, self.negatives, self.positives = batch_size, negatives, positives
         # The largest kappa of 1,000 inputs is not quite the largest of all.
         self._sharpest = 1.25 * process.kappa_range[1]
         self._terms = series_terms(process.kernel, process.dim, _TOLERANCE, self._sharpest, self._sharpest)
-        self.proposals = self._count_proposals()
+        self.proposals = self._count_proposals() if proposals is None else proposals
 
     @torch.no_grad()
     def __call__(self, step: int = 0, generator: Generator | None = None) -> tuple[Tensor, ...]:
@@ -243,8 +266,8 @@ class PairSampler:
         x, candidate = self._inputs(512, 1024, generator=generator)
         rates = (self._log_weights(x, candidate, generator) - self._log_bound(x)[:, None]).exp().mean(1)
         needed = math.log(self.batch_size / _FAILURE) / max(rates.min().item(), 1e-9)
-        # At least twice the batch: anchors share the candidates, and should not share positives too often.
-        return max(2 * self.batch_size, min(math.ceil(needed), _MOST_CANDIDATES))
+        # More than a draw needs, so that anchors, which share the candidates, seldom share a positive.
+        return max(4 * self.batch_size, min(math.ceil(needed), _MOST_CANDIDATES))
 
 
 def _keys(log_w: Tensor, generator: Generator | None) -> Tensor:
