@@ -2,8 +2,8 @@
 
 What it does: latents are drawn by Ulrich's rejection sampler in a loop that runs until every sample is accepted, with a
 Beta variable per proposal; a positive is searched for each anchor's fixed latent, again in a loop that asks the device
-after every round; encoders and samplers are called once for the anchors, the positives and the negatives; and the loss is
-a chain of elementwise operations.
+after every round; encoders and samplers are called once for the anchors, the positives and the negatives; and the loss
+is a chain of elementwise operations.
 """
 
 import math
@@ -22,9 +22,10 @@ def rejection_sample(mu: Tensor, kappa: Tensor, samples: int) -> Tensor:
     d = 4 * a * b / (1 + b) - (dim - 1) * math.log(dim - 1)
     w = torch.zeros_like(b)
     open_ = torch.ones_like(b, dtype=torch.bool)
-    beta = torch.distributions.Beta(torch.tensor((dim - 1) / 2), torch.tensor((dim - 1) / 2))
+    half = torch.tensor((dim - 1) / 2, device=mu.device)
+    beta = torch.distributions.Beta(half, half)
     while open_.any():
-        epsilon = beta.sample(b.shape).to(b)
+        epsilon = beta.sample(b.shape)
         proposal = (1 - (1 + b) * epsilon) / (1 - (1 - b) * epsilon)
         t = 2 * a * b / (1 - (1 - b) * epsilon)
         accept = (dim - 1) * torch.log(t) - t + d >= torch.log(torch.rand_like(b))
@@ -38,7 +39,7 @@ def rejection_sample(mu: Tensor, kappa: Tensor, samples: int) -> Tensor:
     return x - 2 * (x * u).sum(-1, keepdim=True) * u
 
 
-def draw_pairs(process, batch: int, kappa_pos: float) -> tuple[Tensor, Tensor]:
+def draw_pairs(process, batch: int, proposals: int = 32) -> tuple[Tensor, Tensor]:
     """Anchors, a latent for each, and partners for those latents: rounds of proposals until all have one."""
     x = process.inputs(batch)
     q = process.posterior(x)
@@ -46,13 +47,15 @@ def draw_pairs(process, batch: int, kappa_pos: float) -> tuple[Tensor, Tensor]:
     positive = torch.zeros_like(x)
     open_ = torch.ones(batch, dtype=torch.bool, device=x.device)
     while open_.any():
-        candidate = process.inputs(batch)
+        candidate = process.inputs(proposals * batch)
         q = process.posterior(candidate)
-        z_candidate = rejection_sample(q.mu, q.kappa, 1)[0]
+        z_candidate = rejection_sample(q.mu, q.kappa, 1)[0].view(proposals, batch, -1)
         rate = process.kernel.log_values(process.dim, (z * z_candidate).sum(-1)).exp()
         accept = torch.rand_like(rate) < rate
-        positive[open_ & accept] = candidate[open_ & accept]
-        open_ = open_ & ~accept
+        found, first = accept.any(0), accept.int().argmax(0)
+        partner = candidate.view(proposals, batch, -1)[first, torch.arange(batch, device=x.device)]
+        positive[open_ & found] = partner[open_ & found]
+        open_ = open_ & ~found
     return x, positive
 
 

@@ -1,8 +1,8 @@
 """A whole training step of the controlled experiment, pairs included, against what the published code does per step.
 
-The paper's Ambiguous setting: D = 10, batch 512, kappa in [16, 32], kappa_pos = 20, its encoder. On a GPU: MCInfoNCE with
-512 samples, in its mu phase (one rolled negative) and its kappa phase (32 negatives), and ExactInfoNCE with the 511 other
-anchors. On a CPU: loss and gradient of the two.
+The paper's Ambiguous setting: D = 10, batch 512, kappa in [16, 32], kappa_pos = 20, its encoder. On a GPU: MCInfoNCE
+with 512 samples, in its mu phase (one rolled negative) and its kappa phase (32 negatives), and ExactInfoNCE with the
+511 other anchors. On a CPU: loss and gradient of the two.
 """
 
 import statistics
@@ -18,7 +18,6 @@ from aleator.capture import CapturedStep
 from aleator.encoders import controlled_encoder
 from aleator.generative import GenerativeProcess
 from aleator.objective import Objective
-
 from aleator.provenance import provenance, write_json
 
 from . import published_step
@@ -46,11 +45,9 @@ def gpu() -> dict:
         ("ExactInfoNCE, 511 in-batch negatives", exact, "joint", 0),
     ):
         for label, captured in (("graph", True), ("eager", False)):
-            rows[f"{name}, {label}"] = _measure_gpu(_our_step(process, loss, part, negatives, captured), 50)
+            _report(rows, f"{name}, {label}", _our_step(process, loss, part, negatives, captured), 50)
     for name, part, negatives in (("mu phase", "mu", 0), ("kappa phase", "kappa", NEGATIVES)):
-        rows[f"published way, {name}"] = _measure_gpu(_published_step(process, part, negatives), 5)
-    for name, row in rows.items():
-        print(f"{name:45s} {row['ms']:9.3f} ms   {row['peak_gb']:6.3f} GB")
+        _report(rows, f"published way, {name}", _published_step(process, part, negatives), 5)
     for phase in ("mu phase", "kappa phase"):
         ours, theirs = rows[f"MCInfoNCE, {phase}, graph"]["ms"], rows[f"published way, {phase}"]["ms"]
         print(f"{phase}: {theirs / ours:.0f} times faster")
@@ -113,7 +110,7 @@ def _published_step(process: GenerativeProcess, part: str, negatives: int) -> Ca
     optimiser = torch.optim.Adam([p for p in encoder.parameters() if p.requires_grad], lr=1e-4)
 
     def step() -> torch.Tensor:
-        x, positive = published_step.draw_pairs(process, BATCH, KAPPA_POS)
+        x, positive = published_step.draw_pairs(process, BATCH)
         negative = process.inputs(BATCH, negatives) if negatives else None
         value = published_step.loss(encoder, x, positive, negative, SAMPLES, KAPPA_POS)
         optimiser.zero_grad()
@@ -128,6 +125,11 @@ def _freeze(encoder, part: str) -> None:
     held = {"mu": encoder.kappa_parameters(), "kappa": encoder.mu_parameters(), "joint": []}[part]
     for parameter in held:
         parameter.requires_grad_(False)
+
+
+def _report(rows: dict, name: str, step: Callable[[], torch.Tensor], repeats: int) -> None:
+    rows[name] = row = _measure_gpu(step, repeats)
+    print(f"{name:45s} {row['ms']:9.3f} ms   {row['peak_gb']:6.3f} GB", flush=True)
 
 
 def _measure_gpu(step: Callable[[], torch.Tensor], repeats: int) -> dict[str, float]:
