@@ -112,11 +112,14 @@ def _pair_cosines(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tenso
     """The cosines of all pairs i < j in both matrices, block by block: vectors of one length."""
     n = len(first)
     rows = max(1, _BLOCK // n)
-    for start in range(0, n - 1, rows):
-        stop = min(start + rows, n - 1)
-        width = n - start
-        above = torch.ones(stop - start, width, dtype=torch.bool, device=first.device).triu_(1)
-        yield tuple((x[start:stop] @ x[start:].T)[above] for x in (first, second))  # type: ignore[misc]
+    for start in range(0, n, rows):
+        stop = min(start + rows, n)
+        a, b = first[start:stop], second[start:stop]
+        if stop < n:  # these rows with all later ones
+            yield (a @ first[stop:].T).flatten(), (b @ second[stop:].T).flatten()
+        if stop - start > 1:  # these rows among themselves
+            i, j = torch.triu_indices(stop - start, stop - start, 1, device=first.device)
+            yield (a @ a.T)[i, j], (b @ b.T)[i, j]
 
 
 def spread(posterior: VonMisesFisher) -> Tensor:
