@@ -33,6 +33,12 @@ def test_schedules_have_their_closed_forms():
     assert learning_rates(20, schedule="cosine") == pytest.approx(cosine)
 
 
+def test_kappa_can_have_a_rate_of_its_own():
+    settings = Recipe(steps=8, phases="mu-then-kappa", learning_rate=0.1, kappa_learning_rate=0.02, schedule="step")
+    rates = [settings.learning_rate_at(step, phase) for phase in settings.plan() for step in range(*phase[1:])]
+    assert rates == pytest.approx([0.1, 1e-2, 1e-3, 1e-4, 0.02, 2e-3, 2e-4, 2e-5])
+
+
 @pytest.mark.parametrize("steps", [10, 40, 101])
 def test_one_cycle_is_torchs(steps):
     expected = []
@@ -62,6 +68,7 @@ def test_every_schedule_survives_a_single_step():
         ({"precision": "8"}, "precision"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"kappa_learning_rate": -1.0}, "kappa_learning_rate = -1.0"),
         ({"mu_fraction": 1.0}, "mu_fraction"),
         ({"clip_norm": 0.0}, "clip_norm"),
         ({"validate_every": 0}, "validate_every"),

@@ -32,6 +32,8 @@ class Recipe:
         optimiser: "adam", "adamw" or "sgd"; `optimiser_options` go to it as they are (betas, momentum, ...).
         learning_rate: its highest value. The schedule multiplies it by a factor and starts anew in each
             phase.
+        kappa_learning_rate: the same for a kappa phase, where it differs. A calibrated kappa head answers to small
+            changes: a deep one that starts from a narrow output may need a tenth of mu's rate.
         weight_decay: for the encoder; a loss's own parameters are not decayed.
         schedule: "constant"; "step" (times `step_factor` after each quarter); "cosine" (to zero); "one-cycle"
             (Smith and Topin 2018: up from 1/25 over 30 %, then down to 1/250000, along cosines).
@@ -57,6 +59,7 @@ class Recipe:
     steps: int
     optimiser: str = "adam"
     learning_rate: float = 1e-4
+    kappa_learning_rate: float | None = None
     weight_decay: float = 0.0
     optimiser_options: Mapping[str, Any] = field(default_factory=dict)
     schedule: str = "constant"
@@ -93,7 +96,10 @@ class Recipe:
         require_one_of("mu_negatives", self.mu_negatives, ("rolled", "given"))
         require_one_of("precision", self.precision, PRECISIONS)
         require_one_of("select_mode", self.select_mode, ("max", "min"))
-        require(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "not positive", "try 1e-4")
+        for name in ("learning_rate", "kappa_learning_rate"):
+            value = getattr(self, name)
+            optional = name == "kappa_learning_rate" and value is None
+            require(optional or 0 < value < math.inf, name, value, "not a positive number", "try 1e-4")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "negative", "pass 0 or more")
         require(self.step_factor > 0, "step_factor", self.step_factor, "not positive", "the paper's is 0.1")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "negative", "pass 0 or more")
@@ -145,7 +151,10 @@ class Recipe:
                 factor = _cosine(1.0, 1 / 25e4, (done - peak) / (last - peak))
         if self.warmup_steps:
             factor *= min(1.0, (done + 1) / self.warmup_steps)
-        return self.learning_rate * factor
+        peak_rate = self.learning_rate
+        if phase.part == "kappa" and self.kappa_learning_rate is not None:
+            peak_rate = self.kappa_learning_rate
+        return peak_rate * factor
 
 
 def _cosine(start: float, end: float, fraction: float) -> float:
