@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 import sys
 
 import pytest
@@ -333,6 +334,14 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
         load_encoder(tmp_path / "model")
     with pytest.raises(ValueError, match=r"holds no encoder\.json"):
         load_encoder(tmp_path)
+
+
+def test_every_backbone_of_ours_can_be_loaded_without_further_imports():
+    code = "import aleator.encoders as e, aleator.backbones as b, sys; assert 'transformers' not in sys.modules; "
+    names = subprocess.run(
+        [sys.executable, "-c", code + "print(*sorted(b.BACKBONES))"], capture_output=True, text=True, check=True
+    )
+    assert names.stdout.split() == ["features", "hub-text", "hub-vision", "mlp", "resnet18"]
 
 
 def test_hub_backbones_say_what_to_install(monkeypatch):

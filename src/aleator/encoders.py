@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from . import hub  # noqa: F401 (its backbones enter the registry; transformers is imported when one is built)
 from .backbones import backbone_spec, build_backbone, controlled_mlp, known_features
 from .bundle import read_bundle, write_bundle
 from .checks import reject, require, require_one_of
