@@ -285,6 +285,7 @@ def test_enough_proposals_are_made(ten, positives):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("positives", POSITIVES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_draw_is_captured_in_a_graph_without_synchronisation(family, positives):
