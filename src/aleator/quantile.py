@@ -28,6 +28,8 @@ _NODES = 64
 # Where the density has fallen by e^-37 it no longer counts in float64: so many standard deviations.
 _REACH = 8.6
 _NEWTON_STEPS = 14
+# Posteriors whose rows of the table, some 640 numbers each, are held at once.
+_MOST_ROWS = 2**14
 
 
 def angle_masses(dim: int, kappa: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,7 +50,7 @@ def angle_quantile(dim: int, kappa: Tensor, below: Tensor, above: Tensor) -> Ten
     p, q = below.cpu().numpy(), above.cpu().numpy()
     lower, upper = special.gammaincinv((dim - 1) / 2, p), special.gammainccinv((dim - 1) / 2, q)
     chi2 = 2 * torch.as_tensor(np.where(p < 0.5, lower, upper), device=kappa.device)
-    # tan^2(theta/2) is chi2/(4 kappa) for large kappa, about chi2/(D-1) for kappa = 0; Ulrich's (1984) envelope joins them
+    # tan^2(theta/2) is chi2/(4 kappa) for large kappa, about chi2/(D-1) for kappa = 0; Ulrich (1984) joins them
     angle = 2 * torch.atan(torch.sqrt(chi2 / (2 * kappa + torch.hypot(2 * kappa, torch.full_like(kappa, dim - 1.0)))))
     use_below = below < above
     target = torch.where(use_below, below, above).log()
@@ -121,6 +123,11 @@ class AngleTable:
 
     def angle(self, sigma: Tensor, kappa: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
         """sigma (K, B), kappa (B,) -> theta/sigma and, if asked for, d(theta/sigma)/dkappa, both (K, B)."""
+        if len(kappa) > _MOST_ROWS:
+            pairs = zip(sigma.split(_MOST_ROWS, 1), kappa.split(_MOST_ROWS), strict=True)
+            parts = [self.angle(part, its_kappa, slopes) for part, its_kappa in pairs]
+            whole = torch.cat([scale for scale, _ in parts], 1)
+            return whole, torch.cat([slope for _, slope in parts if slope is not None], 1) if slopes else None
         position = (sigma - self.first) / self.spacing
         position.clamp_(0, self.intervals)
         interval = position.floor().clamp_max_(self.intervals - 1)
