@@ -6,9 +6,20 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from aleator import AcceptanceKernel, VMFKernel, VonMisesFisher, kernels, series, vmf
-from aleator.bessel import log_ratios_and_slopes
-from aleator.harmonics import ZonalKernel
+from aleator import (
+    AcceptanceKernel,
+    ExactInfoNCE,
+    GenerativeProcess,
+    Recipe,
+    VMFKernel,
+    VonMisesFisher,
+    controlled_encoder,
+    fit,
+    kernels,
+    series,
+    vmf,
+)
+from aleator.harmonics import ZonalKernel, log_harmonic_dimensions
 from aleator.quantile import angle_table
 
 pytestmark = pytest.mark.gpu
@@ -22,12 +33,14 @@ def posteriors(*shape: int, dim: int, dtype: torch.dtype = torch.float64) -> Von
 
 
 @pytest.mark.parametrize("dim", [2, 3, 10, 64, 1024])
-def test_bessel_ratios(dim):
+@pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0)], ids=repr)
+def test_rows(dim, kernel: ZonalKernel):
     kappa = posteriors(200, dim=2).kappa
-    for fused, plain in zip(
-        log_ratios_and_slopes(dim / 2 - 1, kappa, 40), log_ratios_and_slopes(dim / 2 - 1, kappa.cpu(), 40), strict=True
-    ):
-        torch.testing.assert_close(fused.cpu(), plain, rtol=1e-11, atol=1e-11)
+    log_lam, sign = kernel.series(dim, kernel.terms(dim, 1e-12), torch.device("cuda"))
+    log_weight = (log_harmonic_dimensions(dim, len(log_lam), torch.device("cuda")) + log_lam) / 2
+    fused, plain = series.rows(dim, kappa, log_lam, sign), series.plain_rows(dim / 2 - 1, kappa, log_weight, sign)
+    for name in plain.__dataclass_fields__:
+        torch.testing.assert_close(getattr(fused, name), getattr(plain, name), rtol=1e-9, atol=1e-11, msg=name)
 
 
 @pytest.mark.parametrize("dim", [2, 3, 10, 64, 512])
@@ -67,6 +80,39 @@ def test_sampler(dim):
         strict=True,
     ):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("phases", ["joint", "mu-then-kappa"])
+def test_captured_training_equals_ordinary_training(phases, tmp_path):
+    """The same weights from a graph, from ordinary steps, and from a graph that was stopped and resumed."""
+    process = GenerativeProcess(4, seed=1, device="cuda", smoothing_steps=100)
+
+    class Stop(Exception):
+        pass
+
+    def stop(encoder) -> dict[str, float]:
+        raise Stop
+
+    def run(capture: bool, folder=None, validate=None) -> torch.Tensor:
+        torch.manual_seed(0)
+        encoder = controlled_encoder(4)
+        recipe = Recipe(24, phases=phases, capture=capture, learning_rate=1e-3, checkpoint_every=7, validate_every=18)
+        fit(
+            encoder,
+            ExactInfoNCE(process.kernel),
+            process.batches(64, negatives=3),
+            recipe,
+            folder=folder,
+            device="cuda",
+            validate=validate or (lambda encoder: {}),
+        )
+        return torch.cat([p.detach().flatten() for p in encoder.parameters()])
+
+    ordinary = run(False)
+    torch.testing.assert_close(run(True), ordinary, rtol=1e-3, atol=1e-4)
+    with pytest.raises(Stop):
+        run(True, tmp_path / "run", stop)
+    torch.testing.assert_close(run(True, tmp_path / "run"), ordinary, rtol=1e-3, atol=1e-4)
 
 
 def test_captured_step_equals_ordinary_steps():

@@ -49,9 +49,20 @@ class CalledSource:
         self.batches, self.seed, self.rank = batches, seed, rank
         self.generator = torch.Generator(device)
 
-    def next(self, step: int) -> Batch:
+    @property
+    def capturable(self) -> bool:
+        """Whether a batch is drawn on the device alone, so that drawing it can be part of a CUDA graph."""
+        return getattr(self.batches, "capturable", False)
+
+    def seed_for(self, step: int) -> None:
         self.generator.manual_seed(derived_seed(self.seed, self.rank, step))
+
+    def draw(self, step: int) -> Batch:
         return self.batches(step, self.generator)
+
+    def next(self, step: int) -> Batch:
+        self.seed_for(step)
+        return self.draw(step)
 
     def peek(self) -> Batch:
         return self.next(0)

@@ -78,32 +78,31 @@ def log_ratios_and_slopes(order: float, kappa: Tensor, terms: int) -> tuple[Tens
 
     A_n' = A_{n+1} + (n/kappa - A_1) A_n  gives  (log A_n)' = rho_n - rho_0 + n/kappa  with rho_n = A_{n+1}/A_n.
     """
-    inner = kappa.detach().double().clamp(_SMALLEST, _LARGEST)
-    top = max(order + terms, _DEBYE_ORDER)
-    steps = math.ceil(top - order)
-    if inner.is_cuda:
-        from .kernels import fused_log_ratios, triton_available
-
-        if triton_available():
-            start = _debye_polynomials(order + steps)[1]
-            log_a, slope = fused_log_ratios(order, inner, terms, order + steps, steps, start)
-            return log_a.movedim(0, -1), slope.movedim(0, -1)
-    return plain_log_ratios_and_slopes(order, inner, terms, steps)
-
-
-def plain_log_ratios_and_slopes(order: float, inner: Tensor, terms: int, steps: int) -> tuple[Tensor, Tensor]:
-    y = _debye(order + steps, inner)[1] * inner.square()  # kappa * rho at the highest order
+    inner = representable(kappa)
+    steps, top, _ = recurrence_start(order, terms)
+    y = _debye(top, inner)[1] * inner.square()  # kappa * rho at the highest order
     rho = inner.new_empty((terms, *inner.shape))
     for j in range(steps - 1, -1, -1):
         y = inner.square() / y.add_(2 * (order + j + 1))
         if j < terms:
-            torch.div(y, inner, out=rho[j])
+            torch.div(y, inner, out=rho[j]).clamp_(max=1.0)
     log_a = torch.zeros_like(rho)
     torch.cumsum(rho[:-1].log(), 0, out=log_a[1:])
     degree = torch.arange(terms, dtype=torch.float64, device=inner.device).view(-1, *[1] * inner.dim())
     slope = rho - rho[:1] + degree / inner
     slope[0] = 0.0
     return log_a.movedim(0, -1), slope.movedim(0, -1)
+
+
+def representable(kappa: Tensor) -> Tensor:
+    """kappa in float64, clipped to where no power of it over- or underflows; beyond, nothing would change."""
+    return kappa.detach().double().clamp(_SMALLEST, _LARGEST)
+
+
+def recurrence_start(order: float, terms: int) -> tuple[int, float, tuple[float, ...]]:
+    """How many steps the recurrence takes down to `order`, the order it starts from, and Debye's polynomial G there."""
+    steps = math.ceil(max(order + terms, _DEBYE_ORDER) - order)
+    return steps, order + steps, _debye_polynomials(order + steps)[1]
 
 
 def _check(order: float, kappa: Tensor) -> None:
@@ -200,9 +199,9 @@ def _log_growth_and_ratio(order: float, kappa: Tensor) -> tuple[Tensor, Tensor]:
             if j:
                 torch.div(kappa2, y, out=y)
         ratio_over_kappa = y.reciprocal_()
-    ratio = ratio_over_kappa.mul_(inner)
-    huge = kappa > _LARGEST
-    return torch.where(huge, kappa, growth), ratio
+    ratio = ratio_over_kappa.mul_(inner).clamp_(max=1.0)  # 0 <= growth and rho <= 1 to the last bit
+    growth.clamp_(min=0.0)
+    return torch.where(kappa > _LARGEST, kappa, growth), ratio
 
 
 def _ratio_slope(order: float, kappa: Tensor) -> Tensor:

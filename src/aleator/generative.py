@@ -25,8 +25,9 @@ make sure that one is accepted; should none be, the smallest u_j/w_j is still a 
 Shapes are static and nothing waits for the device, so a draw can be captured in a CUDA graph.
 """
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +94,8 @@ class GenerativeProcess:
         self.seed, self.device = seed, torch.device(device)
         with torch.random.fork_rng(devices=[]):  # on the CPU: the same process whatever the device
             torch.manual_seed(seed)
-            self.mu_net = _spread_net(dim, smoothing_steps).to(self.device)
+            with _one_thread():
+                self.mu_net = _spread_net(dim, smoothing_steps).to(self.device)
             kappa_net, self._scale, self._shift = _scaled_net(dim, *self.kappa_range)
             self.kappa_net = kappa_net.to(self.device)
 
@@ -177,6 +179,8 @@ class PairSampler:
     in D = 10 the mean of a batch of positives has a variance 32 % above that of independent ones for 2 B
     candidates, 17 % for 4 B (the least by default) and 8 % for 8 B.
     """
+
+    capturable = True
 
     def __init__(
         self,
@@ -274,6 +278,17 @@ def _keys(log_w: Tensor, generator: Generator | None) -> Tensor:
     """log u - log w. u has 53 random bits: with 24, too many would be exactly 0 and win whatever their w."""
     u = torch.rand(log_w.shape, generator=generator, dtype=torch.float64, device=log_w.device)
     return u.log_().sub_(log_w)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Networks this small spend their time in waking threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _network(*widths: int) -> nn.Sequential:

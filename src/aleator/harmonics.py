@@ -106,7 +106,7 @@ class ZonalKernel(nn.Module):
         t, log_weights = _quadrature(dim)
         weighted = torch.softmax(self.log_values(dim, t) + log_weights, 0)
         lam = gegenbauer(dim, terms, t) @ weighted
-        # Below the rounding error, which the recurrence lets grow with n, a moment is noise, and dim_n would blow it up.
+        # Below the rounding error, which the recurrence lets grow with n, a moment is noise that dim_n would blow up.
         noise = 2e-16 * (5 + torch.arange(terms, dtype=torch.float64))
         return torch.where(lam.abs() > noise, lam, 0.0)
 

@@ -1,6 +1,6 @@
 """The GPU's versions of four plain functions, one Triton kernel each.
 
-    bessel.plain_log_ratios_and_slopes and series.plain_log_series, in float64 as there: the plain ones launch some
+    series.plain_rows and series.plain_log_series, in float64 as there: the plain ones launch some
     hundreds of small kernels, which in a training step is all the time there is;
     vmf.plain_sample and vmf.plain_sample_backward, in the samples' dtype: the plain ones pass ten times over them.
 
@@ -20,33 +20,55 @@ except ImportError:  # the CPU build of torch comes without Triton
     triton = None
 
 _BLOCK = 128
+_ROWS, _TILE = 16, 16
+_PROGRAMS = 2048
 
 
 def triton_available() -> bool:
     return triton is not None
 
 
-def fused_log_ratios(
-    order: float, kappa: Tensor, terms: int, top: float, steps: int, start: tuple[float, ...]
-) -> tuple[Tensor, Tensor]:
-    """log A_n and its slope, (terms, *kappa.shape), by the recurrence from order `top`, where `start` is Debye's G."""
+def fused_rows(
+    order: float,
+    kappa: Tensor,
+    log_weight: Tensor,
+    sign: Tensor | None,
+    top: float,
+    steps: int,
+    start: tuple[float, ...],
+) -> tuple[Tensor, ...]:
+    """The fields of series.Rows for kappa of any shape, with log_weight = log(dim_n |lambda_n|)/2 (terms,).
+
+    The recurrence of bessel.plain_log_ratios_and_slopes starts at order `top`, where `start` is Debye's G.
+    """
     flat = kappa.contiguous().view(-1)
-    log_a, slope = (flat.new_empty(terms, flat.numel()) for _ in range(2))
-    if flat.numel():
-        _ratios_kernel[(triton.cdiv(flat.numel(), _BLOCK),)](
+    terms, count = len(log_weight), flat.numel()
+    weight, slope = (flat.new_empty(terms, count) for _ in range(2))
+    log_length, mean, mean_slope = (torch.empty_like(flat) for _ in range(3))
+    if count:
+        _rows_kernel[(triton.cdiv(count, _ROWS),)](
             flat,
             _on_device(start, flat.device),
-            log_a,
+            log_weight,
+            log_weight if sign is None else sign,
+            weight,
             slope,
-            flat.numel(),
+            log_length,
+            mean,
+            mean_slope,
+            count,
             order,
             top,
             terms,
             steps,
             len(start),
-            _BLOCK,
+            sign is not None,
+            _ROWS,
+            _TILE,
+            num_warps=2,
         )
-    return log_a.view(terms, *kappa.shape), slope.view(terms, *kappa.shape)
+    tables = (x.view(terms, *kappa.shape).movedim(0, -1) for x in (weight, slope))
+    return *tables, *(x.view(kappa.shape) for x in (log_length, mean, mean_slope))
 
 
 def fused_log_series(
@@ -136,11 +158,14 @@ def fused_sample(
 def fused_sample_backward(grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor]:
     """The gradients in mu (B, D) and kappa (B,), summed over the samples (K, B, D)."""
     samples, batch, dim = z.shape
-    grad_mu, grad_kappa = torch.zeros_like(mu), torch.zeros_like(mu[:, 0])
     width = triton.next_power_of_2(dim)
     block = max(1, 512 // width)
+    rows = triton.cdiv(batch, block)
+    # A program sums a stretch of the samples; enough of them to fill the device, each with enough to do.
+    parts = max(1, min(samples // 8, _PROGRAMS // max(rows, 1)))
+    grad_mu, grad_kappa = mu.new_zeros(parts, batch, dim), mu.new_zeros(parts, batch)
     if z.numel():
-        _sample_backward_kernel[(triton.cdiv(batch, block),)](
+        _sample_backward_kernel[(rows, parts)](
             grad.contiguous(),
             z,
             mu.contiguous(),
@@ -148,13 +173,14 @@ def fused_sample_backward(grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | N
             grad_mu,
             grad_kappa,
             samples,
+            triton.cdiv(samples, parts),
             batch,
             dim,
             slope is not None,
             width,
             block,
         )
-    return grad_mu, grad_kappa
+    return grad_mu.sum(0), grad_kappa.sum(0)
 
 
 @lru_cache(maxsize=1024)
@@ -165,20 +191,12 @@ def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
 if triton is not None:
 
     @triton.jit
-    def _ratios_kernel(
-        kappa_ptr,
-        start_ptr,
-        log_a_ptr,
-        slope_ptr,
-        count,
-        order,
-        top,
-        terms,
-        steps,
-        degree,
-        BLOCK: tl.constexpr,
-    ):
-        """One thread per kappa: down from the highest order, storing log rho_n; then up, summing them to log A_n."""
+    def _rows_kernel(
+        kappa_ptr, start_ptr, log_weight_ptr, sign_ptr, weight_ptr, slope_ptr, length_ptr, mean_ptr, mean_slope_ptr,
+        count, order, top, terms, steps, degree, SIGN: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+    ):  # fmt: skip
+        """BLOCK posteriors a program: down from the highest order, storing rho_n; then up, in tiles of terms, first to
+        log w_n = log weight_n + sum_{j < n} log rho_j and the row's length, then to the scaled row and its slopes."""
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         live = i < count
         kappa = tl.load(kappa_ptr + i, mask=live, other=1.0)
@@ -194,14 +212,46 @@ if triton is not None:
         for k in range(steps):
             j = steps - 1 - k
             y = kappa2 / (y + 2.0 * (order + j + 1.0))
-            tl.store(slope_ptr + j * count + i, y / kappa, mask=live & (j < terms))
+            tl.store(slope_ptr + j * count + i, tl.minimum(y / kappa, 1.0), mask=live & (j < terms))
+        rho_0 = tl.minimum(y / kappa, 1.0)
+        tl.debug_barrier()
+
+        n = tl.arange(0, TILE)
         total = tl.zeros([BLOCK], dtype=tl.float64)
-        rho_0 = y / kappa
-        for n in range(terms):
-            rho = tl.load(slope_ptr + n * count + i, mask=live, other=1.0)
-            tl.store(log_a_ptr + n * count + i, total, mask=live)
-            tl.store(slope_ptr + n * count + i, rho - rho_0 + n / kappa, mask=live)
-            total += tl.log(rho)
+        largest = tl.zeros([BLOCK], dtype=tl.float64) - 1e300
+        for first in range(0, terms, TILE):
+            inside = (first + n < terms)[:, None] & live[None, :]
+            at = (first + n)[:, None] * count + i[None, :]
+            log_rho = tl.log(tl.load(slope_ptr + at, mask=inside, other=1.0))
+            log_w = tl.cumsum(log_rho, 0) - log_rho + total[None, :]
+            log_w += tl.load(log_weight_ptr + first + n, mask=first + n < terms, other=-1e300)[:, None]
+            tl.store(weight_ptr + at, log_w, mask=inside)
+            total += tl.sum(log_rho, 0)
+            largest = tl.maximum(largest, tl.max(tl.where(inside, log_w, -1e300), 0))
+        tl.debug_barrier()
+
+        squares = tl.zeros([BLOCK], dtype=tl.float64)
+        for first in range(0, terms, TILE):
+            inside = (first + n < terms)[:, None] & live[None, :]
+            at = (first + n)[:, None] * count + i[None, :]
+            log_w = tl.load(weight_ptr + at, mask=inside, other=-1e300)
+            squares += tl.sum(tl.exp(2.0 * (log_w - largest[None, :])), 0)
+        length = largest + 0.5 * tl.log(squares)
+
+        for first in range(0, terms, TILE):
+            inside = (first + n < terms)[:, None] & live[None, :]
+            at = (first + n)[:, None] * count + i[None, :]
+            weight = tl.exp(tl.load(weight_ptr + at, mask=inside, other=-1e300) - length[None, :])
+            rho = tl.load(slope_ptr + at, mask=inside, other=0.0)
+            if SIGN:
+                weight *= tl.load(sign_ptr + first + n, mask=first + n < terms, other=1.0)[:, None]
+            log_slope = rho - rho_0[None, :] + (first + n)[:, None] / kappa[None, :]
+            second = inside & (first + n == 1)[:, None]
+            tl.store(mean_slope_ptr + i[None, :] + 0 * n[:, None], rho_0[None, :] * log_slope, mask=second)
+            tl.store(weight_ptr + at, weight, mask=inside)
+            tl.store(slope_ptr + at, weight * log_slope, mask=inside)
+        tl.store(length_ptr + i, length, mask=live)
+        tl.store(mean_ptr + i, rho_0, mask=live)
 
     @triton.jit
     def _series_kernel(
@@ -317,18 +367,19 @@ if triton is not None:
 
     @triton.jit
     def _sample_backward_kernel(
-        grad_ptr, z_ptr, mu_ptr, slope_ptr, grad_mu_ptr, grad_kappa_ptr, samples, batch, dim,
+        grad_ptr, z_ptr, mu_ptr, slope_ptr, grad_mu_ptr, grad_kappa_ptr, samples, stretch, batch, dim,
         SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """BLOCK posteriors a program, summed over all their samples."""
+        """BLOCK posteriors a program, summed over a stretch of their samples."""
         row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        part = tl.program_id(1)
         d = tl.arange(0, WIDTH)
         live = row < batch
         inside = live[:, None] & (d < dim)[None, :]
         mu = tl.load(mu_ptr + row[:, None] * dim + d[None, :], mask=inside, other=0.0)
         total_mu = mu * 0.0
         total_kappa = tl.sum(mu, 1) * 0.0
-        for k in range(samples):
+        for k in range(part * stretch, tl.minimum(part * stretch + stretch, samples)):
             i = tl.cast(k, tl.int64) * batch + row
             at = i[:, None] * dim + d[None, :]
             z = tl.load(z_ptr + at, mask=inside, other=0.0)
@@ -339,6 +390,7 @@ if triton is not None:
             if SLOPES:
                 slope = tl.load(slope_ptr + i, mask=live, other=0.0)
                 total_kappa += slope * (cosine * tl.sum(grad * z, 1) - along)
+        row += part * batch
         tl.store(grad_mu_ptr + row[:, None] * dim + d[None, :], total_mu, mask=inside)
         if SLOPES:
             tl.store(grad_kappa_ptr + row, total_kappa, mask=live)

@@ -70,7 +70,8 @@ class InfoNCE(_SimilarityLoss):
         self.kernel = VMFKernel(kappa_pos, requires_grad)
 
     def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
-        return self.kernel.log_values(q1.dim, _cosine(q1.mu, q2.mu))
+        # In float64, so that a GPU's TF32 cannot round the cosines to ten bits.
+        return self.kernel.log_values(q1.dim, _cosine(q1.mu.double(), q2.mu.double())).to(q1.mu.dtype)
 
 
 class ExactInfoNCE(_SimilarityLoss):

@@ -5,8 +5,8 @@ For posteriors q, q' and a positive kernel g with coefficients lambda_n (harmoni
     r(q, q') = E g(z.z') / E_uniform g = sum_n dim_n lambda_n A_n(kappa) A_n(kappa') P_n(mu.mu')
 
 is the expected positivity of the paper's Proposition 2 times the sphere's area: the density ratio P(x'|x)/P(x') that
-a contrastive task asks for (docs/theory.md has the proof). kappa -> inf leaves the InfoNCE similarity, kappa_pos -> inf the
-expected likelihood kernel, kappa -> 0 gives 1.
+a contrastive task asks for (docs/theory.md has the proof). kappa -> inf leaves the InfoNCE similarity, kappa_pos ->
+inf the expected likelihood kernel, kappa -> 0 gives 1.
 
 series.py says how it is summed and what keeps log r right where r is tiny.
 """

@@ -12,7 +12,7 @@ from .checks import require, require_one_of
 OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 PHASES = {"joint": ("joint",), "mu-then-kappa": ("mu", "kappa"), "mu": ("mu",), "kappa": ("kappa",)}
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+PRECISIONS = {"32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
 class Phase(NamedTuple):
@@ -45,7 +45,10 @@ class Recipe:
         mu_negatives: in a mu phase, "rolled" is the paper's M = 0, the positive of the batch's previous
             pair as the one negative; "given" leaves the choice to the batches, as in the other phases.
         clip_norm: gradients are scaled down to this norm.
-        precision: "32", "bf16" or "16" (mixed; the output layers and our losses stay in float32).
+        precision: "32"; "tf32" (on a GPU, products of float32 matrices rounded to ten bits, many times faster);
+            "bf16" or "16" (mixed; the output layers and our losses stay in float32).
+        capture: run the step as one CUDA graph, which takes kernel launches off the clock. None means where that is
+            possible: one process on a GPU, precision "32" or "tf32", batches that say `capturable = True`.
         validate_every: steps between validations; the last step of all is validated too.
         select: the validation metric that chooses the weights to keep, the best by `select_mode` ("max" or
             "min") in the last phase. None keeps the last weights.
@@ -70,6 +73,7 @@ class Recipe:
     mu_negatives: str = "rolled"
     clip_norm: float | None = None
     precision: str = "32"
+    capture: bool | None = None
     validate_every: int | None = None
     select: str | None = None
     select_mode: str = "max"

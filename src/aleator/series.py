@@ -21,7 +21,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from .bessel import log_ratios_and_slopes
+from .bessel import log_ratios_and_slopes, recurrence_start, representable
 from .harmonics import log_harmonic_dimensions, recurrence
 
 FLOOR = 1e-10
@@ -64,8 +64,20 @@ class Pairs:
 
 def rows(dim: int, kappa: Tensor, log_lam: Tensor, sign: Tensor | None = None) -> Rows:
     """The rows of posteriors with concentrations kappa; the sign of lambda_n goes with one side only."""
-    log_a, log_slope = log_ratios_and_slopes(dim / 2 - 1, kappa, len(log_lam))
-    log_w = (log_harmonic_dimensions(dim, len(log_lam), kappa.device) + log_lam) / 2 + log_a
+    order, terms = dim / 2 - 1, len(log_lam)
+    log_weight = (log_harmonic_dimensions(dim, terms, kappa.device) + log_lam) / 2
+    if kappa.is_cuda:
+        from .kernels import fused_rows, triton_available
+
+        if triton_available():
+            steps, top, start = recurrence_start(order, terms)
+            return Rows(*fused_rows(order, representable(kappa), log_weight, sign, top, steps, start))
+    return plain_rows(order, kappa, log_weight, sign)
+
+
+def plain_rows(order: float, kappa: Tensor, log_weight: Tensor, sign: Tensor | None) -> Rows:
+    log_a, log_slope = log_ratios_and_slopes(order, kappa, len(log_weight))
+    log_w = log_weight + log_a
     log_length = torch.logsumexp(2 * log_w, -1) / 2
     weight = torch.exp(log_w - log_length.unsqueeze(-1))
     if sign is not None:
@@ -84,7 +96,7 @@ def log_series(
     slopes: bool,
     learnable: bool = False,
 ) -> Pairs:
-    """log r at cosines (N, M). With kappa_pos: the vMF kernel's straight continuation. `learnable` keeps more slopes."""
+    """log r at cosines (N, M); with kappa_pos, the vMF kernel's straight continuation. `learnable`: more slopes."""
     if cosine.is_cuda and not learnable:
         from .kernels import fused_log_series, triton_available
 

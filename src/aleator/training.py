@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .batches import Batches, Source, derived_seed, open_source
+from .batches import Batches, CalledSource, Source, derived_seed, open_source
+from .capture import CapturedStep
 from .checkpoints import (
     Checkpoints,
     brief,
@@ -142,7 +143,7 @@ def fit(
     plan = recipe.plan()
     folder = None if folder is None else Path(folder).expanduser()
 
-    with preserved_randomness(here), _kept_trainability(encoder, loss) as trainable:
+    with preserved_randomness(here), _matrix_precision(recipe), _kept_trainability(encoder, loss) as trainable:
         seed_generators(derived_seed(recipe.seed, rank))
         sources = _open_sources(batches, plan, recipe.seed, rank, here)
         if is_lazy(encoder):
@@ -172,24 +173,31 @@ def fit(
             for phase in plan:
                 if run.stopped or run.done >= phase.end:
                     continue
-                optimiser = _make_optimiser(recipe, *_start_phase(encoder, loss, phase, trainable))
+                source = sources[phase.part]
+                captured = _can_capture(recipe, fabric, source)
+                optimiser = _make_optimiser(recipe, *_start_phase(encoder, loss, phase, trainable), here, captured)
                 objective, stepper = fabric.setup(
                     Objective(encoder, loss, phase.part, recipe.mu_negatives), optimiser, move_to_device=False
                 )
                 if saved is not None:
                     if run.done > phase.start:
                         optimiser.load_state_dict(saved["optimiser"])
+                        _place_learning_rate(optimiser, here if captured else None)
                     fabric.strategy.precision.load_state_dict(saved["precision"])
                     set_random_state(saved["ranks"][rank]["random"], here)
                     saved = None
                 run.part = phase.part
+                graph = _captured(fabric, objective, stepper, source, recipe.clip_norm) if captured else None
 
                 for step in range(run.done, phase.end):
                     learning_rate = recipe.learning_rate_at(step, phase)
-                    for group in optimiser.param_groups:
-                        group["lr"] = learning_rate
-                    batch = fabric.to_device(sources[phase.part].next(step))
-                    value = training_step(fabric, objective, stepper, batch, recipe.clip_norm)
+                    _set_learning_rate(optimiser, learning_rate)
+                    if graph is not None:
+                        source.seed_for(step)  # type: ignore[union-attr]
+                        value = graph()
+                    else:
+                        batch = fabric.to_device(source.next(step))
+                        value = training_step(fabric, objective, stepper, batch, recipe.clip_norm)
                     run.window[step % recipe.log_every] = value
                     run.done = step + 1
                     bar.advance(run.done, phase.part)
@@ -352,10 +360,65 @@ def _start_phase(
     )
 
 
+def _can_capture(recipe: Recipe, fabric: "Fabric", source: Source) -> bool:
+    obstacles = {
+        "the device is not a GPU": fabric.device.type != "cuda",
+        "there are several processes": fabric.world_size > 1,
+        f"the precision is {recipe.precision}": recipe.precision not in ("32", "tf32"),
+        "the batches are not drawn on the device": not (isinstance(source, CalledSource) and source.capturable),
+    }
+    standing = [obstacle for obstacle, there in obstacles.items() if there]
+    require(
+        not (recipe.capture and standing),
+        "capture",
+        recipe.capture,
+        "a CUDA graph is not possible here: " + ", ".join(standing),
+        "leave it out, to capture where that is possible",
+    )
+    return not standing and recipe.capture is not False
+
+
+def _captured(
+    fabric: "Fabric", objective: nn.Module, stepper: Any, source: Source, clip_norm: float | None
+) -> CapturedStep:
+    """Drawing the batch and `training_step`, as one CUDA graph; the batch's seed is set before each call."""
+    assert isinstance(source, CalledSource)
+    return CapturedStep(
+        lambda: training_step(fabric, objective, stepper, source.draw(0), clip_norm), [source.generator]
+    )
+
+
+@contextlib.contextmanager
+def _matrix_precision(recipe: Recipe) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    if recipe.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _place_learning_rate(optimiser: torch.optim.Optimizer, device: torch.device | None) -> None:
+    """A tensor on the device for a captured step, a plain number otherwise; the checkpoint may hold either."""
+    for group in optimiser.param_groups:
+        group["lr"] = float(group["lr"]) if device is None else torch.tensor(float(group["lr"]), device=device)
+
+
+def _set_learning_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):  # a captured step reads it from the device
+            group["lr"].fill_(learning_rate)
+        else:
+            group["lr"] = learning_rate
+
+
 def _make_optimiser(
     recipe: Recipe,
     encoder_parameters: list[nn.Parameter],
     loss_parameters: list[nn.Parameter],
+    device: torch.device,
+    captured: bool,
 ) -> torch.optim.Optimizer:
     require(
         bool(encoder_parameters),
@@ -370,10 +433,14 @@ def _make_optimiser(
     options = dict(recipe.optimiser_options)
     # One pass over all parameters: a quarter of the time on a CPU. A gradient scaler could then not clip.
     options.setdefault("fused", recipe.precision != "16")
+    if captured and recipe.optimiser != "sgd":  # which keeps no count of its steps
+        options.setdefault("capturable", True)
     try:
-        return OPTIMISERS[recipe.optimiser](groups, lr=recipe.learning_rate, **options)
+        optimiser = OPTIMISERS[recipe.optimiser](groups, lr=recipe.learning_rate, **options)
     except TypeError as unknown:
         reject("optimiser_options", dict(recipe.optimiser_options), str(unknown), "see torch.optim for the names")
+    _place_learning_rate(optimiser, device if captured else None)
+    return optimiser
 
 
 def _validate(

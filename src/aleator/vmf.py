@@ -64,9 +64,11 @@ class VonMisesFisher(Distribution):
         kappa = torch.as_tensor(kappa, dtype=None if isinstance(kappa, Tensor) else mu.dtype, device=mu.device)
         if validate:
             _validate(mu, kappa)
-        batch = torch.broadcast_shapes(mu.shape[:-1], kappa.shape)
-        self.mu = mu.expand(*batch, mu.shape[-1])
-        self.kappa = kappa.expand(batch)
+        batch = kappa.shape
+        if mu.shape[:-1] != batch:
+            batch = torch.broadcast_shapes(mu.shape[:-1], batch)
+            mu, kappa = mu.expand(*batch, mu.shape[-1]), kappa.expand(batch)
+        self.mu, self.kappa = mu, kappa
         # The base class would check each argument again, by constraints that cannot say what is wrong with it.
         super().__init__(batch, mu.shape[-1:], validate_args=False)
         self._validate_args = validate
@@ -109,11 +111,12 @@ class VonMisesFisher(Distribution):
         if self._validate_args:
             _require_unit("value", value, self.dim)
         kappa = self.kappa.double()
-        exponent = kappa * (value - self.mu).double().square().sum(-1) / 2
-        peak = torch.where(torch.isinf(kappa), math.inf, kappa - self._growth())
-        at_point = torch.where(exponent > 0, -math.inf, math.inf)
-        log_density = torch.where(torch.isinf(kappa), at_point, peak - exponent - log_sphere_area(self.dim))
-        return log_density.to(self.kappa.dtype)
+        point = torch.isinf(kappa)
+        finite = torch.where(point, 1.0, kappa)  # the branch not taken must not send 0 * inf backwards
+        distance2 = (value - self.mu).double().square().sum(-1)
+        peak = finite - log_growth(self.dim / 2 - 1, finite) - log_sphere_area(self.dim)
+        at_point = torch.where(distance2 > 0, -math.inf, math.inf)
+        return torch.where(point, at_point, peak - finite * distance2 / 2).to(self.kappa.dtype)
 
     def entropy(self) -> Tensor:
         """-E log vMF(z); log S for kappa = 0, -inf for a point mass."""
@@ -298,12 +301,14 @@ def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
         f"the other posterior has dimension {q.dim}",
         "compare like with like",
     )
-    kappa_q, kappa_p = q.kappa.double(), p.kappa.double()
-    ratio = bessel_ratio(q.dim / 2 - 1, kappa_q)
+    order = q.dim / 2 - 1
+    point_q, point_p = torch.isinf(q.kappa), torch.isinf(p.kappa)
+    kappa_q, kappa_p = (torch.where(torch.isinf(k), 1.0, k.double()) for k in (q.kappa, p.kappa))
+    ratio = bessel_ratio(order, kappa_q)
     cosine_gap = (q.mu - p.mu).double().square().sum(-1) / 2  # 1 - mu_q.mu_p
-    own = torch.where(torch.isinf(kappa_q), math.inf, kappa_q * ratio - q._growth())
-    cross = torch.where(torch.isinf(kappa_p), math.inf, p._growth() - kappa_p * ratio * (1 - cosine_gap))
-    return (own + cross).to(q.kappa.dtype)
+    own = kappa_q * ratio - log_growth(order, kappa_q)
+    cross = log_growth(order, kappa_p) - kappa_p * ratio * (1 - cosine_gap)
+    return torch.where(point_q | point_p, math.inf, own + cross).to(q.kappa.dtype)
 
 
 class _Sample(torch.autograd.Function):
@@ -418,20 +423,19 @@ def _validate(mu: Tensor, kappa: Tensor) -> None:
     )
     require(kappa.dtype == mu.dtype, "kappa", kappa.dtype, f"mu has dtype {mu.dtype}", "cast one to the other")
     require(kappa.device == mu.device, "kappa", kappa.device, f"mu is on {mu.device}", "move one to the other")
+    # A trailing 1 may broadcast, but to every mu with every kappa, which nobody means.
+    require(
+        mu.dim() == 1 or kappa.shape != (*mu.shape[:-1], 1),
+        "kappa",
+        tuple(kappa.shape),
+        f"has a trailing 1 that mu of shape {tuple(mu.shape)} has not",
+        "pass kappa.squeeze(-1)",
+    )
     try:
         torch.broadcast_shapes(mu.shape[:-1], kappa.shape)
     except RuntimeError:
-        trailing = kappa.dim() == mu.dim() and kappa.shape[-1] == 1
-        way_out = (
-            "drop kappa's trailing 1: kappa.squeeze(-1)" if trailing else "kappa needs the shape of mu without its last"
-        )
-        require(
-            False,
-            "kappa",
-            tuple(kappa.shape),
-            f"does not broadcast with mu of shape {tuple(mu.shape)}",
-            way_out,
-        )
+        problem = f"does not broadcast with mu of shape {tuple(mu.shape)}"
+        require(False, "kappa", tuple(kappa.shape), problem, "kappa needs the shape of mu without its last dimension")
     _require_unit("mu", mu, mu.shape[-1])
     require(
         kappa >= 0,
