@@ -9,6 +9,7 @@ import faiss
 import psycopg
 import pytest
 import torch
+from processes import Victims
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -55,3 +56,11 @@ def url(server_url):
 def location(request, tmp_path):
     """Either backend; tests that use it must hold for both."""
     return str(tmp_path / "index") if request.param == "folder" else request.getfixturevalue("url")
+
+
+@pytest.fixture(scope="session")
+def jobs():
+    """Starts jobs in processes of their own: see victims.py."""
+    running = Victims()
+    yield running
+    running.close()

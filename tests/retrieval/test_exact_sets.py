@@ -61,7 +61,7 @@ def check_credible(index, items, queries, p):
 
 @pytest.mark.parametrize("backend", ["folder", "postgres"])
 def test_credible_sets_are_those_of_brute_force(backend, fill):
-    @settings(max_examples=1500 if backend == "folder" else 500, **EASY)
+    @settings(max_examples=800 if backend == "folder" else 250, **EASY)
     @given(collections())
     def holds(drawn):
         items, queries, p = drawn
@@ -84,7 +84,7 @@ def test_credible_sets_are_those_of_brute_force_many_times(backend, fill):
 
 @pytest.mark.parametrize("backend", ["folder", "postgres"])
 def test_every_way_to_search_agrees_with_brute_force(backend, fill):
-    @settings(max_examples=60, **EASY)
+    @settings(max_examples=40, **EASY)
     @given(collections(), st.integers(1, 12), st.sampled_from([0.0, 0.2, 0.5, 0.9]))
     def holds(drawn, limit, threshold):
         items, queries, p = drawn

@@ -1,12 +1,7 @@
 """Processes and servers killed in the middle of writing: the state before or the state after, never between."""
 
-import contextlib
-import json
-import os
 import random
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,75 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 import victims
+from processes import kill, kill_within, read, wait_until
 
 from aleator import VonMisesFisher
 from aleator.retrieval import CredibleIndex
 from conftest import start_server
-
-PATIENCE = 60.0
-
-
-class Victims:
-    """Jobs in processes of their own."""
-
-    def __init__(self):
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        script = Path(victims.__file__)
-        self.process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-
-    def start(self, location, steps, report: Path) -> int:
-        job = {"location": str(location), "steps": steps, "report": str(report)}
-        self.process.stdin.write(json.dumps(job) + "\n")
-        self.process.stdin.flush()
-        pid = int(self.process.stdout.readline().split()[1])
-        wait_until(report.exists)
-        return pid
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait(PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def jobs():
-    running = Victims()
-    yield running
-    running.close()
-
-
-def read(report: Path) -> list[str]:
-    return report.read_text().splitlines() if report.exists() else []
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.001)
-
-
-def is_over(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def kill_within(pid: int, seconds: float) -> None:
-    """SIGKILL after a while, unless the process ends by itself before."""
-    moment = time.monotonic() + seconds
-    wait_until(lambda: time.monotonic() >= moment or is_over(pid))
-    kill(pid)
-
-
-def kill(*pids: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: all(map(is_over, pids)))
 
 
 def held_in(index) -> dict:

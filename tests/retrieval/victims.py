@@ -38,6 +38,8 @@ def take(step, index, location):
     if name == "build":
         (ids,) = arguments
         return CredibleIndex.build(posterior_of(ids), ids, metadata_of(ids), location=location, replace=True)
+    if name == "insist":
+        return insist(index, location, arguments[0])
     index = index or CredibleIndex.open(location)
     if name == "add":
         (ids,) = arguments
@@ -46,19 +48,18 @@ def take(step, index, location):
         index.remove(arguments[0])
     elif name == "save":
         index.save()
-    elif name == "insist":
-        insist(index, arguments[0])
     return index
 
 
-def insist(index, ids):
+def insist(index, location, ids):
     """Add items to a server that may go away: repeat what was not acknowledged, unless it happened all the same."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
+            index = index or CredibleIndex.open(location)
             if ids[0] not in index:
                 index.add(posterior_of(ids), ids, metadata_of(ids))
-            return
+            return index
         except psycopg.Error:
             if time.monotonic() > deadline:
                 raise

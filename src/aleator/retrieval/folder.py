@@ -66,16 +66,15 @@ class FolderStore:
         """`memory_map` leaves the vectors on disk, for collections larger than memory; it is read-only."""
         path = folder / _LEDGER
         require(path.is_file(), "location", str(folder), "holds no index", "build one there first")
-        store = cls(Ledger(path), folder, memory_map)
         try:
-            with store._fresh():
-                return store
+            store = cls(Ledger(path), folder, memory_map)
+            with contextlib.ExitStack() as failing:
+                failing.callback(store.close)
+                with store._fresh():
+                    failing.pop_all()
+            return store
         except sqlite3.DatabaseError as error:
-            store.close()
             reject("location", str(folder), f"the ledger is damaged: {error}", "restore it from a copy")
-        except BaseException:
-            store.close()
-            raise
 
     @staticmethod
     def exists(folder: Path) -> bool:

@@ -133,7 +133,11 @@ class CredibleIndex:
             index = cls(_server().open(str(location)))
         else:
             index = cls(_embedded().open(Path(location), memory_map))
-        index._require_encoder(fingerprint)
+        try:
+            index._require_encoder(fingerprint)
+        except ValueError:
+            index.close()
+            raise
         return index
 
     def __len__(self) -> int:

@@ -13,6 +13,7 @@ exact.
 
 import contextlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -67,11 +68,11 @@ class PostgresStore:
         url, _, name = location.partition("#")
         name = name or "default"
         require(
-            len(name.encode()) <= 50 and "\0" not in name,
+            re.fullmatch(r"[\w-]+", name) is not None and len(name.encode()) <= 50,
             "location",
             name,
             "is not a name for an index",
-            "keep the part after # to 50 bytes",
+            "use letters, digits, _ and - after the #, 50 bytes at most",
         )
         self._location = location
         self.config: dict[str, Any] = {}
@@ -84,31 +85,22 @@ class PostgresStore:
 
     @classmethod
     def create(cls, location: str, items: Items, config: dict[str, Any], replace: bool = False) -> "PostgresStore":
-        store = cls(location)
         dim = items.mu.shape[1]
         require(dim <= _LARGEST_DIM, "posteriors", f"{dim} dimensions", "too many for pgvector", "use a folder")
-        with store._transaction() as cursor:
-            # Two clients that create one index queue here.
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"aleator_{store._name}",))
-            there = store._exists(cursor)
-            if there and not replace:
-                reject("location", store._name, "already holds an index", "add to it, or pass replace=True")
-            if there:
-                cursor.execute(store._sql("DROP SCHEMA {schema} CASCADE"))
-            for statement in _SCHEMA.strip().split(";\n"):
-                cursor.execute(store._sql(statement, dim=sql.Literal(dim)))
-            if dim <= _LARGEST_INLINE_DIM:
-                cursor.execute(store._sql("ALTER TABLE {schema}.items ALTER COLUMN mu SET STORAGE PLAIN"))
-            store._configure(cursor, config)
-            store._copy(cursor, store._next(cursor, len(items)), items)
-        store.config = config
-        store.save(None)
+        store = cls(location)
+        with store._closing_on_failure():
+            with store._transaction() as cursor:
+                store._make_schema(cursor, dim, replace)
+                store._configure(cursor, config)
+                store._copy(cursor, store._next(cursor, len(items)), items)
+            store.config = config
+            store.save(None)
         return store
 
     @classmethod
     def open(cls, location: str) -> "PostgresStore":
         store = cls(location)
-        with store._transaction() as cursor:
+        with store._closing_on_failure(), store._transaction() as cursor:
             require(store._exists(cursor), "location", store._name, "names no index here", "build one first")
             (value,) = cursor.execute(store._sql("SELECT value FROM {schema}.config")).fetchone() or ("{}",)
             store.config = json.loads(value)
@@ -239,6 +231,19 @@ class PostgresStore:
             parts.append(self.within(mu[pending], radius[pending], None).of(pending))
         return Candidates.concatenate(parts)
 
+    def _make_schema(self, cursor: psycopg.Cursor, dim: int, replace: bool) -> None:
+        # Two clients that create one index queue here.
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"aleator_{self._name}",))
+        there = self._exists(cursor)
+        if there and not replace:
+            reject("location", self._name, "already holds an index", "add to it, or pass replace=True")
+        if there:
+            cursor.execute(self._sql("DROP SCHEMA {schema} CASCADE"))
+        for statement in _SCHEMA.strip().split(";\n"):
+            cursor.execute(self._sql(statement, dim=sql.Literal(dim)))
+        if dim <= _LARGEST_INLINE_DIM:
+            cursor.execute(self._sql("ALTER TABLE {schema}.items ALTER COLUMN mu SET STORAGE PLAIN"))
+
     def _copy(self, cursor: psycopg.Cursor, numbers: list[int], items: Items) -> None:
         statement = self._sql("COPY {schema}.items (seq, key, kappa, note, mu) FROM STDIN (FORMAT BINARY)")
         with cursor.copy(statement) as copy:
@@ -278,6 +283,14 @@ class PostgresStore:
             self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
             register_vector(self._connection)
         return self._connection
+
+    @contextlib.contextmanager
+    def _closing_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[psycopg.Cursor]:

@@ -1,0 +1,230 @@
+"""What must not go in raises an error that says why, and changes nothing. Holds for both backends."""
+
+import math
+
+import psycopg
+import pytest
+import torch
+
+from aleator import VonMisesFisher, ZonalKernel
+from aleator.retrieval import CredibleIndex
+
+NASTY = [
+    "'; DROP TABLE items; --",
+    '"; DROP SCHEMA public CASCADE; --',
+    "../../etc/passwd",
+    "/absolute",
+    "a\0b",
+    "\ud800",
+    "%s %(x)s {schema} $1",
+    "\n\r\t",
+    "",
+    "NULL",
+    "{}",
+    "ß漢字🎲",
+]
+
+
+def some(n: int, dim: int = 6, seed: int = 0) -> VonMisesFisher:
+    generator = torch.Generator().manual_seed(seed)
+    mu = torch.nn.functional.normalize(torch.randn(n, dim, generator=generator), dim=-1)
+    return VonMisesFisher(mu, torch.rand(n, generator=generator) * 50)
+
+
+def raw(mu, kappa) -> VonMisesFisher:
+    """Posteriors that nobody has checked."""
+    return VonMisesFisher(mu, kappa, validate_args=False)
+
+
+def content(index):
+    return index.search(VonMisesFisher.uniform(index.dim, (1,)))
+
+
+@pytest.fixture
+def index(location):
+    built = CredibleIndex.build(some(5), ["a", "b", 3, 4, 5], [{"n": i} for i in range(5)], location=location)
+    yield built
+    built.close()
+
+
+def test_ids_and_metadata_come_back_as_they_went_in(location):
+    metadata = [{key: [value, {"deep": key}], "n": 1.5} for key, value in zip(NASTY, reversed(NASTY), strict=True)]
+    index = CredibleIndex.build(some(len(NASTY)), NASTY, metadata, location=location)
+    index.add(some(3, seed=1), [7, "7", 2**80], [{"x": 1e308}, None, {"y": -0.0, "z": [True, None]}])
+    index.close()
+    with CredibleIndex.open(location) as index:
+        found = {hit.id: hit.metadata for hit in content(index)[0]}
+        assert found == {
+            **dict(zip(NASTY, metadata, strict=True)),
+            7: {"x": 1e308},
+            "7": {},
+            2**80: {"y": -0.0, "z": [True, None]},
+        }
+        for nasty in NASTY:
+            hits = index.search(some(1), by="nearest", limit=20, filter={nasty: {"ne": nasty}})[0]
+            assert [hit.id for hit in hits] == [id for id in (hit.id for hit in hits) if nasty in found[id]]
+        index.remove(NASTY)
+        assert len(index) == 3
+
+
+def test_the_name_of_an_index_is_only_a_name(server_url):
+    for name in ("public", "pg_catalog", "Ünïcode-2_x"):
+        location = f"{server_url}#{name}"
+        CredibleIndex.build(some(3), location=location, replace=True).close()
+        with CredibleIndex.open(location) as index:
+            assert len(index) == 3
+        with psycopg.connect(server_url, autocommit=True) as connection:
+            connection.execute(f'DROP SCHEMA "aleator_{name}" CASCADE')
+            assert connection.execute("SELECT to_regnamespace('public')").fetchone()[0] is not None
+    for name in ("x" * 51, "a\0b", 'x"; DROP SCHEMA public CASCADE; --', "%s", "{schema}", "a b"):
+        with pytest.raises(ValueError, match="not a name for an index"):
+            CredibleIndex.open(f"{server_url}#{name}")
+    with pytest.raises(ValueError, match="names no index here"):
+        CredibleIndex.open(f"{server_url}#nowhere")
+
+
+REFUSED_ADDITIONS = {
+    "wrong dimension": (some(1, dim=7), ["x"], None, "dimensions"),
+    "nan": (raw(torch.full((1, 6), math.nan), torch.ones(1)), ["x"], None, "unit vector of finite numbers"),
+    "infinite": (raw(torch.tensor([[math.inf, 0, 0, 0, 0, 0]]), torch.ones(1)), ["x"], None, "unit vector"),
+    "zero vector": (raw(torch.zeros(1, 6), torch.ones(1)), ["x"], None, "unit vector"),
+    "not a unit vector": (raw(torch.ones(1, 6), torch.ones(1)), ["x"], None, "unit vector"),
+    "nan kappa": (raw(torch.eye(1, 6), torch.tensor([math.nan])), ["x"], None, "negative or NaN"),
+    "negative kappa": (raw(torch.eye(1, 6), torch.tensor([-1.0])), ["x"], None, "negative or NaN"),
+    "one bad among good": (
+        raw(torch.cat([torch.eye(2, 6), torch.ones(1, 6)]), torch.ones(3)),
+        ["x", "y", "z"],
+        None,
+        "unit vector",
+    ),
+    "a tensor": (torch.eye(1, 6), ["x"], None, "expected posteriors"),
+    "another batch shape": (VonMisesFisher(torch.eye(6)[None, :2], torch.ones(1, 2)), ["x"], None, "batch shape"),
+    "duplicate in the call": (some(2), ["x", "x"], None, "given twice"),
+    "duplicate in the index": (some(2), ["x", "b"], None, "already in the index"),
+    "too few ids": (some(2), ["x"], None, "2 posteriors"),
+    "a float id": (some(1), [1.5], None, "cannot be a float"),
+    "a boolean id": (some(1), [True], None, "cannot be a bool"),
+    "no id": (some(1), [None], None, "cannot be a NoneType"),
+    "a long id": (some(1), ["x" * 2000], None, "bytes as JSON"),
+    "nan in metadata": (some(1), ["x"], [{"n": math.nan}], "does not survive JSON"),
+    "an object in metadata": (some(1), ["x"], [{"n": object()}], "does not survive JSON"),
+    "a number as key": (some(1), ["x"], [{1: "n"}], "does not survive JSON"),
+    "metadata that is no dict": (some(1), ["x"], ["text"], "does not survive JSON"),
+    "too little metadata": (some(2), ["x", "y"], [{}], "2 posteriors"),
+    "one dict for all": (some(2), ["x", "y"], {"a": 1}, "one dict"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_ADDITIONS)
+def test_bad_additions_change_nothing(index, case):
+    posteriors, ids, metadata, message = REFUSED_ADDITIONS[case]
+    before = content(index)
+    with pytest.raises(ValueError, match=message):
+        index.add(posteriors, ids, metadata)
+    assert content(index) == before
+    assert len(index) == 5
+    assert "x" not in index
+
+
+def test_metadata_that_contains_itself_is_refused(index):
+    loop: dict = {}
+    loop["self"] = loop
+    with pytest.raises(ValueError, match="does not survive JSON"):
+        index.add(some(1), ["x"], [loop])
+
+
+def test_removals_happen_together_or_not_at_all(index):
+    before = content(index)
+    for ids, message in (
+        (["a", "nobody"], "'nobody': not in the index"),
+        (["a", "a"], "given twice"),
+        (["a", "3"], "'3': not in the index"),
+        ("a", "one string"),
+        ([b"a"], "cannot be a bytes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            index.remove(ids)
+        assert content(index) == before
+    index.remove(["a", 3])
+    assert len(index) == 3
+
+
+def test_another_encoder_is_refused(location):
+    built = CredibleIndex.build(some(3), location=location, fingerprint="one")
+    before = content(built)
+    with pytest.raises(ValueError, match="made by the encoder 'one'"):
+        built.add(some(1), ["x"], fingerprint="two")
+    with pytest.raises(ValueError, match="made by the encoder 'one'"):
+        built.search(some(1), fingerprint="two")
+    built.close()
+    with pytest.raises(ValueError, match="made by the encoder 'one'"):
+        CredibleIndex.open(location, fingerprint="two")
+    with CredibleIndex.open(location, fingerprint="one") as index:
+        assert content(index) == before
+        index.add(some(1), ["x"], fingerprint="one")
+        assert len(index.search(some(1), by="nearest", fingerprint="one")[0]) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"by": "magic"}, "not known"),
+        ({"p": 0.0}, "level"),
+        ({"p": 1.0}, "level"),
+        ({"p": math.nan}, "level"),
+        ({"limit": 0}, "asks for nothing"),
+        ({"by": "match", "threshold": 1.0}, "threshold"),
+        ({"by": "match", "prior": 0.0}, "prior"),
+        ({"filter": ["n"]}, "is not a dict"),
+        ({"filter": {"n": {"$where": "1"}}}, "not known"),
+        ({"filter": {"n": {"gte": None}}}, "has no order"),
+        ({"filter": {"n": {"gt": True}}}, "has no order"),
+        ({"filter": {"n": {"in": "abc"}}}, "not a list"),
+        ({"filter": {"n": {}}}, "asks nothing"),
+        ({"filter": {3: 1}}, "not a metadata key"),
+    ],
+)
+def test_searches_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        CredibleIndex.build(some(3)).search(some(1), **options)
+
+
+def test_queries_are_checked_like_items():
+    index = CredibleIndex.build(some(3))
+    for bad in (some(1, dim=7), raw(torch.full((1, 6), math.nan), torch.ones(1)), torch.eye(1, 6)):
+        with pytest.raises(ValueError, match="queries"):
+            index.search(bad)
+
+
+def test_a_kernel_that_is_code_is_not_stored():
+    kernel = ZonalKernel(lambda t: torch.exp(5 * t))
+    with pytest.raises(ValueError, match="cannot be stored"):
+        CredibleIndex.build(some(3), kernel=kernel)
+    assert len(CredibleIndex.build(some(3)).search(some(2), by="nearest", kernel=kernel)) == 2
+
+
+def test_an_index_is_not_built_over_another_or_over_anything_else(location, tmp_path):
+    CredibleIndex.build(some(3), location=location).close()
+    with pytest.raises(ValueError, match="already holds an index"):
+        CredibleIndex.build(some(4), location=location)
+    with CredibleIndex.open(location) as index:
+        assert len(index) == 3
+    CredibleIndex.build(some(4, dim=9), location=location, replace=True).close()
+    with CredibleIndex.open(location) as index:
+        assert (len(index), index.dim) == (4, 9)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("text")
+    with pytest.raises(ValueError, match="not an index"):
+        CredibleIndex.build(some(3), location=tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_memory_needs_a_place_to_be_saved_in():
+    with pytest.raises(ValueError, match="name a folder"):
+        CredibleIndex.build(some(3)).save()
+
+
+def test_a_password_is_not_shown(server_url, url):
+    index = CredibleIndex.build(some(2), location=url.replace("postgres:@", "postgres:secret@"))
+    assert "secret" not in repr(index)
+    index.close()
