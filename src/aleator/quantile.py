@@ -61,6 +61,9 @@ def angle_quantile(dim: int, kappa: Tensor, below: Tensor, above: Tensor) -> Ten
         error = (tail.log() - target) * torch.where(use_below, 1.0, -1.0)  # positive where the angle is too large
         low, high = torch.where(error < 0, angle, low), torch.where(error > 0, angle, high)
         step = angle - error * tail / density
+        # On the circle a tail may be linear up to the antipode, where the step in its logarithm goes too far.
+        linear = angle - (tail - target.exp()) * torch.where(use_below, 1.0, -1.0) / density
+        step = torch.where((step >= low) & (step <= high), step, linear)
         angle = torch.where((step >= low) & (step <= high), step, (low + high) / 2)
     return angle
 
