@@ -87,11 +87,11 @@ def test_captured_training_equals_ordinary_training(phases, tmp_path):
     """The same weights from a graph, from ordinary steps, and from a graph that was stopped and resumed."""
     process = GenerativeProcess(4, seed=1, device="cuda", smoothing_steps=100)
 
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     def stop(encoder) -> dict[str, float]:
-        raise Stop
+        raise StopError
 
     def run(capture: bool, folder=None, validate=None) -> torch.Tensor:
         torch.manual_seed(0)
@@ -110,7 +110,7 @@ def test_captured_training_equals_ordinary_training(phases, tmp_path):
 
     ordinary = run(False)
     torch.testing.assert_close(run(True), ordinary, rtol=1e-3, atol=1e-4)
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(True, tmp_path / "run", stop)
     torch.testing.assert_close(run(True, tmp_path / "run"), ordinary, rtol=1e-3, atol=1e-4)
 

@@ -26,7 +26,7 @@ from .vmf import VonMisesFisher
 Posterior = VonMisesFisher | MixtureSameFamily
 
 # How much of the series may be left out, relative to the largest r.
-_TOLERANCE = {torch.float32: 1e-12, torch.float64: 1e-17}
+_TOLERANCE = {torch.float32: 1e-10, torch.float64: 1e-17}
 
 
 def log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, terms: int | None = None) -> Tensor:
