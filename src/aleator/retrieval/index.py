@@ -4,6 +4,7 @@ items."""
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -289,13 +290,16 @@ class CredibleIndex:
     def _hits(self, found: Candidates, cosine: np.ndarray, probability: np.ndarray, queries: int) -> list[list[Hit]]:
         """Hits by query, for candidates that are already in their final order."""
         described = self._store.describe(found.row)
-        answers: list[list[Hit]] = [[] for _ in range(queries)]
-        columns = (found.query, found.row, cosine, found.kappa, probability)
-        for query, row, c, k, match in zip(*(column.tolist() for column in columns), strict=True):
-            if row in described:  # else it was removed while this search went on
-                key, note = described[row]
-                answers[query].append(Hit(decode_id(key), c, k, match, decode_metadata(note)))
-        return answers
+        there = np.array([row in described for row in found.row.tolist()], bool)
+        if not there.all():  # some were removed while this search went on
+            found, cosine, probability = found.take(there), cosine[there], probability[there]
+        known = [described[row] for row in found.row.tolist()]
+        ids = [decode_id(key) for key, _ in known]
+        metadata = [decode_metadata(note) for _, note in known]
+        columns = (ids, cosine.tolist(), found.kappa.tolist(), probability.tolist(), metadata)
+        hits = list(map(Hit._make, zip(*columns, strict=True)))
+        ends = np.searchsorted(found.query, np.arange(queries + 1)).tolist()
+        return [hits[start:end] for start, end in pairwise(ends)]
 
     def _require_encoder(self, fingerprint: str | None) -> None:
         own = self.fingerprint

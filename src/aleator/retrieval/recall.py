@@ -1,6 +1,6 @@
 """How hard an approximate index must search: measured on the index itself, against exact search.
 
-Items of the index serve as queries. For answers of 16, 128, 1,024, ... items, the least effort is kept that
+Items of the index serve as queries. For answers of 16, 128 and 1,024 items, the least effort is kept that
 finds the target share of what exact search finds. A search starts at the first rung and climbs while its
 answer is larger than the rung was measured for; past the last rung it is exact.
 """
@@ -15,7 +15,7 @@ from aleator.retrieval.scoring import cosines
 from aleator.retrieval.store import Candidates, Store
 
 _QUERIES = 100
-_SIZES = (16, 128, 1024, 8192)
+_SIZES = (16, 128, 1024)
 _SHARE = 64  # an answer larger than this part of the collection is not worth approximating
 
 
@@ -52,10 +52,11 @@ def calibrate(store: Store, target: float) -> dict[str, Any]:
     """Measure the ladder of efforts; a `RecallReport` as a dict, for the store's settings."""
     mu = store.sample(_QUERIES)
     sizes = [size for size in _SIZES if size * _SHARE <= len(store)]
-    rungs: list[Rung] = []
     efforts = store.efforts
+    rungs: list[Rung] = []
+    if sizes:
+        exact, _ = store.closest(mu, max(sizes) + 1, None)
     for size in sizes:
-        exact, _ = store.closest(mu, size + 1, None)
         radius = _radius_of(exact, mu, size)
         asked = _counts(exact, mu, radius)
         while efforts:
