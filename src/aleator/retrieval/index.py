@@ -268,8 +268,8 @@ class CredibleIndex:
             found, cosine = walk(self._store, report, mu, radius, limit, decide)
         chosen = best(found, (cosine,), limit)
         found, cosine = found.take(chosen), cosine[chosen]
-        pairs = mu[found.query], kappa[found.query], found.mu, found.kappa
-        return self._hits(found, cosine, match_probabilities(*pairs, kernel, prior), len(mu))
+        probability = match_probabilities(mu, kappa, found, kernel, prior)
+        return self._hits(found, cosine, probability, len(mu))
 
     def _search_match(self, mu, kappa, kernel, prior, report, threshold, limit, passes) -> list[list[Hit]]:
         radius, bound = np.full(len(mu), -np.inf), None
@@ -280,8 +280,7 @@ class CredibleIndex:
         if bound is not None:
             possible = bound.admits(found.query, cosine, found.kappa)
             found, cosine = found.take(possible), cosine[possible]
-        pairs = mu[found.query], kappa[found.query], found.mu, found.kappa
-        probability = match_probabilities(*pairs, kernel, prior)
+        probability = match_probabilities(mu, kappa, found, kernel, prior)
         likely = probability >= np.float32(threshold)
         found, cosine, probability = found.take(likely), cosine[likely], probability[likely]
         chosen = best(found, (probability, cosine), limit)
@@ -290,13 +289,18 @@ class CredibleIndex:
     def _hits(self, found: Candidates, cosine: np.ndarray, probability: np.ndarray, queries: int) -> list[list[Hit]]:
         """Hits by query, for candidates that are already in their final order."""
         described = self._store.describe(found.row)
-        there = np.array([row in described for row in found.row.tolist()], bool)
-        if not there.all():  # some were removed while this search went on
+        known = list(map(described.get, found.row.tolist()))
+        if None in known:  # removed while this search went on
+            there = np.array([one is not None for one in known])
             found, cosine, probability = found.take(there), cosine[there], probability[there]
-        known = [described[row] for row in found.row.tolist()]
-        ids = [decode_id(key) for key, _ in known]
-        metadata = [decode_metadata(note) for _, note in known]
-        columns = (ids, cosine.tolist(), found.kappa.tolist(), probability.tolist(), metadata)
+        keys, notes = zip(*filter(None, known), strict=True) if len(found) else ((), ())
+        columns = (
+            map(decode_id, keys),
+            cosine.tolist(),
+            found.kappa.tolist(),
+            probability.tolist(),
+            map(decode_metadata, notes),
+        )
         hits = list(map(Hit._make, zip(*columns, strict=True)))
         ends = np.searchsorted(found.query, np.arange(queries + 1)).tolist()
         return [hits[start:end] for start, end in pairwise(ends)]

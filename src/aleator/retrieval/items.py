@@ -59,7 +59,7 @@ def encode_id(value: Id) -> str:
 
 
 def decode_id(key: str) -> Id:
-    return json.loads(key) if key.startswith('"') else int(key)
+    return json.loads(key) if key[0] == '"' else int(key)
 
 
 def encode_ids(ids: Iterable[Id]) -> list[str]:

@@ -47,7 +47,7 @@ class Ledger:
             "" if path is None else path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
         )
         self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("PRAGMA cache_size = -16384")  # KiB
+        self._db.execute("PRAGMA cache_size = -4096")  # KiB
         if path is None:
             self._db.executescript(_SCHEMA)
             self._db.execute(f"PRAGMA application_id = {_APPLICATION}")

@@ -15,32 +15,40 @@ import torch
 
 from aleator.harmonics import ZonalKernel
 from aleator.positivity import log_positivity, match_probability
+from aleator.retrieval.store import Candidates
 from aleator.vmf import VonMisesFisher
 
-_BLOCK = 65_536  # pairs at a time
+_WIDTH = 4  # candidates of one query in a line of the table of pairs
+_BLOCK = 8192  # lines at a time
 _BUCKETS = 192  # intervals of kappa, besides the point at infinity
 _STEPS = 12  # of bisection in the cosine: to 5e-4, always from below
 _SAFETY = 1e-6  # nats, for the rounding of log r
 
 
 def match_probabilities(
-    mu: np.ndarray,
-    kappa: np.ndarray,
-    item_mu: np.ndarray,
-    item_kappa: np.ndarray,
-    kernel: ZonalKernel,
-    prior: float,
+    mu: np.ndarray, kappa: np.ndarray, found: Candidates, kernel: ZonalKernel, prior: float
 ) -> np.ndarray:
-    """P(same latent) of n pairs: (n, D), (n,), (n, D), (n,) -> (n,) float32.
+    """P(same latent) of n candidates with their queries, whose mu is (Q, D) and kappa (Q,) -> (n,) float32.
 
     Rounding to float32 hides the last digits, which depend on how pairs are batched: equal items tie.
     """
-    out = np.empty(len(mu), np.float32)
+    if len(found) == 0:
+        return np.empty(0, np.float32)
+    # A table: each line holds a query and up to _WIDTH of its candidates, which share the query's side of the series.
+    counts = np.bincount(found.query, minlength=len(mu))
+    lines = -(-counts // _WIDTH)
+    rank = np.arange(len(found)) - (np.cumsum(counts) - counts)[found.query]
+    line, column = (np.cumsum(lines) - lines)[found.query] + rank // _WIDTH, rank % _WIDTH
+    owner = np.repeat(np.arange(len(mu)), lines)
+    table = np.zeros((len(owner), _WIDTH), np.int64)  # where a line is not full, the first candidate of all
+    table[line, column] = np.arange(len(found))
+    out = np.empty(table.shape, np.float32)
     for start in range(0, len(out), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        left, right = _posteriors(mu[block], kappa[block]), _posteriors(item_mu[block], item_kappa[block])
-        out[block] = match_probability(left, right, kernel, prior=prior).numpy()
-    return out
+        own, items = owner[start : start + _BLOCK], table[start : start + _BLOCK]
+        left = _posteriors(mu[own][:, None], kappa[own][:, None])
+        right = _posteriors(found.mu[items], found.kappa[items])
+        out[start : start + _BLOCK] = match_probability(left, right, kernel, prior=prior).numpy()
+    return out[line, column]
 
 
 class MatchBound:

@@ -61,11 +61,10 @@ def walk(
     """
     parts: list[Candidates] = []
     scores: list[np.ndarray] = []
-    pending = np.arange(len(mu))
-    count = limit + _SPARE
+    pending, wanted = np.arange(len(mu)), limit
     while len(pending):
-        effort = report.effort(count) if report else None
-        found, reach = store.closest(mu[pending], count, effort)
+        effort = report.effort(wanted) if report else None
+        found, reach = store.closest(mu[pending], wanted + _SPARE, effort)
         accepted, cosine = decide(found.of(pending))
         enough = np.maximum(radius[pending], _worst_needed(accepted, cosine, pending, limit)) - slack(mu.shape[1])
         # Lists that were not probed may hold more, so an approximate search that ran dry goes on.
@@ -74,7 +73,7 @@ def walk(
         parts.append(accepted.take(settled))
         scores.append(cosine[settled])
         pending = pending[~done]
-        count *= 4
+        wanted *= 4
     order = np.argsort(np.concatenate([part.query for part in parts]), kind="stable")
     return Candidates.concatenate(parts), np.concatenate(scores)[order]
 
