@@ -1,0 +1,74 @@
+"""aleator index and aleator query."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from aleator.cli import app
+from aleator.retrieval import CredibleIndex
+
+
+def run(*arguments, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture
+def files(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    mu = torch.nn.functional.normalize(torch.randn(30, 5, generator=generator), dim=-1)
+    kappa = torch.rand(30, generator=generator) * 100
+    np.savez(tmp_path / "items.npz", mu=mu.numpy(), kappa=kappa.numpy())
+    save_file({"mu": mu[:2].clone(), "kappa": torch.tensor([1e6, 2.0])}, tmp_path / "queries.safetensors")
+    lines = [json.dumps({"id": f"[red]item {i}", "label": "even" if i % 2 == 0 else "odd"}) for i in range(30)]
+    (tmp_path / "items.jsonl").write_text("\n".join(lines))
+    return tmp_path
+
+
+def test_an_index_from_files_to_hits(files, location):
+    items = files / "items.npz"
+    assert "30 items" in run("index", "build", location, items, "--items", files / "items.jsonl", "--fingerprint", "a")
+    facts = json.loads(run("index", "info", location, "--json"))
+    assert (facts["items"], facts["dimensions"], facts["fingerprint"]) == (30, 5, "a")
+    assert "exact search" in run("index", "info", location)
+    ask = ("query", location, files / "queries.safetensors")
+    answers = json.loads(run(*ask, "--json"))
+    assert [hit["id"] for hit in answers[0]] == ["[red]item 0"]
+    assert answers[0][0]["metadata"] == {"label": "even"}
+    assert len(answers[1]) > 5
+    odd = json.loads(run(*ask, "--json", "--by", "nearest", "--limit", 3, "--filter", '{"label": "odd"}'))
+    assert {hit["metadata"]["label"] for hits in odd for hit in hits} == {"odd"}
+    text = run(*ask, "--figure", files / "hits.png")
+    assert "[red]item" in text
+    assert (files / "hits.png").read_bytes().startswith(b"\x89PNG")
+    assert "1 removed, 29 items" in run("index", "remove", location, "[red]item 0")
+    extra = files / "extra.npz"
+    np.savez(extra, mu=np.eye(2, 5, dtype=np.float32), kappa=np.ones(2, np.float32))
+    assert "2 added, 31 items" in run("index", "add", location, extra)
+    with CredibleIndex.open(location) as index:
+        (number,) = {hit.id for hit in index.search(index_query(), by="nearest", limit=1)[0]}
+    assert "1 removed, 30 items" in run("index", "remove", location, number)
+
+
+def index_query():
+    from aleator import VonMisesFisher
+
+    return VonMisesFisher(torch.eye(1, 5), 10.0)
+
+
+def test_mistakes_are_one_line(files, tmp_path):
+    assert "holds no index" in run("query", tmp_path / "nowhere", files / "items.npz", code=2)
+    assert "no such file" in run("index", "build", tmp_path / "new", tmp_path / "none.npz", code=2)
+    assert "unknown ending" in run("index", "build", tmp_path / "new", files / "items.jsonl", code=2)
+    (tmp_path / "bad.jsonl").write_text('{"label": 1}')
+    output = run("index", "build", tmp_path / "new", files / "items.npz", "--items", tmp_path / "bad.jsonl", code=2)
+    assert "not a JSON object with an id" in output
+    run("index", "build", tmp_path / "new", files / "items.npz")
+    assert "already holds an index" in run("index", "build", tmp_path / "new", files / "items.npz", code=2)
+    assert "30 items" in run("index", "build", tmp_path / "new", files / "items.npz", "--replace")
+    assert "Expecting" in run("query", tmp_path / "new", files / "items.npz", "--filter", "{", code=2)
