@@ -88,12 +88,9 @@ def cap_probability(dim: int, kappa: float, cosine: float) -> float:
 
 def log_growth(dim: int, kappa: np.ndarray) -> np.ndarray:
     """G(kappa) = log E exp(kappa t) over the uniform sphere, = log C(0)/C(kappa), by Gauss-Legendre panels."""
-    x, w = np.polynomial.legendre.leggauss(20)
-    panels = 240
-    angle = (math.pi / (2 * panels) * (1 + 2 * np.arange(panels)[:, None] + x)).ravel()
-    log_w = (dim - 2) * np.log(np.sin(angle)) + np.log(np.tile(w, panels))
+    angle, log_w = _panels(dim)
     exponent = -2 * np.multiply.outer(kappa, np.sin(angle / 2) ** 2) + log_w  # kappa (cos - 1)
-    return kappa + _logsumexp(exponent, -1) - _logsumexp(log_w, -1)
+    return kappa + _logsumexp(exponent, -1)
 
 
 def log_positivity(dim: int, cosine: float, kappa1: float, kappa2: float, kappa_pos: float) -> float:
@@ -113,28 +110,39 @@ def log_positivity(dim: int, cosine: float, kappa1: float, kappa2: float, kappa_
         both = math.sqrt((finite - kappa_pos) ** 2 + 2 * finite * kappa_pos * (1 + cosine))
         return _growth(dim, both) - _growth(dim, kappa_pos) - _growth(dim, finite)
     growth = _growth_fit(dim, abs(kappa_pos - kappa2), kappa_pos + kappa2)
+
+    def log_inner(towards: np.ndarray) -> np.ndarray:
+        return growth(np.sqrt((kappa_pos - kappa2) ** 2 + 2 * kappa_pos * kappa2 * np.maximum(1 + towards, 0)))
+
+    return _log_mean(dim, cosine, kappa1, log_inner) - _growth(dim, kappa_pos) - _growth(dim, kappa2)
+
+
+def log_kernel_positivity(dim: int, cosine: float, kappa: float, log_g) -> float:
+    """log r of a point mass and a vMF under any kernel: E g(z.mu') over z ~ vMF(mu, kappa), over its uniform mean."""
+    angle, log_w = _panels(dim)
+    uniform = float(_logsumexp(log_g(np.cos(angle)) + log_w, -1))
+    if math.isinf(kappa):
+        return float(log_g(np.array(cosine))) - uniform
+    return _log_mean(dim, cosine, kappa, log_g) - uniform
+
+
+def _log_mean(dim: int, cosine: float, kappa: float, log_f) -> float:
+    """log of the mean of exp(log_f(z.mu')) over z ~ vMF(mu, kappa), for mu.mu' = cosine; log_f may be huge or tiny."""
     sine = math.sqrt((1 - cosine) * (1 + cosine))
 
     def log_integrand(theta: np.ndarray, phi: np.ndarray) -> np.ndarray:
-        towards = np.cos(theta) * cosine + np.sin(theta) * sine * np.cos(phi)  # z.mu'
-        length = np.sqrt((kappa_pos - kappa2) ** 2 + 2 * kappa_pos * kappa2 * np.maximum(1 + towards, 0))
-        value = -2 * kappa1 * np.sin(theta / 2) ** 2 + growth(length)
+        towards = np.cos(theta) * cosine + np.sin(theta) * sine * np.cos(phi)
+        value = -2 * kappa * np.sin(theta / 2) ** 2 + log_f(towards)
         if dim > 2:
             value = value + (dim - 2) * np.log(np.sin(theta)) + (dim - 3) * np.log(np.sin(phi))
         return value
 
-    azimuth = 0.0
-    if dim > 2:  # the area of the sphere of azimuths over that of the sphere of z, less what _growth counts
-        azimuth = _log_beta_weight(dim - 1)
-    norm = _log_beta_weight(dim) + azimuth + _growth(dim, kappa1) - kappa1
     if dim == 2:  # the azimuth takes two values
-        log_int = np.logaddexp(
-            _peak_integral(lambda t, _: log_integrand(t, np.zeros(1))),
-            _peak_integral(lambda t, _: log_integrand(t, np.full(1, np.pi))),
-        ) - math.log(2)
+        sides = [_peak_integral(lambda t, _, phi=phi: log_integrand(t, np.full(1, phi))) for phi in (0.0, math.pi)]
+        log_integral, azimuths = np.logaddexp(*sides), math.log(2)
     else:
-        log_int = _peak_integral(log_integrand, azimuth=True)
-    return float(log_int - norm - _growth(dim, kappa_pos) - _growth(dim, kappa2))
+        log_integral, azimuths = _peak_integral(log_integrand, azimuth=True), _log_beta_weight(dim - 1)
+    return float(log_integral - azimuths - _log_beta_weight(dim) - (_growth(dim, kappa) - kappa))
 
 
 def sample_vmf(rng: np.random.Generator, mu: np.ndarray, kappa: float, count: int) -> np.ndarray:
@@ -152,6 +160,15 @@ def sample_vmf(rng: np.random.Generator, mu: np.ndarray, kappa: float, count: in
     direction -= (direction @ mu)[:, None] * mu
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
     return np.cos(theta)[:, None] * mu + np.sin(theta)[:, None] * direction
+
+
+@functools.cache
+def _panels(dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Angles and the logarithms of their weights under the uniform distribution: 240 Gauss-Legendre panels."""
+    x, w = np.polynomial.legendre.leggauss(20)
+    angle = (math.pi / 480 * (1 + 2 * np.arange(240)[:, None] + x)).ravel()
+    log_w = (dim - 2) * np.log(np.sin(angle)) + np.log(np.tile(w, 240))
+    return angle, log_w - _logsumexp(log_w, -1)
 
 
 @functools.cache
@@ -181,8 +198,8 @@ def _log_beta_weight(dim: int) -> float:
 def _peak_integral(log_f, azimuth: bool = False) -> float:
     """log of the integral of exp(log_f) over [0, pi] (x [0, pi]): find where the mass is, then Gauss-Legendre there."""
     box = [(0.0, math.pi), (0.0, math.pi)]
-    for _ in range(3):
-        grids = [low + (high - low) * (np.arange(200) + 0.5) / 200 for low, high in box]
+    for _ in range(4):
+        grids = [low + (high - low) * (np.arange(80) + 0.5) / 80 for low, high in box]
         values = log_f(grids[0][:, None], grids[1][None, :] if azimuth else np.zeros((1, 1)))
         heavy = values > values.max() - 42
         new = []
@@ -194,7 +211,7 @@ def _peak_integral(log_f, azimuth: bool = False) -> float:
             where = grid[heavy.any(1 - axis)]
             new.append((max(low, where.min() - 1.5 * step), min(high, where.max() + 1.5 * step)))
         box = new
-    x, w = np.polynomial.legendre.leggauss(120)
+    x, w = np.polynomial.legendre.leggauss(80)
     nodes = [(high - low) / 2 * x + (high + low) / 2 for low, high in box]
     logs = [np.log(w * (high - low) / 2) for low, high in box]
     if not azimuth:

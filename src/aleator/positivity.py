@@ -156,7 +156,8 @@ def series_terms(kernel: ZonalKernel, dim: int, tolerance: float, kappa1: float,
 
 def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tensor, kappa2: Tensor) -> int:
     """Enough terms for point masses, which bounds all; on a CPU, where looking is free, for the batch at hand."""
-    tolerance = _TOLERANCE[dtype]
+    # Without the line that continues the vMF kernel, what is left out shows wherever r comes close to its floor.
+    tolerance = _TOLERANCE[dtype if isinstance(kernel, VMFKernel) else torch.float64]
     if kappa1.device.type != "cpu" or kappa1.numel() == 0 or kappa2.numel() == 0:
         return kernel.terms(dim, tolerance)
     return series_terms(kernel, dim, tolerance, kappa1.detach().max().item(), kappa2.detach().max().item())
