@@ -61,7 +61,7 @@ def check_credible(index, items, queries, p):
 
 @pytest.mark.parametrize("backend", ["folder", "postgres"])
 def test_credible_sets_are_those_of_brute_force(backend, fill):
-    @settings(max_examples=800 if backend == "folder" else 250, **EASY)
+    @settings(max_examples=400 if backend == "folder" else 150, **EASY)
     @given(collections())
     def holds(drawn):
         items, queries, p = drawn
@@ -84,7 +84,7 @@ def test_credible_sets_are_those_of_brute_force_many_times(backend, fill):
 
 @pytest.mark.parametrize("backend", ["folder", "postgres"])
 def test_every_way_to_search_agrees_with_brute_force(backend, fill):
-    @settings(max_examples=40, **EASY)
+    @settings(max_examples=25, **EASY)
     @given(collections(), st.integers(1, 12), st.sampled_from([0.0, 0.2, 0.5, 0.9]))
     def holds(drawn, limit, threshold):
         items, queries, p = drawn
@@ -108,7 +108,7 @@ def test_every_way_to_search_agrees_with_brute_force(backend, fill):
 
 def test_match_search_that_bounds_finds_what_match_search_that_scores_all_finds(monkeypatch):
     """The bound is sound for every dimension and kappa: nothing that reaches the threshold is left out."""
-    for dim in (2, 3, 8, 32, 128):
+    for dim in (2, 8, 32, 128):
         generator = torch.Generator().manual_seed(dim)
         mu = torch.nn.functional.normalize(torch.randn(1500, dim, generator=generator), dim=-1)
         near = mu[:1000] + torch.rand(1000, 1, generator=generator) * torch.randn(1000, dim, generator=generator)
@@ -118,7 +118,7 @@ def test_match_search_that_bounds_finds_what_match_search_that_scores_all_finds(
         items = VonMisesFisher(mu, kappa)
         queries = items[torch.tensor([0, 1, 2, 3, 1200])]
         index = CredibleIndex.build(items)
-        for threshold in (0.2, 0.5, 0.9, 0.999):
+        for threshold in (0.2, 0.9, 0.999):
             monkeypatch.setattr(index_module, "_SMALL", 10**9)
             everything = index.search(queries, by="match", threshold=threshold)
             monkeypatch.setattr(index_module, "_SMALL", 0)
