@@ -12,7 +12,7 @@ import aleator
 
 PACKAGE = Path(aleator.__file__).parent
 
-# The layer of every module, or of every package as a whole. A module may import from its own layer and from those below.
+# The layer of every module, or of every package as a whole. A module may import from its own layer and those below it.
 LAYERS = {
     0: ["checks", "bessel", "harmonics", "quantile", "kernels", "bundle", "gathering", "capture", "provenance"],
     1: ["vmf", "series", "backbones", "hub", "checkpoints", "logbook", "metrics"],
