@@ -228,3 +228,12 @@ def test_a_password_is_not_shown(server_url, url):
     index = CredibleIndex.build(some(2), location=url.replace("postgres:@", "postgres:secret@"))
     assert "secret" not in repr(index)
     index.close()
+
+
+def test_what_is_stored_is_not_the_callers_memory():
+    posteriors = some(4)
+    index = CredibleIndex.build(posteriors)
+    before = content(index)
+    posteriors.mu.zero_()
+    posteriors.kappa.zero_()
+    assert content(index) == before

@@ -106,7 +106,7 @@ class CredibleIndex:
             "exact_below": exact_below,
             "report": None,
         }
-        items = prepare(posteriors, keys, metadata)
+        items = prepare(mu, posteriors.kappa, keys, metadata)
         if location is not None and _is_url(location):
             return cls(_server().create(str(location), items, config, replace))
         folder = None if location is None else Path(location)
@@ -185,9 +185,9 @@ class CredibleIndex:
         """Add N items, all or none, and return their ids; an id that is already there is an error."""
         self._require_encoder(fingerprint)
         with self._lock:
-            count = len(directions(posteriors, "posteriors", self.dim))
-            keys = [str(row) for row in self._store.reserve(count)] if ids is None else encode_ids(ids)
-            self._store.insert(prepare(posteriors, keys, metadata, self.dim))
+            mu = directions(posteriors, "posteriors", self.dim)
+            keys = [str(row) for row in self._store.reserve(len(mu))] if ids is None else encode_ids(ids)
+            self._store.insert(prepare(mu, posteriors.kappa, keys, metadata))
         return [decode_id(key) for key in keys]
 
     def remove(self, ids: Iterable[Id]) -> None:

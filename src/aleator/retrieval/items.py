@@ -139,13 +139,9 @@ def directions(posteriors: VonMisesFisher, argument: str, dim: int | None = None
 
 
 def prepare(
-    posteriors: VonMisesFisher,
-    keys: list[str],
-    metadata: Sequence[Mapping[str, Any] | None] | None,
-    dim: int | None = None,
+    mu: np.ndarray, kappa: torch.Tensor, keys: list[str], metadata: Sequence[Mapping[str, Any] | None] | None
 ) -> Items:
-    """Check everything that `add` is given, before anything changes."""
-    mu = directions(posteriors, "posteriors", dim)
+    """Items from what `directions` has checked; nothing is shared with the caller's tensors."""
     require(len(keys) == len(mu), "ids", len(keys), f"there are {len(mu)} posteriors", "give one id each")
     if metadata is None:
         notes = [_NO_NOTE] * len(mu)
@@ -158,4 +154,4 @@ def prepare(
             "give a sequence with one dict (or None) for each",
         )
         notes = [encode_metadata(one) for one in metadata]
-    return Items(keys, mu, posteriors.kappa.detach().cpu().float().numpy(), notes)
+    return Items(keys, mu, kappa.detach().cpu().numpy().astype(np.float32), notes)
