@@ -240,13 +240,17 @@ def controlled_encoder(
     *,
     shared: bool = False,
     kappa_range: tuple[float, float] = (16.0, 32.0),
+    initialisation: str = "torch",
 ) -> Encoder:
     """The paper's controlled experiment: inputs (B, in_features), independent mu and kappa MLPs.
 
     `shared` gives the ablation with one backbone and a kappa head of three layers. Call `calibrate` on a
-    sample of inputs before training, as the paper does.
+    sample of inputs before training, as the paper does. `initialisation="he"` (He et al. 2015) keeps the scale
+    of the signal through the eight layers; with torch's own, all inputs start in nearly one direction, which
+    in two dimensions training may never leave.
     """
-    return Encoder(
+    require_one_of("initialisation", initialisation, ("torch", "he"))
+    encoder = Encoder(
         controlled_mlp(in_features),
         in_features if dim is None else dim,
         kappa="head",
@@ -254,6 +258,12 @@ def controlled_encoder(
         kappa_hidden=(50 * in_features, 50 * in_features),
         kappa_range=kappa_range,
     )
+    if initialisation == "he":
+        for module in encoder.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.kaiming_normal_(module.weight, a=0.01)  # the slope of the leaky ReLUs
+                nn.init.zeros_(module.bias)
+    return encoder
 
 
 class KappaHead(nn.Module):

@@ -1,0 +1,31 @@
+"""Every Python block of the README and the guides runs, in order, in one namespace per file."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+
+
+def python_blocks(page: Path) -> list[tuple[int, str]]:
+    text = page.read_text()
+    return [(text.count("\n", 0, m.start(1)), m.group(1)) for m in re.finditer(r"```python\n(.*?)```", text, re.S)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_runs(page, tmp_path, monkeypatch):
+    blocks = python_blocks(page)
+    assert blocks, f"{page.name} shows no code"
+    monkeypatch.chdir(tmp_path)
+    namespace: dict = {"__name__": page.stem}
+    for line, block in blocks:
+        exec(compile("\n" * line + block, str(page), "exec"), namespace)
+
+
+def test_links_lead_somewhere():
+    for page in [*PAGES, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+            if not target.startswith(("http://", "https://")):
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
