@@ -118,7 +118,7 @@ class ZonalKernel(nn.Module):
 
     def series(self, dim: int, terms: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """`log_abs_coefficients` on a device, kept there where the kernel is fixed."""
-        key = self._key()
+        key = self.key()
         if key is not None:
             return _kept_series(self, key, dim, terms, device)
         log_lam, sign = self.log_abs_coefficients(dim, terms)
@@ -131,7 +131,7 @@ class ZonalKernel(nn.Module):
         cosine: the number depends on the kernel alone, whatever the posteriors.
         """
         tolerance = max(tolerance, self.resolution)
-        key = self._key()
+        key = self.key()
         return _count_terms(self, key, dim, tolerance) if key is not None else self._search_terms(dim, tolerance)
 
     def _search_terms(self, dim: int, tolerance: float) -> int:
@@ -155,7 +155,7 @@ class ZonalKernel(nn.Module):
         )
         return count
 
-    def _key(self) -> tuple | None:
+    def key(self) -> tuple | None:
         """What the coefficients depend on besides the dimension; None where that cannot be said cheaply."""
         return (id(self.fn),)
 
@@ -199,7 +199,7 @@ class _ConcentrationKernel(ZonalKernel):
         """kappa_pos to compute with: a plain number where it is fixed, so that nothing is copied to a GPU."""
         return self._fixed if self._fixed is not None else self.kappa_pos.to(like)
 
-    def _key(self) -> tuple | None:
+    def key(self) -> tuple | None:
         return (type(self), self._fixed) if self._fixed is not None else None
 
     def extra_repr(self) -> str:

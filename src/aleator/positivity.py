@@ -12,6 +12,7 @@ series.py says how it is summed and what keeps log r right where r is tiny.
 """
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -144,14 +145,28 @@ def series_terms(kernel: ZonalKernel, dim: int, tolerance: float, kappa1: float,
 
     A count made once, on the host, where the largest kappas are known; pass it on as `terms`.
     """
+    # Rounded up to a quarter of an octave, so that batches much alike share one count.
+    octaves = tuple(math.ceil(4 * math.log2(max(min(k, 1e25), 1e-3))) for k in (kappa1, kappa2))
+    key = kernel.key()
+    if key is None:
+        return _series_terms(kernel, dim, tolerance, *octaves)
+    return _kept_terms(kernel, key, dim, tolerance, *octaves)
+
+
+def _series_terms(kernel: ZonalKernel, dim: int, tolerance: float, octave1: int, octave2: int) -> int:
     count = kernel.terms(dim, tolerance)
     with torch.no_grad():
         log_lam, _ = kernel.log_abs_coefficients(dim, count)
-        sharpest = torch.tensor([kappa1, kappa2], dtype=torch.float64)
+        sharpest = torch.tensor([2 ** (octave1 / 4), 2 ** (octave2 / 4)], dtype=torch.float64)
         log_a, _ = log_ratios_and_slopes(dim / 2 - 1, sharpest, count)
         weight = log_harmonic_dimensions(dim, count) + log_lam + log_a.sum(0)
         rest = torch.logcumsumexp(weight.flip(0), 0).flip(0)
         return min(count, max(2, int((rest >= rest[0] + math.log(tolerance)).sum())))
+
+
+@lru_cache(maxsize=4096)
+def _kept_terms(kernel: ZonalKernel, key: tuple, dim: int, tolerance: float, octave1: int, octave2: int) -> int:
+    return _series_terms(kernel, dim, tolerance, octave1, octave2)
 
 
 def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tensor, kappa2: Tensor) -> int:
