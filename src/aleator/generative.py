@@ -94,7 +94,7 @@ class GenerativeProcess:
         self.seed, self.device = seed, torch.device(device)
         with torch.random.fork_rng(devices=[]):  # on the CPU: the same process whatever the device
             torch.manual_seed(seed)
-            with _one_thread():
+            with one_thread():
                 self.mu_net = _spread_net(dim, smoothing_steps).to(self.device)
             kappa_net, self._scale, self._shift = _scaled_net(dim, *self.kappa_range)
             self.kappa_net = kappa_net.to(self.device)
@@ -281,8 +281,8 @@ def _keys(log_w: Tensor, generator: Generator | None) -> Tensor:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Networks this small spend their time in waking threads."""
+def one_thread() -> Iterator[None]:
+    """Networks as small as these spend their time in waking threads, the more so where other work is running."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

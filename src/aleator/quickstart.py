@@ -9,7 +9,7 @@ import torch
 from . import plots
 from .checks import require
 from .encoders import controlled_encoder
-from .generative import GenerativeProcess
+from .generative import GenerativeProcess, one_thread
 from .losses import ExactInfoNCE
 from .metrics import aligning_rotation, cap_coverage, pairwise_agreement, rank_correlation, rmse
 from .provenance import provenance, write_json
@@ -35,7 +35,8 @@ def quickstart(folder: Path, seed: int = 4, steps: int = 600, progress: bool | N
     torch.manual_seed(seed)
     encoder = controlled_encoder(2, kappa_range=(8.0, 32.0), initialisation="he")
     recipe = Recipe(steps, learning_rate=2e-3, schedule="one-cycle", seed=seed)
-    fit(encoder, ExactInfoNCE(process.kernel), process.batches(256), recipe, progress=progress, loggers=())
+    with one_thread():
+        fit(encoder, ExactInfoNCE(process.kernel), process.batches(256), recipe, progress=progress, loggers=())
 
     generator = torch.Generator().manual_seed(seed)
     x = process.inputs(2000, generator=generator)
