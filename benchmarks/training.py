@@ -40,7 +40,7 @@ def gpu() -> dict:
     rows = {}
     monte_carlo = MCInfoNCE(VMFKernel(KAPPA_POS), SAMPLES)
     exact = ExactInfoNCE(VMFKernel(KAPPA_POS))
-    # The kernel that really accepted the pairs has a longer series; what kappa <= 128 needs of it is counted beforehand.
+    # The kernel that really accepted the pairs has a longer series; what kappa <= 128 needs of it is counted once.
     matched = ExactInfoNCE(process.kernel, series_terms(process.kernel, DIM, 1e-10, 128.0, 128.0))
     for name, loss, part, negatives in (
         ("MCInfoNCE, mu phase", monte_carlo, "mu", 0),
