@@ -66,8 +66,8 @@ def quickstart(folder: Path, seed: int = 4, steps: int = 600, progress: bool | N
 
 
 def _spread_out(q: VonMisesFisher, count: int) -> torch.Tensor:
-    """Indices of posteriors whose modes lie far apart: each the farthest from those chosen before."""
-    chosen = [0]
+    """Indices of posteriors whose modes lie far apart: the surest, then each the farthest from those chosen before."""
+    chosen = [int(q.kappa.argmax())]
     for _ in range(count - 1):
         nearest = (q.mu @ q.mu[chosen].T).max(1).values
         chosen.append(int(nearest.argmin()))
