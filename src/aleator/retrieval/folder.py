@@ -36,7 +36,7 @@ class FolderStore:
 
     config: dict[str, Any]
     vectors: VectorIndex
-    rows: np.ndarray  # (n,) int64
+    rows: np.ndarray  # (n,) uint32 while the numbers fit, then int64
     kappa: np.ndarray  # (n,) float32
     alive: np.ndarray  # (n,) bool, false where the item was removed
 
@@ -57,7 +57,7 @@ class FolderStore:
         store.alive = np.ones(len(items), bool)
         with store._transaction():
             store._ledger.configure("next_row", 0)
-            store.rows = store._ledger.record(items)
+            store.rows = _compact(store._ledger.record(items))
         store._calibrate()
         return store
 
@@ -90,8 +90,8 @@ class FolderStore:
 
     @property
     def efforts(self) -> list[int]:
-        """Numbers of lists, in steps of about the square root of two."""
-        return sorted({round(2 ** (i / 2)) for i in range(2 * self.vectors.lists.bit_length() - 1)})
+        """Numbers of lists, four in each octave."""
+        return sorted({round(2 ** (i / 4)) for i in range(4 * self.vectors.lists.bit_length() - 3)})
 
     def reserve(self, count: int) -> list[int]:
         with self._fresh():
@@ -169,11 +169,13 @@ class FolderStore:
         keep = self.alive[position]
         if not keep.all():
             query, position = query[keep], position[keep]
-        return Candidates(query, self.rows[position], self.vectors.vectors(position), self.kappa[position])
+        return Candidates(
+            query, self.rows[position].astype(np.int64), self.vectors.vectors(position), self.kappa[position]
+        )
 
     def _append(self, rows: np.ndarray, kappa: np.ndarray, mu: np.ndarray) -> None:
         self.vectors.add(mu)
-        self.rows = np.concatenate([self.rows, rows])
+        self.rows = _compact(np.concatenate([self.rows.astype(np.int64), rows]))
         self.kappa = np.concatenate([self.kappa, kappa])
         self.alive = np.concatenate([self.alive, np.ones(len(rows), bool)])
 
@@ -209,7 +211,7 @@ class FolderStore:
             "restore the folder from a copy",
         )
         self.vectors = VectorIndex.read(path, self._memory_map)
-        self.rows, self.kappa = generation.rows, generation.kappa
+        self.rows, self.kappa = _compact(generation.rows), generation.kappa
         self.alive = np.ones(len(self.rows), bool)
         added = self._ledger.added(self.config["dim"])
         if len(added[0]):
@@ -292,6 +294,11 @@ class FolderStore:
                     self._load(self._folder)
                     self._seen = version
             yield
+
+
+def _compact(rows: np.ndarray) -> np.ndarray:
+    """Ascending numbers in half the memory, as long as the last one fits."""
+    return rows.astype(np.uint32 if len(rows) == 0 or rows[-1] < 2**32 else np.int64)
 
 
 def _sha256(path: Path) -> str:

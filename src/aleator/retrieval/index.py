@@ -16,6 +16,7 @@ from aleator.retrieval.filters import Filter, compile_filter
 from aleator.retrieval.items import (
     Id,
     Metadata,
+    Numbered,
     decode_id,
     decode_metadata,
     directions,
@@ -96,7 +97,7 @@ class CredibleIndex:
         mu = directions(posteriors, "posteriors")
         require(0 < prior < 1, "prior", prior, "is not a probability inside (0, 1)", "pass for example 0.5")
         require(0 < recall <= 1, "recall", recall, "is not a share in (0, 1]", "pass for example 0.99")
-        keys = [str(row) for row in range(len(mu))] if ids is None else encode_ids(ids)
+        keys = Numbered(range(len(mu))) if ids is None else encode_ids(ids)
         config = {
             "dim": mu.shape[1],
             "kernel": _encode_kernel(VMFKernel(20.0) if kernel is None else kernel),
@@ -186,7 +187,7 @@ class CredibleIndex:
         self._require_encoder(fingerprint)
         with self._lock:
             mu = directions(posteriors, "posteriors", self.dim)
-            keys = [str(row) for row in self._store.reserve(len(mu))] if ids is None else encode_ids(ids)
+            keys = Numbered(self._store.reserve(len(mu))) if ids is None else encode_ids(ids)
             self._store.insert(prepare(mu, posteriors.kappa, keys, metadata))
         return [decode_id(key) for key in keys]
 

@@ -27,13 +27,27 @@ _BLOCK = 65_536  # rows in double precision at a time
 class Items:
     """n items, ready to be stored. Rows of `mu` are unit vectors rounded to float32."""
 
-    keys: list[str]  # (n,) ids as JSON
+    keys: Sequence[str]  # (n,) ids as JSON
     mu: np.ndarray  # (n, D) float32
     kappa: np.ndarray  # (n,) float32, in [0, inf]
     notes: list[str]  # (n,) metadata as JSON
 
     def __len__(self) -> int:
         return len(self.keys)
+
+
+class Numbered(Sequence[str]):
+    """The keys of integer ids, made as they are read: a million strings are not kept for a million items."""
+
+    def __init__(self, numbers: Sequence[int]):
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, choice: Any) -> Any:
+        chosen = self._numbers[choice]
+        return Numbered(chosen) if isinstance(choice, slice) else str(chosen)
 
 
 def encode_id(value: Id) -> str:
@@ -139,7 +153,7 @@ def directions(posteriors: VonMisesFisher, argument: str, dim: int | None = None
 
 
 def prepare(
-    mu: np.ndarray, kappa: torch.Tensor, keys: list[str], metadata: Sequence[Mapping[str, Any] | None] | None
+    mu: np.ndarray, kappa: torch.Tensor, keys: Sequence[str], metadata: Sequence[Mapping[str, Any] | None] | None
 ) -> Items:
     """Items from what `directions` has checked; nothing is shared with the caller's tensors."""
     require(len(keys) == len(mu), "ids", len(keys), f"there are {len(mu)} posteriors", "give one id each")

@@ -19,6 +19,7 @@ from aleator.retrieval.items import Items, decode_id
 
 _APPLICATION = 0x616C6561  # "alea", in the file's header
 _VERSION = 1
+_BLOCK = 10_000  # rows written at a time
 _PATIENCE = 60.0  # seconds to wait for another process's transaction
 _SCHEMA = """
 CREATE TABLE config (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -47,7 +48,6 @@ class Ledger:
             "" if path is None else path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
         )
         self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("PRAGMA cache_size = -4096")  # KiB
         if path is None:
             self._db.executescript(_SCHEMA)
             self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
@@ -108,11 +108,12 @@ class Ledger:
         first = self.setting("next_row")
         rows = np.arange(first, first + len(items))
         try:
-            self._db.executemany(
-                "INSERT INTO items VALUES (?, ?, ?)", zip(rows.tolist(), items.keys, items.notes, strict=True)
-            )
+            for start in range(0, len(items), _BLOCK):
+                block = slice(start, start + _BLOCK)
+                lines = zip(rows[block].tolist(), items.keys[block], items.notes[block], strict=True)
+                self._db.executemany("INSERT INTO items VALUES (?, ?, ?)", lines)
         except sqlite3.IntegrityError:
-            held = self.find(items.keys, below=first)
+            held = self.find(list(items.keys), below=first)
             twice = next(key for key in items.keys if key in held)
             reject("ids", decode_id(twice), "already in the index", "remove it first, or choose another id")
         self.configure("next_row", first + len(items))

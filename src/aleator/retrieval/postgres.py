@@ -129,7 +129,7 @@ class PostgresStore:
             with self._transaction() as cursor:
                 self._copy(cursor, self._next(cursor, len(items)), items)
         except psycopg.errors.UniqueViolation:
-            held = self.present(items.keys)
+            held = self.present(list(items.keys))
             twice = next((key for key in items.keys if key in held), items.keys[0])
             reject("ids", decode_id(twice), "already in the index", "remove it first, or choose another id")
 

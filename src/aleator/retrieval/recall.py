@@ -5,7 +5,8 @@ finds the target share of what exact search finds. A search starts at the first 
 answer is larger than the rung was measured for; past the last rung it is exact.
 """
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -52,22 +53,27 @@ def calibrate(store: Store, target: float) -> dict[str, Any]:
     """Measure the ladder of efforts; a `RecallReport` as a dict, for the store's settings."""
     mu = store.sample(_QUERIES)
     sizes = [size for size in _SIZES if size * _SHARE <= len(store)]
-    efforts = store.efforts
-    rungs: list[Rung] = []
+    efforts, rungs = store.efforts, []
     if sizes:
         exact, _ = store.closest(mu, max(sizes) + 1, None)
     for size in sizes:
         radius = _radius_of(exact, mu, size)
         asked = _counts(exact, mu, radius)
-        while efforts:
-            found = _counts(store.within(mu, radius, efforts[0]), mu, radius)
+
+        def recall(effort: int, radius: np.ndarray = radius, asked: np.ndarray = asked) -> tuple[float, float]:
+            """The mean share found and its standard error."""
+            found = _counts(store.within(mu, radius, effort), mu, radius)
             # Less one: each query is an item, and finds itself.
             share = np.clip((found - 1) / np.maximum(asked - 1, 1), 0, 1)
-            recall, error = float(share.mean()), float(share.std() / np.sqrt(len(share)))
-            if recall - error >= target:
-                rungs.append(Rung(size, efforts[0], round(recall, 4)))
-                break
-            efforts = efforts[1:]
+            return float(share.mean()), float(share.std() / np.sqrt(len(share)))
+
+        def enough(effort: int, recall: Callable = recall) -> bool:
+            mean, error = recall(effort)
+            return mean - error >= target
+
+        efforts = efforts[bisect_left(efforts, True, key=enough) :]
+        if efforts:
+            rungs.append(Rung(size, efforts[0], round(recall(efforts[0])[0], 4)))
     return RecallReport(target, len(mu), tuple(rungs)).to_dict()
 
 
