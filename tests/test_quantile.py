@@ -118,7 +118,8 @@ def test_the_table_samples_the_right_law(dim):
     sigma = torch.as_tensor(2 * special.gammaincinv((dim - 1) / 2, p.numpy())).sqrt()[:, None]
     kappa = torch.cat([torch.tensor([0.0]), torch.logspace(-2, 6, 25)]).double()
     sigma = sigma.expand(-1, len(kappa))
-    scale, _ = angle_table(dim, torch.float64, torch.device("cpu")).angle(sigma, kappa, slopes=False)
+    table = angle_table(dim, torch.float64, torch.device("cpu"))
+    scale, _ = table.angle(sigma, *table.rows(kappa, slopes=False))
     mass = vmf(dim, kappa).cap_angle_probability(scale * sigma)
     assert (mass - p[:, None]).abs().max() < (1e-4 if dim == 2 else 1e-6)
 

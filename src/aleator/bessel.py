@@ -37,7 +37,7 @@ _DEBYE_ORDER = 20.0
 _DEBYE_TERMS = 12
 # Beyond these, the leading term is exact in float64; within them, no power or product below over- or underflows.
 _SMALLEST, _LARGEST = 1e-150, 1e25
-_CHUNK = 2**18
+_CHUNK = 2**16
 
 
 def log_iv(order: float, kappa: Tensor) -> Tensor:
@@ -178,27 +178,27 @@ class _LogRatios(torch.autograd.Function):
 def _log_growth_and_ratio(order: float, kappa: Tensor) -> tuple[Tensor, Tensor]:
     """The value of `log_growth` and its derivative, in one downward pass, in float64 and without a graph."""
     kappa = kappa.detach()
-    if kappa.device.type == "cpu" and kappa.numel() > _CHUNK:  # about sixty passes: keep them in the cache
-        parts = [_log_growth_and_ratio(order, part) for part in kappa.flatten().split(_CHUNK)]
-        growth, ratio = (torch.cat(part).view(kappa.shape) for part in zip(*parts, strict=True))
-        return growth, ratio
+    if kappa.device.type == "cpu" and kappa.numel() > _CHUNK:  # about eighty passes: keep them in the cache
+        out = kappa.new_empty(2, kappa.numel())
+        for part, place in zip(kappa.flatten().split(_CHUNK), out.split(_CHUNK, 1), strict=True):
+            place[0], place[1] = _log_growth_and_ratio(order, part)
+        return out[0].view(kappa.shape), out[1].view(kappa.shape)
     steps = max(0, math.ceil(_DEBYE_ORDER - order))
     inner = kappa.clamp(0.0, _LARGEST)
     growth, ratio_over_kappa = _debye(order + steps, inner)
     if steps:
+        # In f_v = 0F1(; v+1; kappa^2/4) the recurrence is f_{v-1} = f_v + kappa^2 f_{v+1} / 4v(v+1): one pass a step.
         kappa2 = inner.square()
-        y = kappa2 * ratio_over_kappa  # kappa * rho_j
-        product = torch.ones_like(y)
-        for j in range(steps - 1, -1, -1):
-            c = 2 * (order + j + 1)
-            product.addcmul_(product, y, value=1 / c)
-            if j % 8 == 0:  # the product of eight factors of at most 1e25 stays finite
-                growth += product.log()
-                product.fill_(1.0)
-            y.add_(c)
-            if j:
-                torch.div(kappa2, y, out=y)
-        ratio_over_kappa = y.reciprocal_()
+        f, above = torch.ones_like(inner), ratio_over_kappa.mul_(2 * (order + steps + 1))
+        for j in range(steps, 0, -1):
+            v = order + j
+            torch.addcmul(f, kappa2, above, value=1 / (4 * v * (v + 1)), out=above)
+            f, above = above, f
+            if j % 10 == 1:  # ten factors of at most 1e25 stay finite
+                growth += f.log()
+                above.div_(f)
+                f.fill_(1.0)
+        ratio_over_kappa = above.div_(2 * (order + 1))
     ratio = ratio_over_kappa.mul_(inner).clamp_(max=1.0)  # 0 <= growth and rho <= 1 to the last bit
     growth.clamp_(min=0.0)
     return torch.where(kappa > _LARGEST, kappa, growth), ratio
@@ -233,18 +233,18 @@ def _debye(order: float, kappa: Tensor) -> tuple[Tensor, Tensor]:
     """log_growth and I_{V+1}/(kappa I_V) at an order V >= _DEBYE_ORDER.
 
     With lgamma(V+1) = V log V - V + log(2 pi V)/2 + stirling(V) every difference below is free of cancellation:
-    log_growth = (p-V) - V log1p((p-V)/2V) - log1p((p-V)/V)/2 + stirling(V) + E(t),
+    log_growth = (p-V) - V log1p((p-V)/2V) + log(t)/2 + stirling(V) + E(t),
     and since dt/dkappa = -t kappa/p^2, its derivative over kappa is 1/(p+V) - (1/2 + t E'(t))/p^2.
     """
     e, g, _ = _debye_polynomials(order)
-    p = torch.hypot(kappa, torch.full_like(kappa, order))
+    p = kappa.square().add_(order**2).sqrt_()
     t = order / p
     excess = kappa / (p + order)
     excess.mul_(kappa).div_(order)  # (p - V) / V
     growth = _horner(e, t)
     growth.add_(excess, alpha=order)
     growth.sub_(torch.log1p(excess / 2), alpha=order)
-    growth.sub_(torch.log1p(excess), alpha=0.5)
+    growth.add_(t.log(), alpha=0.5)  # t = 1/(1 + excess)
     ratio = _horner(g, t).div_(p).div_(p).neg_()
     ratio.add_(p.add_(order).reciprocal_())
     return growth, ratio
@@ -267,11 +267,12 @@ def _debye_polynomials(order: float) -> tuple[tuple[float, ...], tuple[float, ..
     t = Polynomial([0.0, 1.0])
     G = 0.5 + t * E.deriv()
     # At kappa = 0 (t = 1) log_growth is 0: the Stirling remainder is -E(1), to all digits that matter.
-    return tuple(_economise(q) for q in (E - E(1.0), G, t * G.deriv()))  # type: ignore[return-value]
+    # G and t G' are divided by p^2 >= 400: less of them is needed.
+    return tuple(_economise(q, tail) for q, tail in ((E - E(1.0), 5e-17), (G, 5e-16), (t * G.deriv(), 5e-16)))  # type: ignore[return-value]
 
 
-def _economise(polynomial: Polynomial) -> tuple[float, ...]:
-    chebyshev = polynomial.convert(kind=Chebyshev, domain=[0.0, 1.0]).trim(1e-17)
+def _economise(polynomial: Polynomial, tail: float) -> tuple[float, ...]:
+    chebyshev = polynomial.convert(kind=Chebyshev, domain=[0.0, 1.0]).trim(tail)
     return tuple(float(c) for c in chebyshev.convert(kind=Polynomial).coef)
 
 

@@ -28,8 +28,6 @@ _NODES = 64
 # Where the density has fallen by e^-37 it no longer counts in float64: so many standard deviations.
 _REACH = 8.6
 _NEWTON_STEPS = 14
-# Posteriors whose rows of the table, some 640 numbers each, are held at once.
-_MOST_ROWS = 2**14
 
 
 def angle_masses(dim: int, kappa: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,19 +122,13 @@ class AngleTable:
         slope = (basis @ self.derivative) * (self.shift * scale**5) - value * (scale**3 / 2)
         return (value * scale).view(shape), slope.view(shape)
 
-    def angle(self, sigma: Tensor, kappa: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
-        """sigma (K, B), kappa (B,) -> theta/sigma and, if asked for, d(theta/sigma)/dkappa, both (K, B)."""
-        if len(kappa) > _MOST_ROWS:
-            pairs = zip(sigma.split(_MOST_ROWS, 1), kappa.split(_MOST_ROWS), strict=True)
-            parts = [self.angle(part, its_kappa, slopes) for part, its_kappa in pairs]
-            whole = torch.cat([scale for scale, _ in parts], 1)
-            return whole, torch.cat([slope for _, slope in parts if slope is not None], 1) if slopes else None
+    def angle(self, sigma: Tensor, value: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """sigma (K, B) and the rows of B posteriors -> theta/sigma and, given their slopes, its own; (K, B)."""
         position = (sigma - self.first) / self.spacing
         position.clamp_(0, self.intervals)
         interval = position.floor().clamp_max_(self.intervals - 1)
         position.sub_(interval)
-        index = interval.long().add_(torch.arange(len(kappa), device=kappa.device) * self.intervals)
-        value, slope = self.rows(kappa, slopes)
+        index = interval.long().add_(torch.arange(len(value), device=value.device) * self.intervals)
         return _cubic(value, index, position), None if slope is None else _cubic(slope, index, position)
 
 

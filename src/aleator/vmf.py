@@ -21,7 +21,9 @@ from .quantile import AngleTable, angle_masses, angle_quantile, angle_table
 # Unit length is checked to what a normalised float32 vector of a few thousand entries reaches.
 _UNIT_TOLERANCE = 1e-3
 # Floats of noise per block on a CPU: a block passes through the sampler while it is in the cache.
-_BLOCK = 2**20
+_BLOCK = 2**19
+# Posteriors whose rows of the sampler's table, some 640 numbers each, are held at once.
+_MOST_ROWS = 2**14
 # Angles per block of the quadrature, each of which takes 64 nodes.
 _QUADRATURE_BLOCK = 2**14
 # A vMF this concentrated is a point in float64: all its mass lies within 1e-12 of mu.
@@ -352,20 +354,24 @@ def _fused(z: Tensor) -> Any:
 
 def plain_sample(z: Tensor, mu: Tensor, kappa: Tensor, table: AngleTable, slopes: bool) -> Tensor | None:
     """Turns the noise z (K, B, D) into samples, in place; with slopes, returns d(theta)/dkappa / sin(theta), (K, B)."""
-    rows = max(1, _BLOCK // mu.numel()) if z.device.type == "cpu" else len(z)
-    kept = []
-    for block in z.split(rows):
-        along = torch.linalg.vecdot(block, mu).unsqueeze_(-1)
-        block.addcmul_(along, mu, value=-1)
-        sigma = block.norm(dim=-1)
-        scale, slope = table.angle(sigma, kappa, slopes)  # theta / sigma
-        theta = scale * sigma
-        sine = scale * torch.sinc(theta / math.pi)  # sin(theta) / sigma
-        block.mul_(sine.unsqueeze(-1))
-        block.addcmul_(torch.cos(theta).unsqueeze_(-1), mu)
-        if slope is not None:
-            kept.append(slope / sine.clamp_min(1e-30))
-    return torch.cat(kept) if kept else None
+    kept = z.new_empty(z.shape[:2]) if slopes else None
+    for first in range(0, len(kappa), _MOST_ROWS):
+        part = slice(first, first + _MOST_ROWS)
+        rows = table.rows(kappa[part], slopes)
+        count = max(1, _BLOCK // mu[part].numel()) if z.device.type == "cpu" else len(z)
+        for start in range(0, len(z), count):
+            block = z[start : start + count, part]
+            along = torch.linalg.vecdot(block, mu[part]).unsqueeze_(-1)
+            block.addcmul_(along, mu[part], value=-1)
+            sigma = torch.linalg.vecdot(block, block).sqrt_()
+            scale, slope = table.angle(sigma, *rows)  # theta / sigma
+            theta = sigma.mul_(scale)
+            sine = torch.sinc(theta / math.pi).mul_(scale)  # sin(theta) / sigma
+            if kept is not None and slope is not None:
+                kept[start : start + count, part] = slope / sine.clamp_min(1e-30)
+            block.mul_(sine.unsqueeze(-1))
+            block.addcmul_(theta.cos_().unsqueeze_(-1), mu[part])
+    return kept
 
 
 def plain_sample_backward(grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor | None]:
