@@ -7,6 +7,8 @@ import pytest
 import torch
 
 DATA = Path(os.environ.get("ALEATOR_DATA", Path(__file__).parents[2] / "shared" / "data"))
+# `make test` runs one worker per core: a second thread in each would only wait for the others.
+torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items):
