@@ -1,8 +1,12 @@
 """`python -m benchmarks` runs every benchmark, `python -m benchmarks core` one; results go to results/benchmarks/."""
 
 import importlib
+import os
 import sys
 from pathlib import Path
+
+# Before torch is loaded: threads that wait by spinning stall each other wherever another process has a core.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 NAMES = ("core", "training", "retrieval")
 
