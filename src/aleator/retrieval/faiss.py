@@ -10,6 +10,7 @@ from typing import Any
 
 import faiss
 import numpy as np
+from faiss.contrib.ivf_tools import add_preassigned
 
 from aleator.retrieval.scoring import slack
 
@@ -31,29 +32,15 @@ class VectorIndex:
     @classmethod
     def build(cls, mu: np.ndarray, lists: int = 0) -> "VectorIndex":
         """mu (n, D) float32; lists = 0 builds a flat index, in which every search is exact."""
-        dim = mu.shape[1]
-        index: Any
-        if lists:
-            kmeans = faiss.Kmeans(
-                dim,
-                lists,
-                niter=10,
-                spherical=True,
-                seed=0,
-                max_points_per_centroid=64,
-                min_points_per_centroid=1,
-            )
-            kmeans.train(mu)
-            quantizer = faiss.IndexFlatIP(dim + 1)
-            quantizer.add(_extended(np.asarray(kmeans.centroids), 0))
-            index = faiss.IndexIVFFlat(quantizer, dim + 1, lists, faiss.METRIC_INNER_PRODUCT)
-            index.is_trained = True
-            index.make_direct_map()  # position -> vector, for the exact cosines
-        else:
-            index = faiss.IndexFlatIP(dim + 1)
-        built = cls(index)
-        built.add(mu)
-        return built
+        if not lists:
+            built = cls(faiss.IndexFlatIP(mu.shape[1] + 1))
+            built.add(mu)
+            return built
+        kmeans = faiss.Kmeans(
+            mu.shape[1], lists, niter=10, spherical=True, seed=0, max_points_per_centroid=64, min_points_per_centroid=1
+        )
+        kmeans.train(mu)
+        return cls(_inverted_file(mu, np.asarray(kmeans.centroids)))
 
     @classmethod
     def read(cls, path: Path, memory_map: bool = False) -> "VectorIndex":
@@ -102,6 +89,25 @@ class VectorIndex:
         if not self.lists:
             return None
         return faiss.SearchParametersIVF(nprobe=probes or self.lists)  # type: ignore[call-arg]
+
+
+def _inverted_file(mu: np.ndarray, centroids: np.ndarray) -> Any:
+    """The index of mu (n, D) in lists around the centroids (L, D), with a map from position to vector."""
+    lists, dim = centroids.shape
+    quantizer = faiss.IndexFlatIP(dim + 1)
+    quantizer.add(_extended(centroids, 0))
+    index: Any = faiss.IndexIVFFlat(quantizer, dim + 1, lists, faiss.METRIC_INNER_PRODUCT)
+    index.is_trained = True
+    index.make_direct_map()
+    blocks = [slice(start, start + _BLOCK) for start in range(0, len(mu), _BLOCK)]
+    nearest = [quantizer.assign(_extended(mu[block], 0), 1)[:, 0] for block in blocks]
+    # Lists of their final capacity: growing by doubling would leave a fifth more memory behind.
+    for number, size in enumerate(np.bincount(np.concatenate(nearest), minlength=lists).tolist()):
+        index.invlists.resize(number, size)
+        index.invlists.resize(number, 0)
+    for block, assigned in zip(blocks, nearest, strict=True):
+        add_preassigned(index, _extended(mu[block], 1), assigned)
+    return index
 
 
 def _extended(mu: np.ndarray, last: float | np.ndarray) -> np.ndarray:
