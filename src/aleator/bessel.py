@@ -113,7 +113,7 @@ def _check(order: float, kappa: Tensor) -> None:
 class _LogGrowth(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kappa: Tensor, order: float) -> Tensor:
-        value, ratio = _log_growth_and_ratio(order, kappa)
+        value, ratio = _log_growth_and_ratio(order, kappa, with_ratio=ctx.needs_input_grad[0])
         ctx.save_for_backward(kappa, ratio)
         ctx.order = order
         return value
@@ -175,17 +175,22 @@ class _LogRatios(torch.autograd.Function):
         return (grad * slope).sum(-1), None, None
 
 
-def _log_growth_and_ratio(order: float, kappa: Tensor) -> tuple[Tensor, Tensor]:
-    """The value of `log_growth` and its derivative, in one downward pass, in float64 and without a graph."""
+def _log_growth_and_ratio(order: float, kappa: Tensor, with_ratio: bool = True) -> tuple[Tensor, Tensor]:
+    """The value of `log_growth` and its derivative, in one downward pass, in float64 and without a graph.
+
+    Without the ratio, what stands in its place means nothing.
+    """
     kappa = kappa.detach()
     if kappa.device.type == "cpu" and kappa.numel() > _CHUNK:  # about eighty passes: keep them in the cache
         out = kappa.new_empty(2, kappa.numel())
         for part, place in zip(kappa.flatten().split(_CHUNK), out.split(_CHUNK, 1), strict=True):
-            place[0], place[1] = _log_growth_and_ratio(order, part)
+            place[0], ratio = _log_growth_and_ratio(order, part, with_ratio)
+            if with_ratio:
+                place[1] = ratio
         return out[0].view(kappa.shape), out[1].view(kappa.shape)
     steps = max(0, math.ceil(_DEBYE_ORDER - order))
     inner = kappa.clamp(0.0, _LARGEST)
-    growth, ratio_over_kappa = _debye(order + steps, inner)
+    growth, ratio_over_kappa = _debye(order + steps, inner, with_ratio or steps > 0)
     if steps:
         # In f_v = 0F1(; v+1; kappa^2/4) the recurrence is f_{v-1} = f_v + kappa^2 f_{v+1} / 4v(v+1): one pass a step.
         kappa2 = inner.square()
@@ -198,10 +203,14 @@ def _log_growth_and_ratio(order: float, kappa: Tensor) -> tuple[Tensor, Tensor]:
                 growth += f.log()
                 above.div_(f)
                 f.fill_(1.0)
-        ratio_over_kappa = above.div_(2 * (order + 1))
-    ratio = ratio_over_kappa.mul_(inner).clamp_(max=1.0)  # 0 <= growth and rho <= 1 to the last bit
-    growth.clamp_(min=0.0)
-    return torch.where(kappa > _LARGEST, kappa, growth), ratio
+        ratio_over_kappa = above
+    growth.clamp_(min=0.0)  # 0 <= growth and rho <= 1 to the last bit
+    growth = torch.where(kappa > _LARGEST, kappa, growth)
+    if not with_ratio:
+        return growth, growth
+    if steps:
+        ratio_over_kappa.div_(2 * (order + 1))
+    return growth, ratio_over_kappa.mul_(inner).clamp_(max=1.0)
 
 
 def _ratio_slope(order: float, kappa: Tensor) -> Tensor:
@@ -229,8 +238,8 @@ def _ratio_slope(order: float, kappa: Tensor) -> Tensor:
     return torch.where(kappa > _LARGEST, 0.0, slope)
 
 
-def _debye(order: float, kappa: Tensor) -> tuple[Tensor, Tensor]:
-    """log_growth and I_{V+1}/(kappa I_V) at an order V >= _DEBYE_ORDER.
+def _debye(order: float, kappa: Tensor, with_ratio: bool = True) -> tuple[Tensor, Tensor]:
+    """log_growth and, unless it is not wanted, I_{V+1}/(kappa I_V) at an order V >= _DEBYE_ORDER.
 
     With lgamma(V+1) = V log V - V + log(2 pi V)/2 + stirling(V) every difference below is free of cancellation:
     log_growth = (p-V) - V log1p((p-V)/2V) + log(t)/2 + stirling(V) + E(t),
@@ -245,6 +254,8 @@ def _debye(order: float, kappa: Tensor) -> tuple[Tensor, Tensor]:
     growth.add_(excess, alpha=order)
     growth.sub_(torch.log1p(excess / 2), alpha=order)
     growth.add_(t.log(), alpha=0.5)  # t = 1/(1 + excess)
+    if not with_ratio:
+        return growth, growth
     ratio = _horner(g, t).div_(p).div_(p).neg_()
     ratio.add_(p.add_(order).reciprocal_())
     return growth, ratio

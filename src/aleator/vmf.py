@@ -355,22 +355,26 @@ def _fused(z: Tensor) -> Any:
 def plain_sample(z: Tensor, mu: Tensor, kappa: Tensor, table: AngleTable, slopes: bool) -> Tensor | None:
     """Turns the noise z (K, B, D) into samples, in place; with slopes, returns d(theta)/dkappa / sin(theta), (K, B)."""
     kept = z.new_empty(z.shape[:2]) if slopes else None
+    # z = a noise + b mu. Only where the orthogonal part may be much shorter than the noise must it be formed by itself.
+    project = mu.shape[-1] < 8
     for first in range(0, len(kappa), _MOST_ROWS):
         part = slice(first, first + _MOST_ROWS)
         rows = table.rows(kappa[part], slopes)
         count = max(1, _BLOCK // mu[part].numel()) if z.device.type == "cpu" else len(z)
         for start in range(0, len(z), count):
             block = z[start : start + count, part]
-            along = torch.linalg.vecdot(block, mu[part]).unsqueeze_(-1)
-            block.addcmul_(along, mu[part], value=-1)
-            sigma = torch.linalg.vecdot(block, block).sqrt_()
+            along = torch.linalg.vecdot(block, mu[part])
+            if project:
+                block.addcmul_(along.unsqueeze(-1), mu[part], value=-1)
+                along.zero_()
+            sigma = torch.linalg.vecdot(block, block).addcmul_(along, along, value=-1).clamp_(min=0.0).sqrt_()
             scale, slope = table.angle(sigma, *rows)  # theta / sigma
             theta = sigma.mul_(scale)
             sine = torch.sinc(theta / math.pi).mul_(scale)  # sin(theta) / sigma
             if kept is not None and slope is not None:
                 kept[start : start + count, part] = slope / sine.clamp_min(1e-30)
             block.mul_(sine.unsqueeze(-1))
-            block.addcmul_(theta.cos_().unsqueeze_(-1), mu[part])
+            block.addcmul_(theta.cos_().addcmul_(along, sine, value=-1).unsqueeze_(-1), mu[part])
     return kept
 
 
