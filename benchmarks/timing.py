@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable
 
 
-def interleaved(ways: dict[str, Callable[[], object]], repeats: int = 7) -> dict[str, float]:
-    """The median seconds of each way. Taking turns spreads a busy spell of the machine; the first round is warm-up."""
+def interleaved(ways: dict[str, Callable[[], object]], repeats: int = 7, warm_up: int = 1) -> dict[str, float]:
+    """The median seconds of each way. Taking turns spreads a busy spell of the machine over all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for i in range(repeats + 1):
+    for i in range(warm_up + repeats):
         for name, way in ways.items():
             began = time.perf_counter()
             way()
-            if i:
+            if i >= warm_up:
                 seconds[name].append(time.perf_counter() - began)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
