@@ -90,8 +90,8 @@ class FolderStore:
 
     @property
     def efforts(self) -> list[int]:
-        """Numbers of lists, four in each octave."""
-        return sorted({round(2 ** (i / 4)) for i in range(4 * self.vectors.lists.bit_length() - 3)})
+        """Numbers of lists, eight in each octave."""
+        return sorted({round(2 ** (i / 8)) for i in range(8 * self.vectors.lists.bit_length() - 7)})
 
     def reserve(self, count: int) -> list[int]:
         with self._fresh():

@@ -137,7 +137,7 @@ class Ledger:
 
     def describe(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
         select = "SELECT i.row, i.key, i.note FROM json_each(?) AS k JOIN items AS i ON i.row = k.value"
-        found = self._db.execute(select, (json.dumps(np.unique(rows).tolist()),))
+        found = self._db.execute(select, (json.dumps(sorted(set(rows.tolist()))),))
         return {row: (key, note) for row, key, note in found}
 
     def publish(self, generation: Generation, removed: np.ndarray) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from aleator.retrieval.scoring import cosines
 from aleator.retrieval.store import Candidates, Store
 
-_QUERIES = 100
+_QUERIES = 256
 _SIZES = (16, 128, 1024)
 _SHARE = 64  # an answer larger than this part of the collection is not worth approximating
 
