@@ -178,14 +178,14 @@ def _growth(dim: int, kappa: float) -> float:
 
 @functools.cache
 def _growth_fit(dim: int, low: float, high: float):
-    """G on an interval as a polynomial through 97 values, since the integrand needs it thousands of times.
+    """G on an interval as a polynomial through 49 values, since the integrand needs it thousands of times.
 
     The polynomial is of what lies above the chord: rounding is relative to the largest value fitted.
     """
     high = max(high, low + 1e-3)
     start, slope = _growth(dim, low), (_growth(dim, high) - _growth(dim, low)) / (high - low)
     rest = np.polynomial.Chebyshev.interpolate(
-        lambda k: log_growth(dim, k) - (start + slope * (k - low)), 96, [low, high]
+        lambda k: log_growth(dim, k) - (start + slope * (k - low)), 48, [low, high]
     )
     return lambda k: start + slope * (k - low) + rest(k)
 
