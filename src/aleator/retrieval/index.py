@@ -4,6 +4,7 @@ items."""
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,9 @@ class Hit(NamedTuple):
     kappa: float
     match_probability: float  # under both posteriors
     metadata: Metadata
+
+
+_AS_HIT = partial(tuple.__new__, Hit)  # what Hit._make does, in a third of the time
 
 
 class CredibleIndex:
@@ -302,7 +306,7 @@ class CredibleIndex:
             probability.tolist(),
             map(decode_metadata, notes),
         )
-        hits = list(map(Hit._make, zip(*columns, strict=True)))
+        hits = list(map(_AS_HIT, zip(*columns, strict=True)))
         ends = np.searchsorted(found.query, np.arange(queries + 1)).tolist()
         return [hits[start:end] for start, end in pairwise(ends)]
 
