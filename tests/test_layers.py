@@ -16,11 +16,11 @@ PACKAGE = Path(aleator.__file__).parent
 LAYERS = {
     0: ["checks", "bessel", "harmonics", "quantile", "kernels", "bundle", "gathering", "capture", "provenance"],
     1: ["vmf", "series", "backbones", "hub", "checkpoints", "logbook", "metrics"],
-    2: ["positivity", "encoders", "batches", "data", "plots", "recipe"],
+    2: ["positivity", "encoders", "batches", "inputs", "data", "plots", "recipe"],
     3: ["losses", "generative", "retrieval", "objective"],
     4: ["training"],
-    5: ["experiments", "web", "quickstart", "demo"],
-    6: ["cli", "__main__"],
+    5: ["own_data", "experiments", "web", "quickstart"],
+    6: ["cli"],
 }
 LAYER = {module: layer for layer, modules in LAYERS.items() for module in modules}
 # What `import aleator` alone must not load: each is imported where it is used.

@@ -1,8 +1,6 @@
-"""The command line: the only place that parses arguments and prints."""
+"""`aleator index` and `aleator query`."""
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,52 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-app = typer.Typer(no_args_is_help=True, help="Embeddings that know what they do not know.")
+from .errors import plain_errors
+
 index_app = typer.Typer(no_args_is_help=True, help="Build and change an index of posteriors.")
-app.add_typer(index_app, name="index")
 
 Location = Annotated[str, typer.Argument(help="a folder, or postgresql://host/database#name")]
 Posteriors = Annotated[Path, typer.Argument(help=".npz or .safetensors with mu (N, D) and kappa (N,)")]
 Items = Annotated[Path | None, typer.Option(help='JSON lines {"id": ..., "any": "metadata"}, one for each item')]
 Fingerprint = Annotated[str | None, typer.Option(help="of the encoder that made the posteriors")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
-
-
-@app.callback()
-def _aleator() -> None:
-    """Embeddings that know what they do not know."""
-
-
-@contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """A bad argument is a line on standard error, not a traceback."""
-    try:
-        yield
-    except ValueError as error:
-        Console(stderr=True, soft_wrap=True).print(Text(str(error), style="red"))
-        raise typer.Exit(2) from None
-
-
-@app.command("quickstart")
-def quickstart(
-    output: Annotated[Path, typer.Option(help="a new folder for the figures and the report")] = Path(
-        "aleator-quickstart"
-    ),
-    seed: Annotated[int, typer.Option(help="of the process and the encoder")] = 4,
-    steps: Annotated[int, typer.Option(help="of training")] = 600,
-) -> None:
-    """Recover known posteriors from matching pairs alone: no data, no download, about two minutes on two cores."""
-    from aleator.quickstart import quickstart as run
-
-    with _plain_errors():
-        report = run(output, seed, steps)
-    table = Table("metric", "value")
-    for name in ("mu_rmse", "mu_rank", "kappa_rmse", "kappa_rank"):
-        table.add_row(name, f"{report[name]:.3f}")
-    for level, share in report["coverage"].items():
-        table.add_row(f"latents in the {float(level):.0%} credible cap", f"{share:.1%}")
-    Console().print(table)
-    print(f"Figures and report: {output}")
 
 
 @index_app.command("build")
@@ -74,7 +35,7 @@ def index_build(
     from aleator.retrieval import CredibleIndex
     from aleator.retrieval.files import read_items, read_posteriors
 
-    with _plain_errors():
+    with plain_errors():
         ids, metadata = read_items(items)
         with CredibleIndex.build(
             read_posteriors(posteriors),
@@ -95,7 +56,7 @@ def index_add(location: Location, posteriors: Posteriors, items: Items = None, f
     from aleator.retrieval import CredibleIndex
     from aleator.retrieval.files import read_items, read_posteriors
 
-    with _plain_errors(), CredibleIndex.open(location, fingerprint=fingerprint) as index:
+    with plain_errors(), CredibleIndex.open(location, fingerprint=fingerprint) as index:
         added = index.add(read_posteriors(posteriors), *read_items(items))
         index.save()
         print(f"{len(added)} added, {len(index)} items")
@@ -108,7 +69,7 @@ def index_remove(
     """Remove items from an index."""
     from aleator.retrieval import CredibleIndex
 
-    with _plain_errors(), CredibleIndex.open(location) as index:
+    with plain_errors(), CredibleIndex.open(location) as index:
         index.remove([int(id) if id not in index and id.lstrip("-").isdecimal() else id for id in ids])
         index.save()
         print(f"{len(ids)} removed, {len(index)} items")
@@ -119,7 +80,7 @@ def index_info(location: Location, as_json: AsJson = False) -> None:
     """What an index holds, and the recall it measured of itself."""
     from aleator.retrieval import CredibleIndex
 
-    with _plain_errors(), CredibleIndex.open(location) as index:
+    with plain_errors(), CredibleIndex.open(location) as index:
         report = index.recall_report
         facts: dict[str, Any] = {
             "items": len(index),
@@ -138,7 +99,6 @@ def index_info(location: Location, as_json: AsJson = False) -> None:
     Console().print(table)
 
 
-@app.command("query")
 def query(
     location: Location,
     posteriors: Posteriors,
@@ -156,7 +116,7 @@ def query(
     from aleator.retrieval import CredibleIndex
     from aleator.retrieval.files import read_posteriors
 
-    with _plain_errors():
+    with plain_errors():
         conditions = json.loads(filter) if filter else None
         with CredibleIndex.open(location, fingerprint=fingerprint) as index:
             answers = index.search(
@@ -176,12 +136,3 @@ def query(
             table.add_row(str(number), Text(str(hit.id)), *numbers, Text(json.dumps(hit.metadata, ensure_ascii=False)))
     Console().print(table)
     print(f"{sum(map(len, answers))} hits for {len(answers)} queries")
-
-
-def main() -> None:
-    """The entry point of the installed command."""
-    app()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,18 @@
+"""What a user sees of a mistake."""
+
+import contextlib
+from collections.abc import Iterator
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """A bad argument is a line on standard error, not a traceback."""
+    try:
+        yield
+    except ValueError as error:
+        Console(stderr=True, soft_wrap=True).print(Text(str(error), style="red"))
+        raise typer.Exit(2) from None
