@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import hub  # noqa: F401 (its backbones enter the registry; transformers is imported when one is built)
-from .backbones import backbone_spec, build_backbone, controlled_mlp, known_features
+from .backbones import MLP, backbone_spec, build_backbone, controlled_mlp, known_features
 from .bundle import read_bundle, write_bundle
 from .checks import reject, require, require_one_of
 from .vmf import VonMisesFisher
@@ -241,20 +241,25 @@ def controlled_encoder(
     shared: bool = False,
     kappa_range: tuple[float, float] = (16.0, 32.0),
     initialisation: str = "torch",
+    widths: Sequence[int] | None = None,
 ) -> Encoder:
     """The paper's controlled experiment: inputs (B, in_features), independent mu and kappa MLPs.
 
     `shared` gives the ablation with one backbone and a kappa head of three layers. Call `calibrate` on a
     sample of inputs before training, as the paper does. `initialisation="he"` (He et al. 2015) keeps the scale
     of the signal through the eight layers; with torch's own, all inputs start in nearly one direction, which
-    in two dimensions training may never leave.
+    in two dimensions training may never leave. `widths` replaces the paper's hidden layers.
     """
     require_one_of("initialisation", initialisation, ("torch", "he"))
+
+    def network() -> MLP:
+        return controlled_mlp(in_features) if widths is None else MLP(in_features, widths)
+
     encoder = Encoder(
-        controlled_mlp(in_features),
+        network(),
         in_features if dim is None else dim,
         kappa="head",
-        kappa_backbone=None if shared else controlled_mlp(in_features),
+        kappa_backbone=None if shared else network(),
         kappa_hidden=(50 * in_features, 50 * in_features),
         kappa_range=kappa_range,
     )

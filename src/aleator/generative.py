@@ -49,6 +49,7 @@ _REDRAWS = 100
 _TOLERANCE = 1e-8  # of the largest r: what the series may leave out of an acceptance probability
 _FAILURE = 1e-9  # of a batch: the probability that an anchor accepts none of its candidates
 _MOST_CANDIDATES = 2**14  # beyond this, a sharp kernel's draws are nearly rather than exactly in proportion
+_ANCHORS = 512  # that share their candidates: more would cost the square of the batch and gain nothing
 
 
 class GenerativeProcess:
@@ -175,8 +176,8 @@ class PairSampler:
 
     Called as sampler(step, generator): the step is not used, and generator=None means torch's own, as is
     easiest in a CUDA graph. `proposals` says how many proposals a draw looks at: pairs for "joint", else
-    candidates that the anchors of a batch share. Each x+ follows its law, but two anchors may get the same one:
-    in D = 10 the mean of a batch of positives has a variance 32 % above that of independent ones for 2 B
+    candidates that a block of up to 512 anchors shares. Each x+ follows its law, but two anchors of a block may get
+    the same one: in D = 10 the mean of B positives has a variance 32 % above that of independent ones for 2 B
     candidates, 17 % for 4 B (the least by default) and 8 % for 8 B.
     """
 
@@ -193,15 +194,17 @@ class PairSampler:
         require(batch_size >= 1, "batch_size", batch_size, "an empty batch", "pass for example 512")
         require(negatives >= 0, "negatives", negatives, "negative", "pass 0 for none")
         require_one_of("positives", positives, POSITIVES)
+        least = batch_size if positives == "joint" else min(batch_size, _ANCHORS)
         require(
-            proposals is None or proposals >= batch_size,
+            proposals is None or proposals >= least,
             "proposals",
             proposals,
-            f"fewer than the batch of {batch_size}",
+            f"fewer than the {least} positives to choose",
             "leave it out",
         )
         self.process, self.device = process, process.device
         self.batch_size, self.negatives, self.positives = batch_size, negatives, positives
+        self._blocks = [min(_ANCHORS, batch_size - start) for start in range(0, batch_size, _ANCHORS)]
         # The largest kappa of 1,000 inputs is not quite the largest of all.
         self._sharpest = 1.25 * process.kappa_range[1]
         self._terms = series_terms(process.kernel, process.dim, _TOLERANCE, self._sharpest, self._sharpest)
@@ -215,12 +218,16 @@ class PairSampler:
             chosen = keys.topk(self.batch_size, largest=False).indices
             x, positive = x[chosen], positive[chosen]
         else:
-            x, candidate = self._inputs(self.batch_size, self.proposals, generator=generator)
-            keys = _keys(self._log_weights(x, candidate, generator), generator)
-            positive = candidate[keys.argmin(1)]
+            x, positive = (torch.cat(part) for part in zip(*self._pairs_by_block(generator), strict=True))
         if not self.negatives:
             return x, positive
         return x, positive, self.process.inputs(self.batch_size, self.negatives, generator=generator)
+
+    def _pairs_by_block(self, generator: Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
+        for anchors in self._blocks:
+            x, candidate = self._inputs(anchors, self.proposals, generator=generator)
+            keys = _keys(self._log_weights(x, candidate, generator), generator)
+            yield x, candidate[keys.argmin(1)]
 
     def _inputs(self, *counts: int, generator: Generator | None) -> tuple[Tensor, ...]:
         return self.process.inputs(sum(counts), generator=generator).split(counts)
@@ -271,7 +278,7 @@ class PairSampler:
         rates = (self._log_weights(x, candidate, generator) - self._log_bound(x)[:, None]).exp().mean(1)
         needed = math.log(self.batch_size / _FAILURE) / max(rates.min().item(), 1e-9)
         # More than a draw needs, so that anchors, which share the candidates, seldom share a positive.
-        return max(4 * self.batch_size, min(math.ceil(needed), _MOST_CANDIDATES))
+        return max(4 * self._blocks[0], min(math.ceil(needed), _MOST_CANDIDATES))
 
 
 def _keys(log_w: Tensor, generator: Generator | None) -> Tensor:

@@ -1,0 +1,168 @@
+"""One run of the controlled experiment: a process with known posteriors, an encoder trained on its pairs, and how far
+the two agree. What a run is made of is a `Setting`; the experiments (tables.py) are lists of settings."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import require_one_of
+from ..encoders import Encoder, controlled_encoder
+from ..generative import GenerativeProcess, NoisyDirection
+from ..harmonics import AcceptanceKernel, VMFKernel, ZonalKernel
+from ..losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
+from ..metrics import aligning_rotation, cap_coverage, mae, pairwise_agreement, rank_correlation, rmse, spread
+from ..recipe import Recipe
+from ..training import fit
+from ..vmf import VonMisesFisher
+
+LOSSES = ("exact", "mcinfonce", "hib", "elk", "infonce")
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one row of a table is made of; the defaults are the paper's Ambiguous setting with our loss.
+
+    Args:
+        name: of the row's setting, as in the results.
+        loss: one of LOSSES.
+        dim, kappa_range, family, kappa_pos: of the process.
+        positives: the law of positive pairs, and `negatives` how many are drawn for each anchor from P(x); 0 takes the
+            other anchors.
+        encoder_dim: the encoder's dimension where it differs from the process's.
+        shared, widths, initialisation: see `controlled_encoder`.
+        calibrated: whether kappa starts out spanning `kappa_start`, as in the paper.
+        kernel: of the loss; "acceptance" is the rule that the pairs really follow, "vmf" the paper's approximation.
+        terms: of the exact loss's series; None for as many as point masses need.
+        samples: of the Monte-Carlo losses; a, b: of HIB. learnable: kappa_pos (or a and b) of the loss.
+        recipe: arguments of `Recipe`.
+    """
+
+    name: str = "ambiguous"
+    loss: str = "exact"
+    dim: int = 10
+    kappa_range: tuple[float, float] = (16.0, 32.0)
+    family: str = "vmf"
+    kappa_pos: float = 20.0
+    positives: str = "ratio"
+    batch_size: int = 512
+    negatives: int = 0
+    encoder_dim: int | None = None
+    shared: bool = False
+    widths: tuple[int, ...] | None = None
+    initialisation: str = "he"
+    calibrated: bool = False
+    kappa_start: tuple[float, float] = (16.0, 32.0)
+    kernel: str = "acceptance"
+    terms: int | None = None
+    samples: int = 512
+    a: float = 1.0
+    b: float = 0.0
+    learnable: bool = False
+    smoothing_steps: int = 5000
+    points: int = 10_000
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave: numbers for the tables, and true and learned posteriors of a few inputs for the figures."""
+
+    metrics: dict[str, float]
+    arrays: dict[str, Tensor]
+
+
+def run_seed(
+    setting: Setting, seed: int, device: str = "cpu", folder: Path | None = None, progress: bool | None = None
+) -> Outcome:
+    """Train from scratch, or go on from the folder's last checkpoint, and measure."""
+    process = GenerativeProcess(
+        setting.dim,
+        setting.kappa_range,
+        setting.family,
+        AcceptanceKernel(setting.kappa_pos),
+        seed,
+        device,
+        setting.smoothing_steps,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        encoder = controlled_encoder(
+            setting.dim,
+            setting.encoder_dim,
+            shared=setting.shared,
+            kappa_range=setting.kappa_start,
+            initialisation=setting.initialisation,
+            widths=setting.widths,
+        ).to(device)
+    generator = torch.Generator(device).manual_seed(seed)
+    if setting.calibrated:
+        encoder.calibrate(process.inputs(1000, generator=generator))
+    batches = process.batches(setting.batch_size, setting.negatives, setting.positives)
+    recipe = Recipe(**{"steps": 1000, "learning_rate": 1e-3, "schedule": "one-cycle", "seed": seed, **setting.recipe})
+    result = fit(
+        encoder, make_loss(setting), batches, recipe, folder=folder, device=device, loggers=(), progress=progress
+    )
+    outcome = measure(process, encoder, setting.points, generator)
+    outcome.metrics["seconds"] = result.seconds
+    outcome.metrics["loss"] = result.history[-1]["loss"]
+    return outcome
+
+
+def make_loss(setting: Setting) -> nn.Module:
+    require_one_of("loss", setting.loss, LOSSES)
+    require_one_of("kernel", setting.kernel, ("acceptance", "vmf"))
+    kind: type[ZonalKernel] = AcceptanceKernel if setting.kernel == "acceptance" else VMFKernel
+    if setting.loss == "exact":
+        return ExactInfoNCE(kind(setting.kappa_pos, setting.learnable), setting.terms)
+    if setting.loss == "mcinfonce":
+        return MCInfoNCE(kind(setting.kappa_pos, setting.learnable), setting.samples)
+    if setting.loss == "hib":
+        return HIB(setting.a, setting.b, setting.samples, setting.learnable)
+    return (ELK if setting.loss == "elk" else InfoNCE)(setting.kappa_pos, setting.learnable)
+
+
+@torch.no_grad()
+def measure(process: GenerativeProcess, encoder: Encoder, points: int, generator: torch.Generator) -> Outcome:
+    """Agreement of learned and true posteriors over fresh inputs; the paper takes 10,000."""
+    x = process.inputs(points, generator=generator)
+    true, learned = process.posterior(x), encoder(x)
+    directions = pairwise_agreement(true.mu, learned.mu)
+    kappa = learned.kappa.double()
+    metrics = {
+        "mu_rmse": directions.rmse,
+        "mu_mae": directions.mae,
+        "mu_rank": directions.rank,
+        "kappa_smallest": kappa.min().item(),
+        "kappa_median": kappa.median().item(),
+        "kappa_largest": kappa.max().item(),
+    }
+    if process.family == "vmf":
+        metrics["kappa_rmse"] = rmse(kappa, true.kappa)
+        metrics["kappa_mae"] = mae(kappa, true.kappa)
+        metrics["kappa_rank"] = rank_correlation(kappa, true.kappa)
+    if process.family != "point":
+        true_spread = true.spread(generator=generator) if isinstance(true, NoisyDirection) else spread(true)
+        metrics["spread_rmse"] = rmse(spread(learned), true_spread)
+        metrics["spread_rank"] = rank_correlation(spread(learned), true_spread)
+    if learned.dim == process.dim:
+        rotation = aligning_rotation(true.mu, learned.mu)
+        latents = true.sample((16,), generator).double() @ rotation
+        for level, share in zip(LEVELS, cap_coverage(learned, latents, LEVELS), strict=True):
+            metrics[f"coverage_{round(100 * level)}"] = share
+    few = slice(0, 2000)
+    arrays = {
+        "true_mu": true.mu[few],
+        "true_kappa": true.kappa[few].clamp_max(torch.finfo(torch.float32).max),
+        "learned_mu": learned.mu[few],
+        "learned_kappa": learned.kappa[few],
+    }
+    return Outcome(metrics, {name: value.cpu() for name, value in arrays.items()})
