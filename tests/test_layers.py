@@ -15,8 +15,8 @@ PACKAGE = Path(aleator.__file__).parent
 # The layer of every module, or of every package as a whole. A module may import from its own layer and those below it.
 LAYERS = {
     0: ["checks", "bessel", "harmonics", "quantile", "kernels", "bundle", "gathering", "capture", "provenance"],
-    1: ["vmf", "series", "backbones", "hub", "checkpoints", "logbook", "metrics"],
-    2: ["positivity", "encoders", "batches", "inputs", "data", "plots", "recipe"],
+    1: ["vmf", "series", "backbones", "hub", "checkpoints", "logbook", "metrics", "labels", "augmentation", "cifar"],
+    2: ["positivity", "encoders", "batches", "inputs", "data", "plots", "recipe", "pretraining"],
     3: ["losses", "generative", "retrieval", "objective"],
     4: ["training"],
     5: ["own_data", "experiments", "web", "quickstart"],
