@@ -16,7 +16,7 @@ PACKAGE = Path(aleator.__file__).parent
 LAYERS = {
     0: ["checks", "bessel", "harmonics", "quantile", "kernels", "bundle", "gathering", "capture", "provenance"],
     1: ["vmf", "series", "backbones", "hub", "checkpoints", "logbook", "metrics", "labels", "augmentation", "cifar"],
-    2: ["positivity", "encoders", "batches", "inputs", "data", "plots", "recipe", "pretraining"],
+    2: ["positivity", "encoders", "batches", "inputs", "data", "plots", "recipe", "downloads", "pretraining"],
     3: ["losses", "generative", "retrieval", "objective"],
     4: ["training"],
     5: ["own_data", "experiments", "web", "quickstart"],
