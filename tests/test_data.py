@@ -101,6 +101,44 @@ def test_negatives_follow_their_rule(labels):
         assert_follows(counts(anchor.repeat_interleave(M), negative.flatten(), n), law)
 
 
+@pytest.mark.parametrize("rule", ["marginal", "contrast"])
+def test_shared_negatives_have_the_same_law(rule):
+    """Each anchor's negatives follow its rule, and anchors of one class have the same ones."""
+    n, M = len(SOFT), 3
+    batches = LabelledBatches(torch.arange(n), SOFT, 40, M, rule=rule, share_negatives=True)
+    law = contrast_law(SOFT) if rule == "contrast" else torch.full((n, n), 1 / n**2, dtype=torch.float64)
+    generator = SEEDED(12)
+    first = torch.zeros(n, n, dtype=torch.int64)
+    for _ in range(3000):  # one anchor of a batch, since the others share its negatives
+        anchor, _, negative = batches.draw(generator)
+        first += counts(anchor[:1], negative.pool[negative.chosen[0, :1]], n)
+    assert_follows(first, law)
+    assert negative.chosen.shape == (40, M)
+    assert len(negative.pool) == M * (SOFT.shape[1] if rule == "contrast" else 1)
+
+
+def test_shared_negatives_cost_nothing_but_time():
+    """The loss is that of the same negatives written out."""
+    import aleator as al
+    from aleator.batches import SharedNegatives
+    from aleator.objective import Objective
+
+    encoder = al.Encoder(al.backbones.MLP(4, (8,)), 3, kappa="head")
+    objective = Objective(encoder, al.ExactInfoNCE(), "joint", "given")
+    x, positive, pool = torch.randn(5, 4), torch.randn(5, 4), torch.randn(6, 4)
+    index = torch.randint(6, (5, 3))
+    gradients = []
+    for negative in (SharedNegatives(pool, index), pool[index]):
+        encoder.zero_grad()
+        loss = objective((x, positive, negative))
+        loss.backward()
+        gradients.append([loss, *(parameter.grad for parameter in encoder.parameters())])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+    rolled = Objective(encoder, al.InfoNCE(), "mu", "rolled")  # the mu phase leaves given negatives out
+    assert rolled((x, positive, SharedNegatives(pool, index))) == rolled((x, positive))
+
+
 def test_positive_and_negative_contrast_in_one_class():
     """Both hang on the class that was drawn: an item that is surely of it is never the negative."""
     n = len(SOFT)
@@ -293,6 +331,7 @@ CASES = {
     "all alone": (torch.arange(7), {}, r"every class has one item"),
     "rule": (SOFT, {"rule": "paper"}, r"rule = 'paper'"),
     "contrast in batch": (SOFT, {"rule": "contrast"}, r"follow the marginal"),
+    "shared with none": (SOFT, {"share_negatives": True}, r"share_negatives = True: there are none"),
     "negatives": (SOFT, {"negatives": -1}, r"negatives = -1"),
 }
 

@@ -12,15 +12,24 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from .checkpoints import preserved_randomness, random_state, set_random_state
 from .checks import reject, require
 
 Batch = Any
 Batches = Callable[[int, torch.Generator], Batch] | Iterable[Batch]
+
+
+class SharedNegatives(NamedTuple):
+    """A batch's negatives where anchors have some in common: each is encoded once. The m-th of anchor b is
+    pool[chosen[b, m]]; pool holds P inputs, chosen is (B, M)."""
+
+    pool: Tensor
+    chosen: Tensor
 
 
 def derived_seed(*parts: int) -> int:

@@ -21,12 +21,13 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Generator, Tensor
 
-from .batches import derived_seed
+from .batches import SharedNegatives, derived_seed
 from .checks import require, require_one_of
 from .labels import LabelTable, require_rows, require_whole
 
 Augment = Callable[[Tensor, Generator], Tensor]
-Batch = tuple[Tensor, ...]
+Batch = tuple[Tensor, ...] | tuple[Tensor, Tensor, SharedNegatives]
+Drawn = tuple[Tensor, Tensor, Tensor | SharedNegatives | None]
 
 RULES = ("marginal", "contrast")
 _ROOM = 0.8  # of a GPU's free memory
@@ -80,7 +81,7 @@ class _DrawnBatches:
         on_gpu = isinstance(self.inputs, Tensor) and self.device.type == "cuda"
         return on_gpu and (self.augment is None or getattr(self.augment, "capturable", False))
 
-    def draw(self, generator: Generator | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def draw(self, generator: Generator | None = None) -> Drawn:
         """Item numbers, int64: anchors (B,), positives (B,) and negatives (B, M), or None for those of the batch."""
         raise NotImplementedError
 
@@ -89,10 +90,14 @@ class _DrawnBatches:
         """(anchor, positive) or (anchor, positive, negative) with inputs (B, ...), (B, ...), (B, M, ...)."""
         anchor, positive, negative = self.draw(generator)
         B = len(anchor)
-        index = torch.cat([anchor, positive] if negative is None else [anchor, positive, negative.flatten()])
-        items = self._take(index, generator)
+        numbers = [anchor, positive]
+        if negative is not None:
+            numbers.append(negative.pool if isinstance(negative, SharedNegatives) else negative.flatten())
+        items = self._take(torch.cat(numbers), generator)
         if negative is None:
             return items[:B], items[B:]
+        if isinstance(negative, SharedNegatives):
+            return items[:B], items[B : 2 * B], SharedNegatives(items[2 * B :], negative.chosen)
         return items[:B], items[B : 2 * B], items[2 * B :].unflatten(0, negative.shape)
 
     def _take(self, index: Tensor, generator: Generator) -> Tensor:
@@ -119,6 +124,8 @@ class LabelledBatches(_DrawnBatches):
         batch_size: B.
         negatives: M for each anchor; 0 leaves the choice to the loss, which takes the other anchors of the batch.
         rule: the negatives' law, "marginal" or "contrast".
+        share_negatives: one set of M for all anchors of one drawn class ("contrast") or of the batch ("marginal"). Each
+            anchor's negatives have the same law, and far fewer inputs are encoded.
         with_itself: whether an item may be drawn as its own positive, as the law says; for small groups, say no.
         augment: (images, generator) -> images, applied to every drawn input.
         device: where the items stay, by default where they are. What does not fit on a GPU stays in memory.
@@ -132,6 +139,7 @@ class LabelledBatches(_DrawnBatches):
         negatives: int = 0,
         *,
         rule: str = "marginal",
+        share_negatives: bool = False,
         with_itself: bool = True,
         augment: Augment | None = None,
         device: str | torch.device | None = None,
@@ -160,7 +168,15 @@ class LabelledBatches(_DrawnBatches):
             f"there are {len(self)} inputs",
             "pass one label, or one row of probabilities, for each",
         )
+        require(
+            not share_negatives or negatives > 0,
+            "share_negatives",
+            share_negatives,
+            "there are none: the loss takes the other anchors, which all share",
+            "pass negatives >= 1",
+        )
         self.negatives, self.rule, self.with_itself = negatives, rule, with_itself
+        self.share_negatives = share_negatives
         self.table = LabelTable(labels, self.device)
         if rule == "contrast":
             self.table.require_contrast()
@@ -175,16 +191,28 @@ class LabelledBatches(_DrawnBatches):
                 "pass labels that items share, or augment=",
             )
 
-    def draw(self, generator: Generator | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def draw(self, generator: Generator | None = None) -> Drawn:
         B, M, N = self.batch_size, self.negatives, len(self)
         anchor = torch.randint(N, (B,), generator=generator, device=self.device)
         entry = self.table.draw_entry(anchor, generator)
         positive = self.table.draw_member(entry, self.with_itself, generator)
         if not M:
             return anchor, positive, None
+        kind = self.table.kind[entry]
+        if not self.share_negatives:
+            return anchor, positive, self._draw_negatives(kind, generator)
         if self.rule == "marginal":
-            return anchor, positive, torch.randint(N, (B, M), generator=generator, device=self.device)
-        return anchor, positive, self.table.draw_stranger(entry, M, generator)
+            kind = torch.zeros_like(kind)
+        groups = torch.arange(self.table.classes if self.rule == "contrast" else 1, device=self.device)
+        pool = self._draw_negatives(groups, generator)  # (groups, M)
+        index = kind[:, None] * M + torch.arange(M, device=self.device)
+        return anchor, positive, SharedNegatives(pool.flatten(), index)
+
+    def _draw_negatives(self, kind: Tensor, generator: Generator | None) -> Tensor:
+        """M for each of these classes (K,), by the rule; (K, M)."""
+        if self.rule == "contrast":
+            return self.table.draw_stranger(kind, self.negatives, generator)
+        return torch.randint(len(self), (len(kind), self.negatives), generator=generator, device=self.device)
 
 
 class PairBatches(_DrawnBatches):
@@ -221,7 +249,7 @@ class PairBatches(_DrawnBatches):
             require_rows("pairs", pairs, ~itself, "pairs an item with itself", "leave it out, or pass augment=")
         self.pairs = pairs.to(self.device)
 
-    def draw(self, generator: Generator | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def draw(self, generator: Generator | None = None) -> Drawn:
         # One number for pair and order: the even ones as given, the odd ones turned round.
         number = torch.randint(2 * len(self.pairs), (self.batch_size,), generator=generator, device=self.device)
         pair, turned = self.pairs[number // 2], number % 2

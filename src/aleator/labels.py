@@ -68,14 +68,14 @@ class LabelTable:
         found = torch.searchsorted(self.weight_to, target, right=True)
         return self.item[found.clamp(self.first[kind], self.last[kind])]
 
-    def draw_stranger(self, entry: Tensor, count: int, generator: Generator | None) -> Tensor:
-        """For each entry (B,), `count` items in proportion to 1 - P(C=c|x); (B, count).
+    def draw_stranger(self, kind: Tensor, count: int, generator: Generator | None) -> Tensor:
+        """For each class c (B,), `count` items in proportion to 1 - P(C=c|x); (B, count).
 
         Items without an entry in the class weigh 1. So of v, uniform in the class's strange mass N - sum_x P(c|x), the
         last entry that begins at or before v is looked up: v falls on its item, or a whole number of items later.
         """
-        kind = self.kind[entry][:, None]
-        u = self._uniform((len(entry), count), generator)
+        kind = kind[:, None]
+        u = self._uniform((len(kind), count), generator)
         base = (kind * self.items).double()
         v = u * (self.items - self.mass[kind])
         found = torch.searchsorted(self.strange_to, base + v, right=True) - 1

@@ -1,7 +1,8 @@
 """A contrastive batch -> the scalar loss: which inputs are encoded, and what each phase of training sees.
 
 A batch is (anchor, positive) or (anchor, positive, negative), or a dict with those names. Anchor and
-positive hold B inputs each, negative (B, M, ...) inputs; inputs are tensors, lists, or dicts of tensors.
+positive hold B inputs each, negative (B, M, ...) inputs, or `SharedNegatives`; inputs are tensors, lists, or dicts
+of tensors.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .batches import SharedNegatives
 from .checks import require
 from .encoders import Encoder
 from .vmf import VonMisesFisher
@@ -25,7 +27,10 @@ class Objective(nn.Module):
 
     def forward(self, batch: Any) -> Tensor:
         anchor, positive, negative = named_parts(batch)
-        inputs, B, M = joined_inputs(anchor, positive, None if self.rolled else negative)
+        shared = negative if isinstance(negative, SharedNegatives) and not self.rolled else None
+        inputs, B, M = joined_inputs(anchor, positive, None if self.rolled or shared else negative)
+        if shared:
+            inputs = torch.cat([inputs, shared.pool])
         # One call for all inputs: fewer kernels, one set of batch statistics, one forward pass for DDP to
         # watch.
         q = self.encoder(inputs)
@@ -36,6 +41,12 @@ class Objective(nn.Module):
         if self.rolled:
             require(B > 1, "batch size", B, "a rolled negative would be the positive", "pass batches of 2 or more")
             q_negative = _posterior(q_positive.mu.roll(1, 0)[:, None], q_positive.kappa.roll(1, 0)[:, None])
+        elif shared:
+            own = shared.chosen.flatten()
+            q_negative = _posterior(
+                mu[2 * B :].index_select(0, own).unflatten(0, shared.chosen.shape),
+                kappa[2 * B :].index_select(0, own).unflatten(0, shared.chosen.shape),
+            )
         elif M:
             q_negative = _posterior(mu[2 * B :].unflatten(0, (B, M)), kappa[2 * B :].unflatten(0, (B, M)))
         value = self.loss(q_anchor, q_positive, q_negative)
