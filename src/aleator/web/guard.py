@@ -1,0 +1,167 @@
+"""What stands before the API: who may ask, how much at a time, and what every answer says to the browser."""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aleator.web.limits import Limits
+from aleator.web.problems import ProblemError, busy
+
+COOKIE = "aleator_token"
+UPLOAD_PATH = "/api/query/image"
+HEALTH_PATH = "/api/health"
+# The page takes everything from this server, and nothing of it may be framed, inlined or sent elsewhere.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = [
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+
+
+class Guard:
+    """ASGI middleware.
+
+    A body is read here, up to its limit and in limited time, before any other work is done for it: so memory
+    is bounded by the limits, whatever clients send.
+
+    Args:
+        token: what a client must show, as `Authorization: Bearer` or as the cookie that `/?token=` sets.
+        hosts: names by which the server may be called, None for any. A server without a token names its own, so
+            that no web page can reach it under a name that it made point here (DNS rebinding).
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits, token: str | None = None, hosts: Iterable[str] | None = None):
+        self._app = app
+        self._limits = limits
+        self._token = None if token is None else token.encode()
+        self._hosts = None if hosts is None else frozenset(hosts)
+        self._requests = self._uploads = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message = {**message, "headers": [*message["headers"], *_HEADERS]}
+            await send(message)
+
+        try:
+            await self._admit(scope, receive, send_with_headers)
+        except ProblemError as problem:
+            if not started:
+                await _answer(send_with_headers, scope["path"], problem)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name: value for name, value in scope["headers"]}
+        if self._hosts is not None and _host(headers.get(b"host", b"")) not in self._hosts:
+            raise ProblemError(421, "this server does not go by that name; call it as its command line printed it")
+        if scope["path"] == HEALTH_PATH:
+            return await self._app(scope, receive, send)
+        self._require_token(scope, headers)
+        limits, upload = self._limits, scope["path"] == UPLOAD_PATH
+        if self._requests >= limits.requests or (upload and self._uploads >= limits.uploads):
+            raise busy("the server is busy")
+        self._requests += 1
+        self._uploads += upload
+        try:
+            body = await self._read(receive, headers, limits.upload_bytes if upload else limits.body_bytes)
+            await self._app(scope, _replay(body, receive), send)
+        finally:
+            self._requests -= 1
+            self._uploads -= upload
+
+    def _require_token(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        if self._token is None:
+            return
+        shown = headers.get(b"authorization", b"")
+        scheme, _, bearer = shown.partition(b" ")
+        if scheme.lower() == b"bearer" and hmac.compare_digest(bearer.strip(), self._token):
+            return
+        if hmac.compare_digest(_cookie(headers.get(b"cookie", b"")), self._token):
+            return
+        if scope["path"] == "/":
+            asked = parse_qs(scope["query_string"].decode("latin-1"), errors="replace").get("token", [""])[0]
+            if hmac.compare_digest(asked.encode("utf-8", "replace"), self._token):
+                cookie = f"{COOKIE}={self._token.decode()}; Path=/; HttpOnly; SameSite=Lax"
+                # The address without the token is what the browser keeps in its history.
+                raise ProblemError(303, "", location="/", set_cookie=cookie)
+        way_out = "open the address with ?token= that `aleator serve` printed, or send Authorization: Bearer"
+        raise ProblemError(401, f"the token is missing or wrong; {way_out}", www_authenticate="Bearer")
+
+    async def _read(self, receive: Receive, headers: dict[bytes, bytes], most: int) -> bytes:
+        claimed = headers.get(b"content-length", b"0")
+        too_large = ProblemError(413, f"the request has more than {most} bytes; send less", connection="close")
+        if claimed.isdigit() and int(claimed[:20]) > most:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.patience):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ProblemError(400, "the connection closed before the request was complete")
+                    body += message.get("body", b"")
+                    if len(body) > most:
+                        raise too_large
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            raise ProblemError(408, "the request took too long to arrive", connection="close") from None
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body once more, as one message, and then whatever else the connection says."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+async def _answer(send: Send, path: str, problem: ProblemError) -> None:
+    api = path.startswith("/api/")
+    content = json.dumps({"detail": problem.detail}) if api else problem.detail
+    body = content.encode()
+    kind = b"application/json" if api else b"text/plain; charset=utf-8"
+    own = [(name.encode(), value.encode()) for name, value in problem.headers.items()]
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *own]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _host(header: bytes) -> str:
+    """The name in a Host header, without the port; an IPv6 address without its brackets."""
+    name = header.decode("latin-1").lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0]
+
+
+def _cookie(header: bytes) -> bytes:
+    try:
+        found = SimpleCookie(header.decode("latin-1")).get(COOKIE)
+    except CookieError:
+        return b""
+    return b"" if found is None else found.value.encode("latin-1", "replace")

@@ -1,0 +1,107 @@
+// Three figures, drawn as SVG. Each says in words what it shows.
+
+import { count, element, kappaText, percent, svg } from "./words.js";
+
+const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+const text = (x, y, content, anchor = "middle", kind = undefined) =>
+  svg("text", { x, y, "text-anchor": anchor, class: kind }, content);
+
+// The collection's kappas on a logarithmic axis, and where the query's lies among them.
+export function histogram({ edges, counts }, kappa) {
+  const [width, height, top, bottom] = [320, 132, 24, 20];
+  const [low, high] = [Math.log(edges[0]), Math.log(edges.at(-1))];
+  const x = (value) => 6 + (width - 12) * Math.min(1, Math.max(0, (Math.log(value) - low) / (high - low)));
+  const most = Math.max(1, ...counts);
+  const floor = height - bottom;
+  const bars = counts.map((n, i) => {
+    const tall = (floor - top) * (n / most);
+    return svg("rect", {
+      class: "bar", x: x(edges[i]) + 0.5, y: floor - tall, width: Math.max(0.5, x(edges[i + 1]) - x(edges[i]) - 1), height: tall, rx: 1.5,
+    });
+  });
+  const ticks = niceTicks(edges[0], edges.at(-1)).map((tick) => text(x(tick), height - 4, kappaText(tick)));
+  const parts = [...bars, svg("line", { class: "axis", x1: 0, x2: width, y1: floor, y2: floor }), ...ticks];
+  let words = `Histogram of kappa from ${kappaText(edges[0])} to ${kappaText(edges.at(-1))}`;
+  if (kappa !== undefined) {
+    const at = x(Math.max(Number(kappa), 1e-30));
+    const anchor = at < 40 ? "start" : at > width - 40 ? "end" : "middle";
+    parts.push(
+      svg("line", { class: "marker", x1: at, x2: at, y1: 18, y2: floor }),
+      svg("circle", { class: "dot", cx: at, cy: floor, r: 4 }),
+      text(at, 12, `κ ${kappaText(kappa)}`, anchor, "marker-text"),
+    );
+    words += `; the query has ${kappaText(kappa)}`;
+  }
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words }, ...parts);
+}
+
+// How many items the credible set holds at each level; the slider below it moves the marker.
+export function sizeCurve(levels, chosen) {
+  const [width, height] = [320, 62];
+  const most = Math.max(1, levels.at(-1).size);
+  const x = (i) => (width * i) / (levels.length - 1);
+  const y = (size) => height - 4 - (height - 12) * (size / most);
+  const points = levels.map((level, i) => [x(i), y(level.size)]);
+  const at = points[chosen];
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `The set grows to ${count(most)} items at level 99 %` },
+    svg("path", { class: "area", d: `${path(points)}L${width} ${height}L0 ${height}Z` }),
+    svg("path", { class: "line", d: path(points) }),
+    svg("line", { class: "marker", x1: at[0], x2: at[0], y1: at[1], y2: height }),
+    svg("circle", { class: "dot", cx: at[0], cy: at[1], r: 4.5 }),
+  );
+}
+
+// The share of nearest neighbours with the right label, against the share of least sure items that are set aside.
+export function rejectCurve({ kept, hits, items, labelled }) {
+  const [width, height, left, right, top, bottom] = [640, 300, 52, 14, 14, 42];
+  const aside = kept.map((share) => 1 - share);
+  const lowest = Math.min(...hits);
+  const from = Math.max(0, Math.floor(10 * (lowest - 0.02)) / 10);
+  const x = (share) => left + (width - left - right) * share;
+  const y = (share) => top + (height - top - bottom) * (1 - (share - from) / (1 - from || 1));
+  const points = hits.map((hit, i) => [x(aside[i]), y(hit)]);
+  const grid = [];
+  for (let step = 0; step <= 4; step++) {
+    const share = from + ((1 - from) * step) / 4;
+    grid.push(
+      svg("line", { class: "axis", x1: left, x2: width - right, y1: y(share), y2: y(share) }),
+      text(left - 8, y(share) + 4, percent(share), "end"),
+    );
+  }
+  for (const share of [0, 0.25, 0.5, 0.75]) grid.push(text(x(share), height - bottom + 18, percent(share)));
+  const dots = points.map(([cx, cy], i) =>
+    svg("circle", { class: "point", cx, cy, r: 4 }, svg("title", {}, `${percent(aside[i])} set aside: ${percent(hits[i])} right`)),
+  );
+  const words = `With all items ${percent(hits.at(-1))} of nearest neighbours have the right label; with the surer half ${percent(hits[kept.indexOf(0.5)])}`;
+  const figure = svg(
+    "svg",
+    { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words },
+    ...grid, svg("path", { class: "line", d: path(points) }), ...dots,
+    text((left + width - right) / 2, height - 4, "share of least sure items set aside"),
+  );
+  const rows = kept.map((share, i) => element("tr", {}, element("td", {}, percent(share)), element("td", {}, `${(100 * hits[i]).toFixed(1)} %`)));
+  const head = element("tr", {}, element("th", { scope: "col" }, "surest"), element("th", { scope: "col" }, "right neighbour"));
+  const sample = items < labelled ? `${count(items)} of ${count(labelled)} labelled items` : `${count(items)} labelled items`;
+  return [
+    element("p", {}, `${words}.`),
+    figure,
+    element("details", {}, element("summary", {}, `The numbers, from ${sample}`), element("table", {}, head, ...rows)),
+  ];
+}
+
+// At most five round numbers between two kappas: powers of ten, or also 2 and 5 times these.
+function niceTicks(low, high) {
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
+    for (const digit of [1, 2, 5]) {
+      const tick = digit * 10 ** power;
+      if (tick >= low && tick <= high) found.push([tick, digit]);
+    }
+  }
+  let chosen = found;
+  if (chosen.length > 6 && found.some(([, digit]) => digit === 1)) chosen = found.filter(([, digit]) => digit === 1);
+  while (chosen.length > 6) chosen = chosen.filter((_, i) => i % 2 === 0);
+  return chosen.length ? chosen.map(([tick]) => tick) : [low, high];
+}

@@ -1,0 +1,101 @@
+// Items that someone marked, kept in the browser, and given out as a file to label.
+
+import { face } from "./tiles.js";
+import { element, kappaText, plural } from "./words.js";
+
+const $ = (id) => document.getElementById(id);
+const COLUMNS = ["id", "kappa", "label", "path", "new_label"];
+
+export class Marks {
+  #items = new Map();
+  #place = "";
+  #changed;
+
+  constructor(changed) {
+    this.#changed = changed;
+    $("show-marked").addEventListener("click", () => (this.#list(), $("marked").showModal()));
+    $("marked-close").addEventListener("click", () => $("marked").close());
+    $("marked").addEventListener("click", (event) => event.target === $("marked") && $("marked").close());
+    $("marked-clear").addEventListener("click", () => (this.#items.clear(), this.#keep(), this.#list()));
+    $("download-csv").addEventListener("click", () => this.#download("csv", "text/csv", csv(this.rows())));
+    $("download-json").addEventListener("click", () =>
+      this.#download("json", "application/json", JSON.stringify(this.rows(), null, 2) + "\n"),
+    );
+  }
+
+  // Each collection has marks of its own.
+  open(name) {
+    this.#place = `aleator marks ${name}`;
+    try {
+      for (const item of JSON.parse(localStorage.getItem(this.#place) ?? "[]")) this.#items.set(item.key, item);
+    } catch {
+      this.#items.clear(); // not what this page wrote
+    }
+    this.#show();
+  }
+
+  has(key) {
+    return this.#items.has(key);
+  }
+
+  toggle(item) {
+    if (!this.#items.delete(item.key)) {
+      const { key, id, kappa, label, image, text, surer_than, metadata } = item;
+      const short = text === null ? null : text.slice(0, 600);
+      this.#items.set(key, { key, id, kappa, label, image, text: short, surer_than, path: metadata.path, new_label: "" });
+    }
+    this.#keep();
+  }
+
+  rows() {
+    return [...this.#items.values()].map((item) => Object.fromEntries(COLUMNS.map((name) => [name, item[name] ?? null])));
+  }
+
+  #keep() {
+    try {
+      localStorage.setItem(this.#place, JSON.stringify([...this.#items.values()]));
+    } catch {
+      // Storage is full or forbidden: the marks last as long as the page.
+    }
+    this.#show();
+    this.#changed();
+  }
+
+  #show() {
+    $("marked-count").textContent = this.#items.size;
+    $("marked-count").classList.toggle("some", this.#items.size > 0);
+  }
+
+  #list() {
+    const items = [...this.#items.values()];
+    $("marked-hint").textContent = items.length
+      ? `${plural(items.length, "item")}. A new label, if you know it, goes into the file too.`
+      : "Nothing yet. Mark items with the star on their tile, or with the key m.";
+    for (const id of ["download-csv", "download-json", "marked-clear"]) $(id).disabled = items.length === 0;
+    $("marked-list").replaceChildren(...items.map((item) => this.#line(item)));
+  }
+
+  #line(item) {
+    const label = element("input", {
+      value: item.new_label, placeholder: item.label ?? "label", "aria-label": `New label of ${item.id}`,
+      oninput: (event) => ((item.new_label = event.target.value), this.#keep()),
+    });
+    const remove = element(
+      "button",
+      { class: "quiet", type: "button", "aria-label": `Unmark ${item.id}`, onclick: () => (this.toggle(item), this.#list()) },
+      "✕",
+    );
+    return element("li", {}, face(item, 96), element("span", {}, `${item.id} · κ ${kappaText(item.kappa)}`), label, remove);
+  }
+
+  #download(ending, type, content) {
+    const address = URL.createObjectURL(new Blob([content], { type }));
+    element("a", { href: address, download: `marked.${ending}` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  }
+}
+
+function csv(rows) {
+  const cell = (value) => (value === null ? "" : `"${String(value).replaceAll('"', '""')}"`);
+  return [COLUMNS.join(","), ...rows.map((row) => COLUMNS.map((name) => cell(row[name])).join(","))].join("\r\n") + "\r\n";
+}

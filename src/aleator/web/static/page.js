@@ -1,0 +1,361 @@
+// The page: what is asked, what is shown. A question's answer holds the hits of the widest set and where the smaller
+// ones end, so that the slider needs no further request.
+
+import { call, post } from "./api.js";
+import { histogram, rejectCurve, sizeCurve } from "./charts.js";
+import { Marks } from "./marks.js";
+import { face, makeReachable, showMark, tile, walkable } from "./tiles.js";
+import { count, element, kappaText, percent, plural } from "./words.js";
+
+const $ = (id) => document.getElementById(id);
+const MOST_HITS = 200;
+const PAGE = 48;
+const WIDEST = { p: 0.99, threshold: 0.05 };
+
+let info; // of the collection
+let subject = null; // what is asked about
+let answer = null;
+let tab = "least-sure";
+let shown = []; // items in the grid, as drawn
+let level = 95; // of the credible set, in percent
+let threshold = 50; // of the match probability, in percent
+let held = null; // the last image that was dropped: not an item, so the address cannot name it
+let pending = new AbortController();
+let previewAddress = null;
+
+const marks = new Marks(() => {
+  for (const [box, item] of shown) showMark(box, item, marks.has(item.key));
+  showQueryMark();
+});
+
+// ---- asking
+
+const by = () => document.querySelector('input[name="by"]:checked').value;
+
+async function ask(next, { focus = false } = {}) {
+  pending.abort();
+  pending = new AbortController();
+  const { signal } = pending;
+  const params = { by: by(), limit: MOST_HITS, ...WIDEST };
+  $("grid").setAttribute("aria-busy", "true");
+  try {
+    const found = await {
+      item: () => call("/api/query/item", { params: { id: next.key, ...params }, signal }),
+      text: () => post("/api/query/text", { text: next.text }, { params, signal }),
+      features: () => post("/api/query/features", { features: next.features }, { params, signal }),
+      image: () => call("/api/query/image", { params, signal, method: "POST", body: next.file }),
+    }[next.kind]();
+    [subject, answer, tab] = [next, found, "answer"];
+    showQuery();
+    showAnswer();
+    $("alert").hidden = true;
+    if (focus) {
+      window.scrollTo({ top: 0 });
+      ($("grid").querySelector('.open[tabindex="0"]') ?? $("panel")).focus({ preventScroll: true });
+    }
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    complain(error.message);
+    if (answer === null && shown.length === 0) browse();
+  } finally {
+    if (!signal.aborted) $("grid").removeAttribute("aria-busy");
+  }
+}
+
+// The address names the question, so that back, forward and a bookmark work.
+function go(hash) {
+  if (location.hash === hash) follow();
+  else location.hash = hash;
+}
+
+function follow({ focus = true } = {}) {
+  const [kind, value] = location.hash.slice(1).split(/=(.*)/s);
+  if (kind === "item") ask({ kind, key: decodeURIComponent(value) }, { focus });
+  else if (kind === "text") ask({ kind, text: decodeURIComponent(value) }, { focus });
+  else if (kind === "features") ask({ kind, features: decodeURIComponent(value).split(",").map(Number) }, { focus });
+  else if (kind === "image" && held) ask({ kind, file: held }, { focus });
+  else clear();
+}
+
+const openItem = (item) => go(`#item=${encodeURIComponent(item.key)}`);
+
+function askImage(file) {
+  if (!file) return;
+  if (file.size > info.upload_bytes) return complain(`The image is larger than ${megabytes(info.upload_bytes)}.`);
+  held = file;
+  go("#image");
+}
+
+function clear() {
+  pending.abort();
+  [subject, answer] = [null, null];
+  if (tab === "answer") tab = "least-sure";
+  showQuery();
+  browse();
+}
+
+// ---- the query and its certainty
+
+function showQuery() {
+  const there = answer !== null;
+  for (const id of ["query", "level", "tab-answer"]) $(id).hidden = !there;
+  drawCertainty();
+  if (!there) return;
+  const item = answer.query.item;
+  const text = item?.text ?? subject.text ?? null;
+  const title = item ? String(item.id) : { image: subject.file?.name || "Your image", text: "Your text", features: "Your features" }[subject.kind];
+  $("query-title").textContent = title;
+  $("query-label").textContent = item?.label == null ? "" : `labelled ${item.label}`;
+  $("query").querySelector(".subject").classList.toggle("wordy", text !== null && !item?.image);
+  const own = item ?? { image: false, text, surer_than: answer.query.surer_than };
+  const picture = face(own, 320);
+  if (previewAddress) URL.revokeObjectURL(previewAddress);
+  previewAddress = null;
+  if (subject.kind === "image") {
+    previewAddress = URL.createObjectURL(subject.file);
+    const image = element("img", { alt: "the image you chose", src: previewAddress });
+    image.addEventListener("load", () => image.classList.toggle("small", image.naturalWidth <= 96));
+    picture.replaceChildren(image);
+  }
+  $("query-face").replaceChildren(...picture.childNodes);
+  showQueryMark();
+}
+
+function showQueryMark() {
+  const item = answer?.query.item;
+  $("query-mark").hidden = !item;
+  if (!item) return;
+  const marked = marks.has(item.key);
+  $("query-mark").setAttribute("aria-pressed", String(marked));
+  $("query-mark").textContent = marked ? "★ Marked" : "☆ Mark";
+}
+
+function drawCertainty() {
+  const query = answer?.query;
+  const { quantiles } = info.certainty;
+  const range = info.items ? `Half of the items lie between κ ${kappaText(quantiles["0.25"])} and ${kappaText(quantiles["0.75"])}.` : "";
+  $("certainty-sentence").replaceChildren(
+    ...(query ? ["Surer than ", element("strong", {}, percent(query.surer_than)), " of the collection."] : [range]),
+  );
+  $("histogram").replaceChildren(histogram(info.certainty, query?.kappa));
+}
+
+// ---- the answer and its slider
+
+function showAnswer() {
+  drawGrid(answer.hits);
+  const slider = $("slider");
+  const match = answer.by === "match";
+  $("slider-box").hidden = answer.by === "nearest";
+  $("sizes").hidden = answer.by !== "credible";
+  [slider.min, slider.max] = match ? [100 * WIDEST.threshold, 99] : [1, 99];
+  slider.value = match ? threshold : level;
+  selectTab("answer");
+  applySlider();
+}
+
+// Hits come in order, so whatever the slider says, the answer is a beginning of them.
+function applySlider() {
+  const value = Number($("slider").value);
+  const { hits } = answer;
+  let [visible, size, rule, set] = [hits.length, null, "The items nearest in direction, however unsure.", "nearest"];
+  if (answer.by === "credible") {
+    level = value;
+    const chosen = answer.levels[level - 1];
+    visible = hits.filter((hit) => hit.cosine >= chosen.cosine).length;
+    size = chosen.size;
+    const degrees = (Math.acos(chosen.cosine) * 180) / Math.PI;
+    rule = `An item belongs if its direction lies within ${degrees.toFixed(1)}° of the query’s: a cosine of ${chosen.cosine.toFixed(3)} or more.`;
+    set = `in the ${level} % credible set`;
+    $("slider-label").textContent = `Credible level ${level} %`;
+    $("sizes").replaceChildren(sizeCurve(answer.levels, level - 1));
+  } else if (answer.by === "match") {
+    threshold = value;
+    visible = hits.filter((hit) => hit.match_probability >= threshold / 100).length;
+    size = visible < hits.length || answer.size !== null ? visible : null;
+    rule = `An item belongs if both posteriors make it at least ${threshold} % likely that it shows the same.`;
+    set = `that match with ${threshold} % or more`;
+    $("slider-label").textContent = `At least ${threshold} % likely`;
+  }
+  shown.forEach(([box], i) => (box.hidden = i >= visible));
+  const total = size === null ? `${count(visible)}${answer.by === "match" ? "+" : ""}` : count(size);
+  $("size").textContent = size === null ? `${total} items` : plural(size, "item");
+  $("tab-size").textContent = total;
+  $("rule").textContent = rule;
+  $("status").textContent =
+    size !== null && size > visible
+      ? `${plural(size, "item")} ${set}; the nearest ${count(visible)} are shown`
+      : answer.by === "nearest" ? `The ${plural(visible, "nearest item")}` : `${total} ${visible === 1 ? "item" : "items"} ${set}`;
+  $("empty").hidden = visible > 0;
+  $("empty").textContent = "No item belongs to the answer: nothing in the collection could be this. Move the slider to see what comes close.";
+  makeReachable($("grid"));
+}
+
+// ---- browsing
+
+async function browse(more = false) {
+  selectTab(tab);
+  if (tab === "curve") return showCurve();
+  pending.abort();
+  pending = new AbortController();
+  const { signal } = pending;
+  const params = { order: tab, offset: more ? shown.length : 0, limit: PAGE, label: $("label").value };
+  $("grid").setAttribute("aria-busy", "true");
+  try {
+    const page = await call("/api/items", { params, signal });
+    drawGrid(page.items, more);
+    $("status").textContent = `${plural(shown.length, "item")} of ${count(page.total)}, the ${tab === "surest" ? "surest" : "least sure"} first`;
+    $("more").hidden = shown.length >= page.total;
+    $("empty").hidden = shown.length > 0;
+    $("empty").textContent = "The collection is empty.";
+  } catch (error) {
+    if (error.name !== "AbortError") complain(error.message);
+  } finally {
+    if (!signal.aborted) $("grid").removeAttribute("aria-busy");
+  }
+}
+
+async function showCurve() {
+  $("status").textContent = "Comparing neighbours …";
+  try {
+    $("curve").replaceChildren(...rejectCurve(await call("/api/reject-curve")));
+    if (tab === "curve") $("status").textContent = "Setting aside the least sure items makes the rest more often right.";
+  } catch (error) {
+    complain(error.message);
+  }
+}
+
+function drawGrid(items, more = false) {
+  const boxes = items.map((item) => [tile(item, marks, openItem), item]);
+  shown = more ? [...shown, ...boxes] : boxes;
+  const grid = $("grid");
+  if (!more) grid.replaceChildren();
+  grid.append(...boxes.map(([box]) => box));
+  grid.classList.toggle("wordy", items.length > 0 && items.every((item) => !item.image && item.text !== null));
+  makeReachable(grid);
+}
+
+// ---- tabs
+
+function selectTab(name) {
+  tab = name;
+  for (const button of $("tabs").children) {
+    const selected = button.id === `tab-${name}`;
+    button.setAttribute("aria-selected", String(selected));
+    button.tabIndex = selected ? 0 : -1;
+  }
+  $("panel").setAttribute("aria-labelledby", `tab-${name}`);
+  $("grid").hidden = name === "curve";
+  $("curve").hidden = name !== "curve";
+  $("more").hidden = true;
+  $("empty").hidden = true;
+  $("label-box").hidden = info.labels.length === 0 || name === "answer" || name === "curve";
+}
+
+function chooseTab(button) {
+  tab = button.id.slice("tab-".length);
+  if (tab === "answer") showAnswer();
+  else browse();
+}
+
+// ---- errors
+
+function complain(message) {
+  $("alert-text").textContent = message;
+  $("alert").hidden = false;
+}
+
+const megabytes = (bytes) => `${Math.round(bytes / 2 ** 20)} MB`;
+
+// ---- wiring
+
+function wire() {
+  $("tabs").addEventListener("click", (event) => {
+    const button = event.target.closest("[role=tab]");
+    if (button) chooseTab(button);
+  });
+  $("tabs").addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const all = [...$("tabs").children].filter((one) => !one.hidden);
+    const next = all[(all.indexOf(document.activeElement) + step + all.length) % all.length];
+    next.focus();
+    chooseTab(next);
+  });
+  $("label").addEventListener("change", () => browse());
+  $("more").addEventListener("click", () => browse(true));
+  $("slider").addEventListener("input", applySlider);
+  for (const choice of document.getElementsByName("by")) choice.addEventListener("change", () => subject && ask(subject));
+  $("query-mark").addEventListener("click", () => marks.toggle(answer.query.item));
+  $("query-clear").addEventListener("click", () => go("#"));
+  $("alert-close").addEventListener("click", () => ($("alert").hidden = true));
+  $("id-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    go(`#item=${encodeURIComponent($("id").value)}`);
+  });
+  $("text-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    go(`#text=${encodeURIComponent($("text").value)}`);
+  });
+  $("features-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const numbers = $("features").value.split(/[\s,;[\]]+/).filter(Boolean);
+    if (numbers.some((number) => !Number.isFinite(Number(number)))) return complain("Features are numbers, with commas or spaces between them.");
+    go(`#features=${encodeURIComponent(numbers.join(","))}`);
+  });
+  $("file").addEventListener("change", (event) => {
+    askImage(event.target.files[0]);
+    event.target.value = ""; // so that the same file can be chosen again
+  });
+  walkable($("grid"), (key) => marks.toggle(shown.find(([, item]) => item.key === key)[1]));
+  window.addEventListener("hashchange", () => follow());
+}
+
+// An image may be dropped anywhere, or pasted.
+function wireDropping() {
+  const drop = $("drop");
+  let inside = 0; // the events of nested elements come in pairs
+  window.addEventListener("dragenter", () => drop.classList.toggle("over", ++inside > 0));
+  window.addEventListener("dragleave", () => drop.classList.toggle("over", --inside > 0));
+  window.addEventListener("dragover", (event) => event.preventDefault());
+  window.addEventListener("drop", (event) => {
+    event.preventDefault();
+    inside = 0;
+    drop.classList.remove("over");
+    askImage(event.dataTransfer.files[0]);
+  });
+  window.addEventListener("paste", (event) => askImage([...event.clipboardData.files].find((file) => file.type.startsWith("image/"))));
+}
+
+function introduce() {
+  document.title = `${info.name} · aleator`;
+  $("name").textContent = info.name;
+  $("facts").textContent = `${plural(info.items, "item")} · ${info.dim} dimensions`;
+  $("drop").hidden = info.model !== "images";
+  $("drop-limit").textContent = `up to ${megabytes(info.upload_bytes)}`;
+  $("text-form").hidden = info.model !== "text";
+  $("features-form").hidden = info.model !== "features";
+  $("features-label").textContent = `${count(info.model_features ?? 0)} features of your own, as numbers`;
+  $("id-label").textContent = info.model ? "or an item’s id" : "An item’s id";
+  $("ask-hint").textContent = info.model ? "Or pick any item you see." : "Pick any item you see. Start the server with --model to ask about things of your own.";
+  $("tab-curve").hidden = info.labels.every((one) => one.count < 2);
+  const all = element("option", { value: "" }, "any");
+  $("label").replaceChildren(all, ...info.labels.map(({ label, count: n }) => element("option", { value: label }, `${label} (${count(n)})`)));
+}
+
+async function start() {
+  try {
+    info = await call("/api/collection");
+  } catch (error) {
+    return complain(error.message);
+  }
+  introduce();
+  marks.open(info.name);
+  wire();
+  if (info.model === "images") wireDropping();
+  drawCertainty();
+  selectTab(tab);
+  follow({ focus: false });
+}
+
+start();

@@ -1,0 +1,92 @@
+// Items as tiles, and a grid of them that the arrow keys walk.
+
+import { imageAddress } from "./api.js";
+import { element, kappaText, percent, svg } from "./words.js";
+
+// What can be shown of an item: its picture, its words or, failing both, its certainty as a wedge on a circle.
+export function face(item, size) {
+  const box = element("div", { class: "face" });
+  if (item.image) {
+    const image = element("img", { alt: "", loading: "lazy", decoding: "async", src: imageAddress(item.key, size) });
+    image.addEventListener("load", () => image.classList.toggle("small", image.naturalWidth <= 96));
+    image.addEventListener("error", () => box.replaceChildren(item.text ? words(item.text) : glyph(item.surer_than)));
+    box.append(image);
+  } else {
+    box.append(item.text ? words(item.text) : glyph(item.surer_than));
+  }
+  return box;
+}
+
+const words = (text) => element("p", { class: "words" }, text.slice(0, 600));
+
+export function glyph(sureness) {
+  const half = 0.06 + 1.4 * (1 - sureness); // the wider, the less sure
+  const at = (angle) => `${(32 + 24 * Math.cos(angle)).toFixed(2)} ${(32 - 24 * Math.sin(angle)).toFixed(2)}`;
+  const [from, to] = [Math.PI / 2 - half, Math.PI / 2 + half];
+  return svg(
+    "svg",
+    { viewBox: "0 0 64 64", class: "glyph", "aria-hidden": "true" },
+    svg("circle", { cx: 32, cy: 32, r: 24, class: "line" }),
+    svg("path", { d: `M32 32L${at(from)}A24 24 0 ${half > Math.PI / 2 ? 1 : 0} 0 ${at(to)}Z`, class: "area wedge" }),
+  );
+}
+
+export function tile(item, marks, open) {
+  const facts = [["κ", kappaText(item.kappa), `its own certainty: surer than ${percent(item.surer_than)} of the collection`]];
+  if (item.cosine !== undefined) {
+    facts.unshift(["cos", item.cosine.toFixed(3), "cosine of its direction with the query’s"]);
+    facts.push(["match", percent(item.match_probability), "probability that both show the same, under both posteriors"]);
+  }
+  const why = facts.map(([name, value, title]) => element("div", { title }, element("dt", {}, name), element("dd", {}, value)));
+  const sureness = element("i");
+  sureness.style.width = `${Math.max(2, 100 * item.surer_than)}%`;
+  sureness.style.setProperty("--whole", `${100 / Math.max(0.02, item.surer_than)}%`);
+  const picture = face(item, 320);
+  const button = element(
+    "button",
+    { class: "open", type: "button", tabindex: -1, "aria-keyshortcuts": "m", onclick: () => open(item) },
+    picture,
+    element("div", { class: "sureness", title: `surer than ${percent(item.surer_than)} of the collection` }, sureness),
+    element("div", { class: "who" }, element("b", {}, String(item.id)), item.label === null ? null : element("span", {}, item.label)),
+    element("dl", { class: "why" }, ...why),
+  );
+  const mark = element("button", { class: "mark", type: "button", tabindex: -1, onclick: () => marks.toggle(item) });
+  const box = element("li", { class: "tile", "data-key": item.key }, button, mark);
+  showMark(box, item, marks.has(item.key));
+  return box;
+}
+
+export function showMark(box, item, marked) {
+  const mark = box.querySelector(".mark");
+  mark.setAttribute("aria-pressed", String(marked));
+  mark.setAttribute("aria-label", `Mark ${item.id}`);
+  mark.textContent = marked ? "★" : "☆";
+}
+
+// One tile of the grid takes part in tabbing; arrows move on from it, Enter opens it (it is a button), m marks it.
+export function walkable(grid, mark) {
+  const tiles = () => [...grid.querySelectorAll(".tile:not([hidden]) .open")];
+  grid.addEventListener("focusin", (event) => {
+    const button = event.target.closest(".open");
+    if (!button) return;
+    for (const other of grid.querySelectorAll('.open[tabindex="0"]')) other.tabIndex = -1;
+    button.tabIndex = 0;
+  });
+  grid.addEventListener("keydown", (event) => {
+    const all = tiles();
+    const here = all.indexOf(event.target.closest(".tile")?.querySelector(".open"));
+    if (here < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key.toLowerCase() === "m") return mark(all[here].closest(".tile").dataset.key);
+    const columns = Math.max(1, all.findIndex((one) => one.offsetParent.offsetTop > all[0].offsetParent.offsetTop));
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
+    const target = event.key === "Home" ? 0 : event.key === "End" ? all.length - 1 : here + step;
+    if (Number.isNaN(target) || !all[target]) return;
+    event.preventDefault();
+    all[target].focus();
+  });
+}
+
+export function makeReachable(grid) {
+  const first = grid.querySelector(".tile:not([hidden]) .open");
+  if (first && !grid.querySelector('.tile:not([hidden]) .open[tabindex="0"]')) first.tabIndex = 0;
+}

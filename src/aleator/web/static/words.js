@@ -1,0 +1,32 @@
+// Numbers and small elements, as the page writes them.
+
+export const count = (n) => n.toLocaleString("en");
+export const percent = (share) => (share > 0 && share < 0.01 ? "<1 %" : `${Math.round(100 * share)} %`);
+export const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
+
+export function kappaText(kappa) {
+  const value = Number(kappa); // "Infinity" too
+  if (!Number.isFinite(value)) return "∞";
+  if (value === 0 || (value >= 0.01 && value < 1e6)) {
+    return value >= 100 ? count(Math.round(value)) : String(Number(value.toPrecision(3)));
+  }
+  return value.toExponential(1).replace("e+", "e");
+}
+
+// element("li", { class: "tile", onclick: f }, child, "text", ...)
+export function element(name, attributes = {}, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+export function svg(name, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+function fill(node, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}

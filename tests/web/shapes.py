@@ -1,0 +1,109 @@
+"""A small collection to serve: coloured shapes, some of them blurred, and an encoder that sees blur as doubt.
+
+The encoder is linear in the pixels and takes the norm as kappa: a shape that fades into the background is short.
+"""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from PIL import Image, ImageDraw, ImageFilter
+from torch import nn
+
+from aleator import CredibleIndex, Encoder
+from aleator.backbones import Features
+from aleator.inputs import Inputs
+
+SHAPES = ("circle", "square", "triangle")
+COLOURS = ((196, 78, 60), (52, 110, 160), (214, 160, 60))
+DIM = 8
+
+
+class Pooled(nn.Module):
+    """Images (B, 3, 32, 32) -> (B, 192), eight by eight means, centred."""
+
+    out_features = 192
+
+    def forward(self, images):
+        return nn.functional.avg_pool2d(images, 4).flatten(1) - 0.9
+
+
+def draw(shape: str, colour: tuple[int, int, int], blur: float, shift: int = 0, side: int = 32) -> Image.Image:
+    image = Image.new("RGB", (32, 32), (235, 232, 226))
+    box = (7 + shift, 7, 25 + shift, 25)
+    pen = ImageDraw.Draw(image)
+    if shape == "circle":
+        pen.ellipse(box, fill=colour)
+    elif shape == "square":
+        pen.rectangle(box, fill=colour)
+    else:
+        pen.polygon([(box[0], box[3]), (box[2], box[3]), ((box[0] + box[2]) // 2, box[1])], fill=colour)
+    return image.filter(ImageFilter.GaussianBlur(blur)).resize((side, side))
+
+
+def png(image: Image.Image) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()
+
+
+def image_run() -> SimpleNamespace:
+    """What `load_run` gives of a model of images, as far as a server needs it."""
+    torch.manual_seed(3)
+    encoder = Encoder(Pooled(), DIM, kappa="norm")
+    inputs = Inputs("images", size=32)
+    sample = [draw(shape, colour, 0.1) for shape in SHAPES for colour in COLOURS]
+    encoder.calibrate(inputs.prepare(sample), (150.0, 160.0))
+    return SimpleNamespace(encoder=encoder.eval(), inputs=inputs)
+
+
+def feature_run(features: int = 5) -> SimpleNamespace:
+    torch.manual_seed(4)
+    encoder = Encoder(Features(features), DIM, kappa="norm").eval()
+    return SimpleNamespace(encoder=encoder, inputs=Inputs("features", features=features))
+
+
+class Letters(nn.Module):
+    """Texts -> how often each of 26 letters occurs."""
+
+    out_features = 26
+
+    def forward(self, texts):
+        return torch.tensor([[text.lower().count(chr(97 + i)) for i in range(26)] for text in texts]).float()
+
+
+def text_run() -> SimpleNamespace:
+    torch.manual_seed(5)
+    return SimpleNamespace(encoder=Encoder(Letters(), DIM, kappa="norm").eval(), inputs=Inputs("text"))
+
+
+def shape_index(root: Path, run: SimpleNamespace, count: int = 90, side: int = 32) -> CredibleIndex:
+    """`count` shapes written below `root`, and the index of their posteriors."""
+    ids, metadata, images = [], [], []
+    for i in range(count):
+        shape, colour = SHAPES[i % 3], COLOURS[i // 3 % 3]
+        image = draw(shape, colour, blur=0.1 + (i % 10) * 0.7, shift=i % 7 - 3, side=side)
+        path = Path(shape) / f"{i}.png"
+        (root / shape).mkdir(parents=True, exist_ok=True)
+        image.save(root / path)
+        ids.append(f"{shape}-{i}")
+        metadata.append({"path": path.as_posix(), "label": shape})
+        images.append(image)
+    with torch.inference_mode():
+        posteriors = run.encoder(run.inputs.prepare(images))
+    return CredibleIndex.build(posteriors, ids, metadata)
+
+
+def text_index(run: SimpleNamespace) -> CredibleIndex:
+    texts = [
+        "A bank by the river, in the evening sun.",
+        "The bank raised its interest rates again.",
+        "She saw the man with the telescope.",
+        "Time flies like an arrow; fruit flies like a banana.",
+        "The trophy does not fit into the suitcase because it is too large.",
+        "An unlabelled note.",
+    ]
+    metadata = [{"text": text, **({"label": i % 2} if i < 5 else {})} for i, text in enumerate(texts)]
+    with torch.inference_mode():
+        return CredibleIndex.build(run.encoder(run.inputs.prepare(texts)), metadata=metadata)

@@ -1,0 +1,306 @@
+"""The API gives what the index, the encoder and the metrics give, and says clearly what it cannot give."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from fastapi.testclient import TestClient
+from shapes import SHAPES, draw, feature_run, png
+
+from aleator import CredibleIndex, VonMisesFisher, metrics
+from aleator.retrieval.contents import read_contents
+from aleator.web import create_app
+
+
+def ok(response):
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def refused(response, status: int, *words: str) -> None:
+    assert response.status_code == status, response.text
+    detail = response.json()["detail"]
+    for word in words:
+        assert word in detail
+
+
+# ---- the collection
+
+
+def test_contents_are_all_items_in_order(index):
+    contents = read_contents(index)
+    assert len(contents) == len(index) == 90
+    assert [json.loads(key) for key in contents.keys] == [f"{SHAPES[i % 3]}-{i}" for i in range(90)]
+    # Every item is its own nearest neighbour: direction and certainty belong to the id.
+    queries = VonMisesFisher(torch.from_numpy(contents.mu), torch.from_numpy(contents.kappa))
+    for key, kappa, hits in zip(
+        contents.keys, contents.kappa, index.search(queries, limit=1, by="nearest"), strict=True
+    ):
+        assert (hits[0].id, hits[0].kappa) == (json.loads(key), pytest.approx(float(kappa)))
+
+
+def test_info_describes_the_collection(client, index):
+    info = ok(client.get("/api/collection"))
+    assert (info["items"], info["dim"], info["model"], info["images"]) == (90, 8, "images", True)
+    assert info["labels"] == [{"label": shape, "count": 30} for shape in SHAPES]
+    kappa = read_contents(index).kappa
+    counts, edges = np.array(info["certainty"]["counts"]), np.array(info["certainty"]["edges"])
+    assert counts.sum() == 90
+    assert len(edges) == len(counts) + 1
+    assert edges[0] == pytest.approx(kappa.min())
+    assert edges[-1] == pytest.approx(kappa.max())
+    assert np.allclose(edges[1:] / edges[:-1], edges[1] / edges[0])
+    inner = slice(1, -1)  # the ends of the range are subject to rounding
+    assert np.array_equal(counts[inner], np.histogram(kappa, edges)[0][inner])
+    assert info["certainty"]["quantiles"]["0.5"] == pytest.approx(np.sort(kappa)[44])
+
+
+def test_items_come_by_certainty_page_by_page(client):
+    surest = ok(client.get("/api/items", params={"order": "surest", "limit": 90}))["items"]
+    kappas = [item["kappa"] for item in surest]
+    assert kappas == sorted(kappas, reverse=True)
+    assert [item["surer_than"] for item in surest] == pytest.approx([(89 - i) / 90 for i in range(90)])
+    pages = [
+        ok(client.get("/api/items", params={"order": "least-sure", "offset": o, "limit": 40})) for o in (0, 40, 80)
+    ]
+    together = [item["key"] for page in pages for item in page["items"]]
+    assert together == [item["key"] for item in reversed(surest)]
+    assert [page["total"] for page in pages] == [90] * 3
+    squares = ok(client.get("/api/items", params={"label": "square", "limit": 200}))
+    assert squares["total"] == len(squares["items"]) == 30
+    assert {item["label"] for item in squares["items"]} == {"square"}
+    assert ok(client.get("/api/items", params={"label": "no such"}))["items"] == []
+    assert ok(client.get("/api/items", params={"offset": 2**53}))["items"] == []
+
+
+def test_ids_are_found_as_text_and_as_json():
+    mu = torch.eye(4)
+    index = CredibleIndex.build(VonMisesFisher(mu, torch.arange(1.0, 5.0)), [7, "7", "a/../b c", "x"])
+    client = TestClient(create_app(index))
+
+    def find(id):
+        item = ok(client.get("/api/item", params={"id": id}))
+        return item["id"], item["kappa"]
+
+    assert find("7") == (7, 1.0)
+    assert find('"7"') == ("7", 2.0)
+    assert find("a/../b c") == find('"a/../b c"') == ("a/../b c", 3.0)
+    assert find("x") == ("x", 4.0)
+    refused(client.get("/api/item", params={"id": "y"}), 404, "no item")
+    refused(client.get("/api/query/item", params={"id": "y"}), 404, "no item")
+
+
+def test_reject_curve_is_that_of_the_metrics(client, index):
+    curve = ok(client.get("/api/reject-curve"))
+    contents = read_contents(index)
+    labels = np.array([SHAPES.index(json.loads(note)["label"]) for note in contents.notes])
+    hits = metrics.neighbour_hits(contents.mu, labels)
+    assert curve["hits"] == pytest.approx(metrics.reject_curve(contents.kappa, hits, curve["kept"]))
+    assert curve["items"] == curve["labelled"] == 90
+
+
+def test_no_reject_curve_without_labels():
+    index = CredibleIndex.build(VonMisesFisher(torch.eye(3), 5.0), metadata=[{"label": "a"}, {"label": "b"}, {}])
+    refused(TestClient(create_app(index)).get("/api/reject-curve"), 404, "no two items share a label")
+
+
+# ---- questions
+
+
+def test_an_item_is_answered_as_the_index_answers(client, index):
+    contents = read_contents(index)
+    query = VonMisesFisher(torch.from_numpy(contents.mu[4:5]), torch.from_numpy(contents.kappa[4:5]))
+    expected = [hit for hit in index.search(query, p=0.9)[0] if hit.id != "square-4"]
+    answer = ok(client.get("/api/query/item", params={"id": "square-4", "p": 0.9, "limit": 500}))
+    assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in expected]
+    assert [hit["cosine"] for hit in answer["hits"]] == pytest.approx([hit.cosine for hit in expected])
+    assert [hit["match_probability"] for hit in answer["hits"]] == pytest.approx(
+        [hit.match_probability for hit in expected]
+    )
+    assert answer["size"] == len(expected) > 0
+    assert answer["query"]["item"]["id"] == "square-4"
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.5, 20.0, 300.0, 1e9, math.inf])
+def test_levels_are_the_sizes_of_the_credible_sets(client, index, kappa):
+    mu = torch.nn.functional.normalize(torch.randn(8, dtype=torch.float64), dim=0)
+    body = {"mu": mu.tolist(), "kappa": "Infinity" if math.isinf(kappa) else kappa}
+    answer = ok(client.post("/api/query/posterior", params={"p": 0.37, "limit": 1}, json=body))
+    query = VonMisesFisher(mu[None], torch.tensor([kappa], dtype=torch.float64))
+    assert [level["p"] for level in answer["levels"]] == [percent / 100 for percent in range(1, 100)]
+    for level in answer["levels"][::14]:
+        assert level["size"] == len(index.search(query, p=level["p"])[0])
+    assert answer["size"] == len(index.search(query, p=0.37)[0])
+    assert answer["query"]["kappa"] == body["kappa"]
+
+
+def test_levels_count_ties_as_the_search_does():
+    """An item exactly on the edge of the cap, in float32, is counted if and only if it is found."""
+    mu = torch.nn.functional.normalize(torch.randn(400, 6), dim=-1)
+    index = CredibleIndex.build(VonMisesFisher(mu, 10.0))
+    client = TestClient(create_app(index))
+    answer = ok(client.get("/api/query/item", params={"id": "3", "limit": 500, "p": 0.99}))
+    for level in answer["levels"]:
+        assert level["size"] == sum(hit["cosine"] >= level["cosine"] for hit in answer["hits"])
+
+
+def test_match_and_nearest(client):
+    near = ok(client.get("/api/query/item", params={"id": "circle-0", "by": "nearest", "limit": 7}))
+    assert len(near["hits"]) == 7
+    assert near["size"] is None
+    assert near["levels"] == []
+    likely = ok(client.get("/api/query/item", params={"id": "circle-0", "by": "match", "threshold": 0.6, "limit": 500}))
+    chances = [hit["match_probability"] for hit in likely["hits"]]
+    assert chances == sorted(chances, reverse=True)
+    assert min(chances) >= 0.6
+    assert likely["size"] == len(chances)
+    cut = ok(client.get("/api/query/item", params={"id": "circle-0", "by": "match", "threshold": 0.6, "limit": 2}))
+    assert [hit["key"] for hit in cut["hits"]] == [hit["key"] for hit in likely["hits"][:2]]
+    assert cut["size"] is None
+
+
+def test_an_uploaded_image_is_embedded_as_the_model_does(client, run):
+    image = draw("triangle", (52, 110, 160), 0.4)
+    answer = ok(client.post("/api/query/image", content=png(image)))
+    with torch.inference_mode():
+        expected = run.encoder(run.inputs.prepare([image]))
+    assert answer["query"]["kappa"] == pytest.approx(expected.kappa.item(), rel=1e-6)
+    assert answer["query"]["mu"] == pytest.approx(expected.mu[0].tolist(), abs=1e-6)
+    assert answer["query"]["item"] is None
+
+
+def test_a_stored_image_finds_its_own_item_first(client, root):
+    data = (root / "circle" / "0.png").read_bytes()
+    answer = ok(client.post("/api/query/image", params={"by": "nearest", "limit": 1}, content=data))
+    assert answer["hits"][0]["id"] == "circle-0"
+    assert answer["hits"][0]["cosine"] == pytest.approx(1)
+
+
+def test_texts_and_features(text_client, feature_client):
+    info = ok(text_client.get("/api/collection"))
+    assert (info["texts"], info["images"], info["model"]) == (True, False, "text")
+    assert info["labels"] == [{"label": "0", "count": 3}, {"label": "1", "count": 2}]
+    text = "The bank raised its interest rates again."
+    answer = ok(text_client.post("/api/query/text", json={"text": text}))
+    assert answer["hits"][0]["text"] == text
+    assert answer["hits"][0]["cosine"] == pytest.approx(1)
+    features = ok(feature_client.post("/api/query/features", json={"features": [1.0, 0, -2, 3, 0.5]}))
+    with torch.inference_mode():
+        expected = feature_run().encoder(torch.tensor([[1.0, 0, -2, 3, 0.5]]))
+    assert features["query"]["kappa"] == pytest.approx(expected.kappa.item(), rel=1e-5)
+    refused(feature_client.post("/api/query/features", json={"features": [1.0]}), 422, "rows of 5")
+    refused(text_client.post("/api/query/text", json={"text": "  "}), 422, "empty")
+    refused(text_client.post("/api/query/image", content=b"x"), 409, "takes text")
+
+
+def test_without_a_model_only_items_and_posteriors(index):
+    client = TestClient(create_app(index))
+    for path, body in (("text", {"text": "a"}), ("features", {"features": [1]})):
+        refused(client.post(f"/api/query/{path}", json=body), 409, "--model")
+    refused(client.post("/api/query/image", content=b"x"), 409, "--model")
+    assert ok(client.get("/api/query/item", params={"id": "circle-0"}))["query"]["item"]["image"] is False
+    refused(client.get("/api/image", params={"id": "circle-0"}), 404, "no image")
+
+
+def test_an_empty_collection_and_extreme_certainties():
+    empty = CredibleIndex.build(VonMisesFisher(torch.empty(0, 3), torch.empty(0)))
+    client = TestClient(create_app(empty))
+    assert sum(ok(client.get("/api/collection"))["certainty"]["counts"]) == 0
+    assert ok(client.get("/api/items"))["items"] == []
+    body = {"mu": [1, 0, 0], "kappa": 3}
+    assert ok(client.post("/api/query/posterior", json=body))["size"] == 0
+
+    extremes = CredibleIndex.build(VonMisesFisher(torch.eye(3), torch.tensor([0.0, 7.0, math.inf])))
+    client = TestClient(create_app(extremes))
+    info = ok(client.get("/api/collection"))["certainty"]
+    assert sum(info["counts"]) == 3
+    assert info["quantiles"]["1"] == "Infinity"
+    assert [item["kappa"] for item in ok(client.get("/api/items"))["items"]] == ["Infinity", 7.0, 0.0]
+    assert [ok(client.get("/api/query/item", params={"id": i}))["size"] for i in "012"] == [2, 0, 0]
+
+
+# ---- mistakes
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"p": 1}, "p: "),
+        ({"p": "nan"}, "p: "),
+        ({"by": "magic"}, "'credible', 'match' or 'nearest'"),
+        ({"limit": 0}, "limit: "),
+        ({"limit": 10**9}, "limit: "),
+        ({"threshold": 1}, "threshold: "),
+        ({"colour": "red"}, "colour: "),
+    ],
+)
+def test_bad_parameters_are_named(client, params, words):
+    refused(client.get("/api/query/item", params={"id": "circle-0", **params}), 422, words)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"mu": [1, 0], "kappa": 1}, 422, "8 dimensions"),
+        ({"mu": [1] * 8, "kappa": 1}, 422, "length 1"),
+        ({"mu": [0] * 8, "kappa": 1}, 422, "length 1"),
+        ({"mu": [1] + [0] * 7, "kappa": -1}, 422, "kappa"),
+        ({"mu": [1] + [0] * 7}, 422, "kappa"),
+        ({"mu": "north", "kappa": 1}, 422, "mu"),
+        ({"mu": [1] + [0] * 7, "kappa": 1, "more": 1}, 422, "more"),
+    ],
+)
+def test_bad_posteriors_are_explained(client, body, status, words):
+    refused(client.post("/api/query/posterior", json=body), status, words)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b"\xff\xfe", b"[" * 100_000, b'{"mu": [1e999], "kappa": NaN}', b'{"a\\ud800": 1}', b"1" * 5000, b""],
+)
+def test_bodies_that_are_no_question(client, body):
+    response = client.post("/api/query/posterior", content=body, headers={"content-type": "application/json"})
+    assert response.status_code in (400, 422)
+    assert response.json()["detail"]
+
+
+def test_halves_of_characters_do_no_harm():
+    index = CredibleIndex.build(
+        VonMisesFisher(torch.eye(3), 5.0),
+        ["a\ud800", "b", "c"],
+        [{"text": "\udfff", "label": "\ud800", "x": "\ud800"}] * 3,
+    )
+    client = TestClient(create_app(index))
+    items = ok(client.get("/api/items"))["items"]
+    assert [item["id"] for item in items] == ["a?", "b", "c"]
+    assert ok(client.get("/api/query/item", params={"id": items[0]["key"]}))["query"]["item"]["key"] == '"a\\ud800"'
+    assert len(ok(client.get("/api/reject-curve"))["kept"]) == 20
+
+
+def test_a_server_of_an_index_that_went_away_says_so(index):
+    class OperationalError(Exception):
+        __module__ = "psycopg.errors"
+
+    def gone(*_, **__):
+        raise OperationalError
+
+    client = TestClient(create_app(index))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "search", gone)
+        response = client.get("/api/query/item", params={"id": "circle-0"})
+    refused(response, 503, "cannot be reached")
+    assert response.headers["retry-after"] == "1"
+
+
+def test_the_description_lists_every_route_and_its_errors(client):
+    paths = ok(client.get("/api/openapi.json"))["paths"]
+    assert set(paths) == {
+        "/api/health", "/api/collection", "/api/items", "/api/item", "/api/image", "/api/reject-curve",
+        "/api/query/item", "/api/query/posterior", "/api/query/text", "/api/query/features", "/api/query/image",
+    }  # fmt: skip
+    for path, methods in paths.items():
+        for operation in methods.values():
+            assert operation["description"]
+            assert path == "/api/health" or {"422", "503"} <= set(operation["responses"])
