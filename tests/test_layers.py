@@ -20,7 +20,7 @@ LAYERS = {
     3: ["losses", "generative", "retrieval", "objective"],
     4: ["training"],
     5: ["own_data", "experiments", "web", "quickstart"],
-    6: ["cli"],
+    6: ["cli", "__main__"],
 }
 LAYER = {module: layer for layer, modules in LAYERS.items() for module in modules}
 # What `import aleator` alone must not load: each is imported where it is used.

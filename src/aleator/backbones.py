@@ -125,6 +125,52 @@ class MLP(nn.Module):
         return x
 
 
+@register_backbone("standardise")
+class Standardise(nn.Module):
+    """Features (B, F), less a mean and over a deviation that are kept with the weights and not learned."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.arguments = {"features": features}
+        self.out_features = features
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("deviation", torch.ones(features))
+
+    @torch.no_grad()
+    def fit(self, sample: Tensor) -> "Standardise":
+        """Take mean and deviation from a sample (N, F); a feature that is constant there is only centred."""
+        deviation, mean = torch.std_mean(sample.double(), 0, correction=0)
+        self.mean.copy_(mean)
+        self.deviation.copy_(torch.where(deviation > 1e-6 * (1 + mean.abs()), deviation, 1.0))
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.deviation
+
+
+@register_backbone("chain")
+class Chain(nn.Module):
+    """Backbones one after the other: the first takes the inputs, each of the others takes features (B, F)."""
+
+    def __init__(self, parts: Sequence[nn.Module | dict[str, Any]]):
+        super().__init__()
+        require(len(parts) > 0, "parts", 0, "no backbone", "pass at least one")
+        self.parts = nn.ModuleList(part if isinstance(part, nn.Module) else build_backbone(part) for part in parts)
+        self.out_features = known_features(self.parts[-1])
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"parts": [backbone_spec(part) for part in self.parts]}
+
+    def forward(self, x: Any) -> Tensor:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
 def controlled_mlp(in_features: int) -> MLP:
     """The paper's encoder up to its output layer (appendix, Network Architectures): 10 D, 50 D x 5, 10 D."""
     narrow, wide = 10 * in_features, 50 * in_features

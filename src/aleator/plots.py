@@ -59,12 +59,77 @@ def agreement(true: Tensor, predicted: Tensor, label: str = "kappa", height: flo
     return figure
 
 
-def _figure(columns: int, height: float) -> tuple["Figure", Sequence[Any]]:
+def reject_curve(kept: Sequence[float], recall_at_1: Sequence[float], height: float = 3.4) -> "Figure":
+    """Recall@1 of the surest items, against the share of items that are kept."""
+    figure, (axis,) = _figure(1, height, width=1.25 * height)
+    axis.plot([100 * share for share in kept], recall_at_1, color=COLOURS[0], marker="o", markersize=3)
+    axis.axhline(recall_at_1[-1], color=_GREY, linewidth=0.8, linestyle="--")
+    axis.annotate("all items", (2, recall_at_1[-1]), xytext=(0, -4), textcoords="offset points", va="top", color=_GREY)
+    low = min(*recall_at_1, recall_at_1[-1])
+    axis.set(xlabel="surest items kept, %", ylabel="Recall@1", xlim=(0, 102))
+    axis.set_ylim(low - 0.15 * (1.0 - low) - 0.005, 1.0 + 0.05 * (1.0 - low) + 0.002)
+    return figure
+
+
+def reliability(
+    predicted: Sequence[float], observed: Sequence[float], count: Sequence[float], height: float = 3.4
+) -> "Figure":
+    """How often pairs match that were said to match so often; a dot's area is the share of pairs."""
+    figure, (axis,) = _figure(1, height)
+    axis.plot([0, 1], [0, 1], color=_GREY, linewidth=1, zorder=1)
+    area = [15 + 250 * number / sum(count) for number in count]
+    axis.plot(predicted, observed, color=COLOURS[0], linewidth=1, zorder=2)
+    axis.scatter(predicted, observed, s=area, color=COLOURS[0], alpha=0.75, linewidths=0, zorder=3)
+    axis.set(xlabel="match probability", ylabel="share that matches", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+    return figure
+
+
+def histogram(edges: Sequence[float], count: Sequence[float], label: str = "kappa", height: float = 3.4) -> "Figure":
+    """How a positive quantity is distributed, on a logarithmic axis."""
+    figure, (axis,) = _figure(1, height, width=1.25 * height)
+    axis.stairs(count, edges, fill=True, color=COLOURS[0], alpha=0.8)
+    axis.set(xscale="log", xlabel=label, ylabel="items")
+    _plain_ticks(axis.xaxis, edges[0], edges[-1])
+    return figure
+
+
+def levels(
+    values: dict[str, Sequence[float]], xlabel: str, ylabel: str = "kappa", log: bool = True, height: float = 3.4
+) -> "Figure":
+    """Distributions side by side: the middle half as a box, the middle nine tenths as a line, the median as a dot."""
+    figure, (axis,) = _figure(1, height, width=1.25 * height)
+    for place, sample in enumerate(values.values()):
+        low, first, median, third, high = torch.quantile(
+            torch.as_tensor(sample, dtype=torch.float64), torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95]).double()
+        ).tolist()
+        axis.plot([place, place], [low, high], color=COLOURS[0], linewidth=1)
+        axis.plot([place, place], [first, third], color=COLOURS[0], linewidth=9, alpha=0.35, solid_capstyle="butt")
+        axis.plot(place, median, "o", color=COLOURS[0], markersize=5)
+    axis.set_xticks(range(len(values)), list(values))
+    axis.set(xlabel=xlabel, ylabel=ylabel)
+    if log:
+        axis.set_yscale("log")
+        bottom, top = axis.get_ylim()
+        _plain_ticks(axis.yaxis, bottom, top)
+    return figure
+
+
+def _figure(columns: int, height: float, width: float | None = None) -> tuple["Figure", Sequence[Any]]:
     # The object-oriented way: no global state, no window, safe in threads.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(columns * height, height), layout="constrained", dpi=150)
+    figure = Figure(figsize=(columns * (width or height), height), layout="constrained", dpi=150)
     axes = figure.subplots(1, columns, squeeze=False)[0]
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _plain_ticks(axis: Any, low: float, high: float) -> None:
+    """Label a logarithmic axis with plain numbers, and with more than one of them where it spans less than a decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    narrow = high / low < 30
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -2,13 +2,18 @@
 
 import typer
 
+from .own_data import embed, evaluate, rank, train
 from .quickstart import quickstart
 from .retrieval import index_app, query
+from .serve import serve
 
 app = typer.Typer(no_args_is_help=True, help="Embeddings that know what they do not know.")
 app.command("quickstart")(quickstart)
+for command in (train, embed, evaluate, rank):
+    app.command(command.__name__)(command)
 app.add_typer(index_app, name="index")
 app.command("query")(query)
+app.command("serve")(serve)
 
 
 def main() -> None:

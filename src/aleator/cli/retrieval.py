@@ -20,31 +20,45 @@ Fingerprint = Annotated[str | None, typer.Option(help="of the encoder that made 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
+def _items_beside(posteriors: Path) -> Path | None:
+    """The .jsonl that `aleator embed` writes beside a posteriors file."""
+    beside = posteriors.with_suffix(".jsonl")
+    return beside if posteriors.suffix == ".safetensors" and beside.is_file() else None
+
+
 @index_app.command("build")
 def index_build(
     location: Location,
     posteriors: Posteriors,
     items: Items = None,
-    kappa_pos: Annotated[float, typer.Option(help="of the kernel for match probabilities")] = 20.0,
-    prior: Annotated[float, typer.Option(help="share of matches among all pairs")] = 0.5,
+    kappa_pos: Annotated[float | None, typer.Option(help="of the kernel for match probabilities")] = None,
+    prior: Annotated[float | None, typer.Option(help="share of matches among all pairs")] = None,
     fingerprint: Fingerprint = None,
     replace: Annotated[bool, typer.Option("--replace", help="an index that is already there")] = False,
 ) -> None:
-    """Make an index of posteriors."""
+    """Make an index of posteriors.
+
+    What `aleator embed` wrote is used as it is: the .jsonl beside the posteriors, the encoder's fingerprint, and the
+    kernel and prior of its match probabilities. Options given here come first.
+
+    Example: aleator index build gallery/ photos.safetensors
+    """
     from aleator.harmonics import VMFKernel
     from aleator.retrieval import CredibleIndex
-    from aleator.retrieval.files import read_items, read_posteriors
+    from aleator.retrieval.files import header_of, read_items, read_posteriors
 
     with plain_errors():
-        ids, metadata = read_items(items)
+        q = read_posteriors(posteriors)
+        header = header_of(posteriors)
+        ids, metadata = read_items(_items_beside(posteriors) if items is None else items)
         with CredibleIndex.build(
-            read_posteriors(posteriors),
+            q,
             ids,
             metadata,
             location=location,
-            kernel=VMFKernel(kappa_pos),
-            prior=prior,
-            fingerprint=fingerprint,
+            kernel=VMFKernel(kappa_pos or float(header.get("kappa_pos", 20.0))),
+            prior=float(header.get("prior", 0.5)) if prior is None else prior,
+            fingerprint=fingerprint or header.get("fingerprint"),
             replace=replace,
         ) as index:
             print(f"{len(index)} items")
@@ -52,12 +66,19 @@ def index_build(
 
 @index_app.command("add")
 def index_add(location: Location, posteriors: Posteriors, items: Items = None, fingerprint: Fingerprint = None) -> None:
-    """Add items to an index."""
-    from aleator.retrieval import CredibleIndex
-    from aleator.retrieval.files import read_items, read_posteriors
+    """Add items to an index.
 
-    with plain_errors(), CredibleIndex.open(location, fingerprint=fingerprint) as index:
-        added = index.add(read_posteriors(posteriors), *read_items(items))
+    Example: aleator index add gallery/ more-photos.safetensors
+    """
+    from aleator.retrieval import CredibleIndex
+    from aleator.retrieval.files import header_of, read_items, read_posteriors
+
+    with plain_errors():
+        q = read_posteriors(posteriors)
+        given = fingerprint or header_of(posteriors).get("fingerprint")
+        ids, metadata = read_items(_items_beside(posteriors) if items is None else items)
+    with plain_errors(), CredibleIndex.open(location, fingerprint=given) as index:
+        added = index.add(q, ids, metadata)
         index.save()
         print(f"{len(added)} added, {len(index)} items")
 
@@ -66,7 +87,10 @@ def index_add(location: Location, posteriors: Posteriors, items: Items = None, f
 def index_remove(
     location: Location, ids: Annotated[list[str], typer.Argument(help="a number is an integer id if there is one")]
 ) -> None:
-    """Remove items from an index."""
+    """Remove items from an index.
+
+    Example: aleator index remove gallery/ cat/0001.png
+    """
     from aleator.retrieval import CredibleIndex
 
     with plain_errors(), CredibleIndex.open(location) as index:
@@ -77,7 +101,10 @@ def index_remove(
 
 @index_app.command("info")
 def index_info(location: Location, as_json: AsJson = False) -> None:
-    """What an index holds, and the recall it measured of itself."""
+    """What an index holds, and the recall it measured of itself.
+
+    Example: aleator index info gallery/
+    """
     from aleator.retrieval import CredibleIndex
 
     with plain_errors(), CredibleIndex.open(location) as index:
@@ -112,16 +139,19 @@ def query(
     as_json: AsJson = False,
     figure: Annotated[Path | None, typer.Option(help="write a picture of the hits")] = None,
 ) -> None:
-    """Which items could each of these posteriors be?"""
+    """Which items could each of these posteriors be?
+
+    Example: aleator query gallery/ questions.safetensors --p 0.95 --limit 5
+    """
     from aleator.retrieval import CredibleIndex
-    from aleator.retrieval.files import read_posteriors
+    from aleator.retrieval.files import header_of, read_posteriors
 
     with plain_errors():
         conditions = json.loads(filter) if filter else None
-        with CredibleIndex.open(location, fingerprint=fingerprint) as index:
-            answers = index.search(
-                read_posteriors(posteriors), p, limit, by, threshold=threshold, filter=conditions, exact=exact
-            )
+        q = read_posteriors(posteriors)
+        given = fingerprint or header_of(posteriors).get("fingerprint")
+        with CredibleIndex.open(location, fingerprint=given) as index:
+            answers = index.search(q, p, limit, by, threshold=threshold, filter=conditions, exact=exact)
     if figure is not None:
         from aleator.retrieval.picture import picture
 

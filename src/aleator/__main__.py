@@ -1,0 +1,5 @@
+"""`python -m aleator`, which is what torchrun starts."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,212 @@
+"""How good posteriors are, given labels: does certainty tell hits from misses, are match probabilities right?
+
+All measures are of items among themselves: the nearest other item, and pairs of items. An item whose label nobody else
+carries cannot be a hit and is left out.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import plots
+from ..checks import require
+from ..harmonics import VMFKernel
+from ..metrics import auroc, expected_calibration_error, neighbour_hits, reject_curve
+from ..positivity import log_positivity, match_probability
+from ..vmf import VonMisesFisher
+from .collection import Labels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KEPT = tuple(round(0.05 * i, 2) for i in range(1, 21))  # shares of items in a reject curve
+_BINS = 10  # of a reliability diagram
+_PAIRS = 20_000
+_MOST_ITEMS = 10_000  # beyond these, a sample is measured
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Item numbers (P,) and (P,), and the probability (P,) that they match: 0 or 1, but for soft labels."""
+
+    first: Tensor
+    second: Tensor
+    match: Tensor
+
+
+def evaluation_labels(labels: Labels, count: int) -> Labels:
+    """Labels as evaluation needs them: pairs become groups, items that are linked by pairs."""
+    if labels.kind != "pairs":
+        return labels
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    first, second = labels.values.T
+    links = coo_array((np.ones(len(first), bool), (first, second)), shape=(count, count))
+    found, group = connected_components(links, directed=False)
+    return Labels("groups", group.astype(np.int64), tuple(str(g) for g in range(found)))
+
+
+def evaluate(
+    q: VonMisesFisher, labels: Labels, kernel: VMFKernel, prior: float = 0.5, *, seed: int = 0
+) -> dict[str, Any]:
+    """Posteriors (N,) against labels: numbers, and the curves behind the figures, as JSON.
+
+    recall_at_1, recall_at_1_surer_half, r_auroc (does kappa tell hits from misses), the reject curve, match_ece and
+    reliability (of match_probability on pairs half of which match), and the distribution of kappa.
+    """
+    labels = evaluation_labels(labels, len(q))
+    q, labels = _sample(q, labels, seed)
+    hard = torch.as_tensor(labels.hard())
+    counts = torch.bincount(hard)
+    partnered = counts[hard] > 1
+    require(
+        int(partnered.sum()) >= 2 and int((counts > 0).sum()) >= 2,
+        "labels",
+        len(hard),
+        "no two items share a label, or all do",
+        "evaluate items of two classes or more, some of them shared",
+    )
+    mu, kappa, hard = q.mu[partnered], q.kappa[partnered], hard[partnered]
+    hits = neighbour_hits(mu, hard).double()
+    curve = reject_curve(kappa, hits, KEPT)
+    pairs = matching_pairs(labels, _PAIRS, seed)
+    predicted = match_probability(q[pairs.first], q[pairs.second], kernel, prior)
+    quantiles = torch.quantile(q.kappa.double(), torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64))
+    return {
+        "items": len(q),
+        "recall_at_1": hits.mean().item(),
+        "recall_at_1_surer_half": curve[KEPT.index(0.5)],
+        "r_auroc": auroc(kappa, hits) if 0 < hits.mean() < 1 else None,
+        "reject_curve": {"kept": list(KEPT), "recall_at_1": curve},
+        "match_ece": expected_calibration_error(predicted, pairs.match),
+        "reliability": reliability(predicted, pairs.match),
+        "mean_kappa": q.kappa.double().mean().item(),
+        "kappa_quantiles": dict(zip(("5%", "25%", "50%", "75%", "95%"), quantiles.tolist(), strict=True)),
+        "kappa_histogram": _histogram(q.kappa),
+    }
+
+
+def figures(metrics: dict[str, Any]) -> dict[str, "Figure"]:
+    """The figures of an evaluation, by name."""
+    return {
+        "reject-curve": plots.reject_curve(**metrics["reject_curve"]),
+        "reliability": plots.reliability(**metrics["reliability"]),
+        "kappa": plots.histogram(**metrics["kappa_histogram"], label="kappa"),
+    }
+
+
+def matching_pairs(labels: Labels, count: int, seed: int) -> Pairs:
+    """Pairs of different items, half of them drawn to match and half drawn not to, each with its probability.
+
+    A matching pair is an item and another of a class drawn from its labels; the other half is what remains of random
+    pairs after each is kept with its probability of not matching.
+    """
+    generator = np.random.default_rng(seed)
+    probability = _probabilities(labels)
+    n = probability.shape[0]
+    wanted = count // 2
+
+    def chance(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        return np.asarray(probability[first].multiply(probability[second]).sum(1)).reshape(-1)
+
+    halves = []
+    for matching in (True, False):
+        first, second = np.empty(0, np.int64), np.empty(0, np.int64)
+        for _ in range(200):  # rejection: every round is one random pair for each that is still missing, and more
+            a = generator.integers(n, size=4 * wanted)
+            b = _partners(probability, a, generator) if matching else generator.integers(n, size=len(a))
+            good = a != b
+            a, b = a[good], b[good]
+            if not matching:
+                differ = generator.random(len(a)) < 1 - chance(a, b)
+                a, b = a[differ], b[differ]
+            first, second = np.concatenate([first, a]), np.concatenate([second, b])
+            if len(first) >= wanted:
+                break
+        halves.append((first[:wanted], second[:wanted]))
+    least = min(len(first) for first, _ in halves)
+    require(least > 0, "labels", n, "no pair matches, or every pair does", "evaluate more items")
+    first, second = (np.concatenate([half[side][:least] for half in halves]) for side in (0, 1))
+    match = np.concatenate([np.ones(least), np.zeros(least)])
+    return Pairs(*(torch.as_tensor(part) for part in (first, second, match)))
+
+
+def calibrate(q: VonMisesFisher, labels: Labels, kernel: VMFKernel, seed: int = 0) -> tuple[float, float]:
+    """(kappa_pos, prior) that make match probabilities of these held-out items likeliest.
+
+    Contrastive training fixes r up to a factor, since every negative shares it. The factor and the kernel's width are
+    two numbers, found by maximum likelihood on pairs half of which match.
+    """
+    from scipy.optimize import minimize
+
+    pairs = matching_pairs(evaluation_labels(labels, len(q)), _PAIRS // 4, seed)
+    first, second = (
+        VonMisesFisher(q.mu.double(), q.kappa.double(), False)[side] for side in (pairs.first, pairs.second)
+    )
+
+    def cost(parameters: np.ndarray) -> float:
+        scale, offset = parameters
+        logit = log_positivity(first, second, VMFKernel(math.exp(scale))) + offset
+        return torch.nn.functional.binary_cross_entropy_with_logits(logit, pairs.match).item()
+
+    start = np.array([math.log(float(kernel.kappa_pos)), 0.0])
+    bounds = [(start[0] - 2.5, start[0] + 2.5), (-6.0, 6.0)]
+    best = minimize(cost, start, method="Nelder-Mead", bounds=bounds, options={"maxiter": 120, "xatol": 1e-3})
+    scale, offset = best.x
+    return math.exp(scale), 1 / (1 + math.exp(-offset))
+
+
+def reliability(predicted: Tensor, outcome: Tensor, bins: int = _BINS) -> dict[str, list[float]]:
+    """Mean prediction, mean outcome and number of pairs in each bin that has any."""
+    cell = (predicted.double() * bins).long().clamp(0, bins - 1)
+    count = torch.bincount(cell, minlength=bins).double()
+    seen = count > 0
+    sums = (torch.bincount(cell, weights=x.double(), minlength=bins) for x in (predicted, outcome))
+    mean_predicted, mean_outcome = ((total[seen] / count[seen]).tolist() for total in sums)
+    return {"predicted": mean_predicted, "observed": mean_outcome, "count": count[seen].tolist()}
+
+
+def _histogram(values: Tensor) -> dict[str, list[float]]:
+    """Counts in bins that are equal in the logarithm, between the 0.1 % and 99.9 % quantiles."""
+    logs = values.double().log()
+    low, high = torch.quantile(logs, torch.tensor([0.001, 0.999], dtype=torch.float64)).tolist()
+    if high - low < 1e-6:
+        low, high = low - 0.5, high + 0.5
+    count, edges = np.histogram(logs.clamp(low, high).numpy(), 40, (low, high))
+    return {"edges": np.exp(edges).tolist(), "count": count.tolist()}
+
+
+def _probabilities(labels: Labels) -> Any:
+    """(N, C), sparse."""
+    from scipy.sparse import csr_array
+
+    if labels.kind == "soft":
+        return csr_array(labels.values.astype(np.float64))
+    n = len(labels.values)
+    return csr_array((np.ones(n), labels.values, np.arange(n + 1)), shape=(n, len(labels.names)))
+
+
+def _partners(probability: Any, anchors: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """For each anchor x a class c from P(C|x), and an item in proportion to P(C=c|item)."""
+    classes = _draw(probability, anchors, generator)
+    return _draw(probability.T.tocsr(), classes, generator)
+
+
+def _draw(rows: Any, which: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """A column for each row named, in proportion to that row's entries."""
+    total = np.concatenate([[0.0], np.cumsum(rows.data)])
+    start, stop = total[rows.indptr[which]], total[rows.indptr[which + 1]]
+    entry = np.searchsorted(total, start + generator.random(len(which)) * (stop - start), "right") - 1
+    return rows.indices[np.clip(entry, rows.indptr[which], rows.indptr[which + 1] - 1)]
+
+
+def _sample(q: VonMisesFisher, labels: Labels, seed: int) -> tuple[VonMisesFisher, Labels]:
+    if len(q) <= _MOST_ITEMS:
+        return q, labels
+    chosen = np.sort(np.random.default_rng(seed).choice(len(q), _MOST_ITEMS, replace=False))
+    return q[torch.as_tensor(chosen)], Labels(labels.kind, labels.values[chosen], labels.names)

@@ -1,0 +1,177 @@
+"""A labelled collection -> a run folder: choose what was left open, train, measure on what was held out.
+
+The same call with the same folder goes on where it was stopped, and does nothing if it was finished.
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..augmentation import ImageAugmentation
+from ..checks import require
+from ..data import LabelledBatches, PairBatches
+from ..harmonics import VMFKernel
+from ..losses import ExactInfoNCE
+from ..provenance import provenance, write_json
+from ..recipe import Recipe
+from ..training import fit
+from .collection import Collection, Labels
+from .defaults import Settings, choose
+from .evaluation import calibrate, evaluate, figures
+from .preparation import Job, chosen_device, posteriors, prepare
+from .processes import Processes, processes
+from .run import Run, load_run
+from .splits import Split, labels_of, require_trainable, split
+
+Log = Callable[[str], None]
+
+
+def train(
+    collection: Collection,
+    folder: str | Path,
+    settings: Settings = Settings(),  # noqa: B008 (it is frozen)
+    *,
+    device: str = "auto",
+    progress: bool | None = None,
+    log: Log = lambda line: None,
+) -> Run:
+    """Train an encoder on the collection and write the run folder; see `run` for what is in it."""
+    folder = Path(folder).expanduser()
+    began = time.time()
+    labels = require_trainable(collection)
+    parts = split(collection, labels, settings.holdout, settings.seed)
+    values, choices = choose(collection, labels, len(parts.train), settings)
+    with processes() as group:
+        config = {"settings": values, "chosen": [choice.name for choice in choices], "data": _described(collection)}
+        finished = _claim(folder, config, group)
+        if finished:
+            log(f"{folder} is finished already")
+            return load_run(folder)
+        if group.first:
+            log(_summary(collection, labels, parts))
+            for choice in choices:
+                log(f"{choice.name} = {choice.value}: {choice.why}")
+        job = prepare(collection, values, folder, group, device, progress)
+        kernel = VMFKernel(values["kappa_pos"])
+        recipe = Recipe(
+            values["steps"],
+            learning_rate=values["learning_rate"],
+            schedule="one-cycle",
+            weight_decay=1e-4,
+            optimiser="adamw",
+            clip_norm=5.0,
+            seed=settings.seed,
+            checkpoint_every=max(50, values["steps"] // 10),
+            log_every=min(50, values["steps"]),
+        )
+        batches = _batches(job, labels_of(labels, parts.train), parts, values)
+        result = fit(
+            job.encoder,
+            ExactInfoNCE(kernel),
+            batches,
+            recipe,
+            folder=folder / "training",
+            device=device,
+            loggers=("csv",),
+            progress=progress,
+            config={"data": config["data"]},
+        )
+        if not group.first:
+            group.wait()
+            return load_run(folder)
+        log(f"trained {result.steps} steps in {result.seconds:.0f} s")
+        q = posteriors(job, parts.calibration)
+        kappa_pos, prior = calibrate(q, labels_of(labels, parts.calibration), kernel, settings.seed)
+        q = posteriors(job, parts.test)
+        metrics = evaluate(q, labels_of(labels, parts.test), VMFKernel(kappa_pos), prior, seed=settings.seed)
+        metrics["provenance"] = provenance(began, next(job.encoder.parameters()).device)
+        match = {"kappa_pos": kappa_pos, "prior": prior}
+        job.complete().to("cpu").save(folder / "encoder", overwrite=True)
+        write_json(folder / "inputs.json", job.inputs.to_dict())
+        write_json(folder / "config.json", config | {"match": match})
+        (folder / "figures").mkdir(exist_ok=True)
+        for name, figure in figures(metrics).items():
+            figure.savefig(folder / "figures" / f"{name}.png")
+        write_json(folder / "metrics.json", metrics)  # last: its presence says that the run is whole
+        shutil.rmtree(folder / "training" / "encoder", ignore_errors=True)  # the whole one lies above
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+        group.wait()
+    return load_run(folder)
+
+
+def _batches(job: Job, labels: Labels, parts: Split, values: dict[str, Any]) -> Any:
+    items = job.items[torch.as_tensor(parts.train)]
+    image = job.inputs.kind == "images" and job.network is None
+    augment = _augmentation(job, values["augment"]) if image else None
+    device = chosen_device("auto") if torch.cuda.is_available() else None
+    known = torch.as_tensor(labels.values)
+    if labels.kind == "pairs":
+        return PairBatches(items, known, values["batch_size"], augment=augment, device=device)
+    with_itself = augment is not None or labels.kind == "soft"
+    return LabelledBatches(items, known, values["batch_size"], with_itself=with_itself, augment=augment, device=device)
+
+
+def _augmentation(job: Job, kind: str) -> ImageAugmentation:
+    shift = 0 if kind == "none" else (job.inputs.size or 0) // 8
+    return ImageAugmentation(kind == "flip", shift, mean=job.inputs.mean, std=job.inputs.std)
+
+
+def _described(collection: Collection) -> dict[str, Any]:
+    """What the run remembers of its data, so that it is not taken up with other data."""
+    labels = collection.labels
+    assert labels is not None
+    values = hashlib.sha256(np.ascontiguousarray(labels.values).tobytes()).hexdigest()
+    return {
+        "source": str(collection.source),
+        "kind": collection.kind,
+        "items": len(collection),
+        "digest": collection.digest(),
+        "labels": labels.kind,
+        "labels_digest": values,
+        "classes": list(labels.names) if labels.kind != "groups" else len(labels.names),
+    }
+
+
+def _claim(folder: Path, config: dict[str, Any], group: Processes) -> bool:
+    """Make the folder this run's, or check that it is; returns whether the run is finished."""
+    path = folder / "config.json"
+    if path.is_file():
+        known = json.loads(path.read_text())
+        now = json.loads(json.dumps(config))
+        for part in ("settings", "data"):
+            different = [name for name in now[part] if known[part].get(name) != now[part][name]]
+            require(
+                not different,
+                "output",
+                str(folder),
+                f"belongs to another run ({', '.join(different)} differ)",
+                "name a new folder, or repeat the command that began it",
+            )
+        group.wait()
+        return (folder / "metrics.json").is_file()
+    empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    require(empty, "output", str(folder), "is not empty", "name a new folder")
+    group.wait()
+    if group.first:
+        write_json(path, config)
+    group.wait()
+    return False
+
+
+def _summary(collection: Collection, labels: Labels, parts: Split) -> str:
+    what = {
+        "classes": f"{len(labels.names)} classes",
+        "groups": f"{len(labels.names)} groups",
+        "soft": f"probabilities of {len(labels.names)} classes",
+        "pairs": f"{len(labels.values)} pairs",
+    }[labels.kind]
+    ignored = f"; {collection.ignored} other files are ignored" if collection.ignored else ""
+    held = len(parts.calibration) + len(parts.test)
+    return f"{len(collection)} {collection.kind}, {what}; {held} are held out{ignored}"

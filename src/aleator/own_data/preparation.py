@@ -1,0 +1,174 @@
+"""Every item read once, which finds the bad ones before training, and an encoder built for them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..backbones import MLP, Chain, ResNet18, Standardise
+from ..encoders import Encoder
+from ..inputs import Inputs
+from ..vmf import VonMisesFisher
+from .collection import Collection
+from .pretrained import load_pretrained
+from .processes import Processes
+from .progress import CountBar
+from .rows import RowFile, prefetched, spans, stream
+
+_IN_MEMORY = 2**30  # bytes of images; more lie in a file of the run
+_SAMPLE = 20_000  # rows that say how features are distributed
+
+
+class Job:
+    """What is trained: an encoder and its inputs as one tensor; and the whole encoder, from raw items on."""
+
+    def __init__(self, inputs: Inputs, encoder: Encoder, items: Tensor, network: nn.Module | None = None):
+        self.inputs, self.encoder, self.items, self.network = inputs, encoder, items, network
+
+    def complete(self) -> Encoder:
+        """The encoder with the frozen network in front of its head, where there is one."""
+        if self.network is None:
+            return self.encoder
+        head = self.encoder.backbone
+        assert isinstance(head, Chain)
+        spec = self.encoder.spec()
+        whole = Encoder(
+            Chain([self.network, *head.parts]),
+            spec["dim"],
+            spec["kappa"],
+            features=spec["features"],
+            kappa_hidden=spec["kappa_hidden"],
+            kappa_range=spec["kappa_range"],
+            kappa_bounds=spec["kappa_bounds"],
+        )
+        if self.encoder.kappa_head is not None:
+            whole.kappa_head = self.encoder.kappa_head
+        whole.mu_head = self.encoder.mu_head
+        return whole.eval()
+
+
+def prepare(
+    collection: Collection, values: dict[str, Any], folder: Path, group: Processes, device: str, progress: bool | None
+) -> Job:
+    """Decode or read every item once, which finds the bad ones before training, and build the encoder."""
+    torch.manual_seed(values["seed"])
+    if values["backbone"] == "resnet18":
+        inputs = Inputs("images", size=values["size"])
+        images = _decoded(collection, inputs, folder / "cache", group, progress)
+        mean, std = _colours(images)
+        inputs = Inputs("images", size=values["size"], mean=mean, std=std)
+        encoder = Encoder(ResNet18(width=values["width"]), values["dim"])
+        _start_kappa(encoder, inputs.normalise(images[:256]), values["dim"])
+        return Job(inputs, encoder, images)
+    if values["backbone"] == "features":
+        network, inputs = None, Inputs("features", features=collection.features)
+        rows = torch.from_numpy(np.concatenate([collection.raw(*s) for s in spans(0, len(collection), 65_536)]))
+    else:
+        network, inputs = load_pretrained(values["backbone"].removeprefix("hf:"), collection.kind)
+        rows = _features(network, inputs, collection, folder / "cache", group, device, progress)
+    width = rows.shape[1]
+    head = Chain([Standardise(width).fit(_some(rows)), MLP(width, [values["width"]])])
+    encoder = Encoder(head, values["dim"])
+    _start_kappa(encoder, _some(rows)[:1024], values["dim"])
+    return Job(inputs, encoder, rows, network)
+
+
+def _start_kappa(encoder: Encoder, sample: Tensor, dim: int) -> None:
+    """Begin where a posterior covers a good part of the sphere, so that certainty is earned."""
+    encoder.calibrate(sample, kappa_range=(0.5 * dim, 2.0 * dim))
+
+
+def _decoded(collection: Collection, inputs: Inputs, cache: Path, group: Processes, progress: bool | None) -> Tensor:
+    """All images (N, 3, S, S) uint8: in memory, or in a file of the run where they are many."""
+    side = inputs.size or 0
+    shape = (len(collection), 3, side, side)
+    large = len(collection) * 3 * side * side > _IN_MEMORY
+    path = cache / "images.npy"
+    if large and path.is_file():
+        return torch.from_numpy(np.load(path, mmap_mode="c"))
+    if large and not group.first:
+        group.wait()
+        return torch.from_numpy(np.load(path, mmap_mode="c"))
+    images: Any
+    if large:
+        cache.mkdir(parents=True, exist_ok=True)
+        partial = cache / ".images.partial.npy"
+        images = np.lib.format.open_memmap(partial, "w+", np.uint8, shape)
+    else:
+        images = np.empty(shape, np.uint8)
+    with CountBar("reading images", len(collection), 0, progress, group.first) as bar:
+        load = lambda span: torch.stack([inputs.load(item) for item in collection.raw(*span)])  # noqa: E731
+        steps = list(spans(0, len(collection), 64))
+        for (start, stop), batch in zip(steps, prefetched(load, steps), strict=True):
+            images[start:stop] = batch.numpy()
+            bar.advance(stop - start)
+    if large:
+        images.flush()
+        partial.rename(path)
+        group.wait()
+    return torch.from_numpy(images)
+
+
+def _features(
+    network: nn.Module,
+    inputs: Inputs,
+    collection: Collection,
+    cache: Path,
+    group: Processes,
+    device: str,
+    progress: bool | None,
+) -> Tensor:
+    """What the frozen network makes of every item, (N, F), computed once; a stopped run goes on with it."""
+    width = network.out_features
+    assert isinstance(width, int)
+    path = cache / "features.rows"
+    if group.first:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (
+            RowFile(path, width) as rows,
+            CountBar("features", len(collection), rows.done, progress) as bar,
+        ):
+            stream(
+                network,
+                lambda features: features,
+                inputs,
+                collection,
+                rows,
+                0,
+                len(collection),
+                batch_size=64,
+                device=torch.device(chosen_device(device)),
+                advance=bar.advance,
+            )
+    group.wait()
+    return torch.from_numpy(np.memmap(path, np.float32, "c", shape=(len(collection), width)))
+
+
+@torch.inference_mode()
+def posteriors(job: Job, chosen: np.ndarray) -> VonMisesFisher:
+    """Posteriors of some items, in evaluation mode, on the CPU."""
+    here = next(job.encoder.parameters()).device
+    found = []
+    for start, stop in spans(0, len(chosen), 512):
+        batch = job.items[torch.as_tensor(chosen[start:stop])]
+        prepared = job.inputs.normalise(batch) if batch.dtype == torch.uint8 else batch
+        found.append(job.encoder(prepared.to(here)))
+    mu, kappa = (torch.cat([getattr(q, name).float().cpu() for q in found]) for name in ("mu", "kappa"))
+    return VonMisesFisher(mu, kappa, validate_args=False)
+
+
+def _some(rows: Tensor) -> Tensor:
+    return rows[:: max(1, len(rows) // _SAMPLE)]
+
+
+def _colours(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each colour over a sample, in [0, 1]."""
+    sample = images[:: max(1, len(images) // 2000)].double() / 255
+    std, mean = torch.std_mean(sample, (0, 2, 3))
+    return tuple(mean.tolist()), tuple(std.clamp_min(1e-3).tolist())
+
+
+def chosen_device(name: str) -> str:
+    return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,77 @@
+"""What `aleator train` leaves behind: a folder with all that turns raw items into posteriors.
+
+RUN/encoder/       the weights, for `load_encoder`
+RUN/inputs.json    how raw items are prepared
+RUN/config.json    what was asked for and what was chosen, with the kernel and prior of match probabilities
+RUN/metrics.json   how it did on the held-out items
+RUN/figures/       the same, to look at
+RUN/training/      logs and checkpoints
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..checks import reject, require
+from ..encoders import Encoder, load_encoder
+from ..harmonics import VMFKernel
+from ..inputs import Inputs
+from ..vmf import VonMisesFisher
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained encoder with what belongs to it. `kernel` and `prior` make its match probabilities calibrated."""
+
+    folder: Path
+    encoder: Encoder
+    inputs: Inputs
+    kernel: VMFKernel
+    prior: float
+    fingerprint: str
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+
+    @torch.inference_mode()
+    def posteriors(self, items: Any) -> VonMisesFisher:
+        """B raw items (paths, bytes, images, rows or strings) -> B posteriors, on the CPU."""
+        batch = self.inputs.prepare(items)
+        if isinstance(batch, torch.Tensor):
+            batch = batch.to(next(self.encoder.parameters()).device)
+        q = self.encoder(batch)
+        return VonMisesFisher(q.mu.float().cpu(), q.kappa.float().cpu(), validate_args=False)
+
+
+def load_run(folder: str | Path, device: str | torch.device = "cpu") -> Run:
+    """The run in a folder. One that is not finished is refused: training goes on with the same `aleator train`."""
+    folder = Path(folder).expanduser()
+    require(folder.is_dir(), "run", str(folder), "there is no such folder", "name one that `aleator train` made")
+    facts = {}
+    for name in ("inputs", "config", "metrics"):
+        path = folder / f"{name}.json"
+        require(
+            path.is_file(),
+            "run",
+            str(folder),
+            f"has no {name}.json: it is no run of `aleator train`, or not finished",
+            "finish it with the same `aleator train` command",
+        )
+        try:
+            facts[name] = json.loads(path.read_text())
+        except ValueError:
+            reject("run", str(folder), f"its {name}.json is damaged", "restore it, or train again in a new folder")
+    encoder = load_encoder(folder / "encoder", device=device)
+    match = facts["config"]["match"]
+    return Run(
+        folder=folder,
+        encoder=encoder,
+        inputs=Inputs.from_dict(facts["inputs"]),
+        kernel=VMFKernel(match["kappa_pos"]),
+        prior=match["prior"],
+        fingerprint=json.loads((folder / "encoder" / "encoder.json").read_text())["sha256"],
+        config=facts["config"],
+        metrics=facts["metrics"],
+    )
