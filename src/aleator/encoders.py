@@ -260,7 +260,7 @@ def controlled_encoder(
         in_features if dim is None else dim,
         kappa="head",
         kappa_backbone=None if shared else network(),
-        kappa_hidden=(50 * in_features, 50 * in_features),
+        kappa_hidden=(50 * in_features,) * 2 if widths is None else tuple(widths[-2:]),
         kappa_range=kappa_range,
     )
     if initialisation == "he":

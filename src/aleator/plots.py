@@ -1,7 +1,7 @@
 """Figures from results. Every function returns a matplotlib Figure and leaves saving and showing to its caller."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -112,6 +112,63 @@ def levels(
         bottom, top = axis.get_ylim()
         _plain_ticks(axis.yaxis, bottom, top)
     return figure
+
+
+def lines(
+    x: Sequence[float],
+    curves: Mapping[str, Sequence[Any]],
+    xlabel: str,
+    ylabel: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    diagonal: bool = False,
+    height: float = 3.4,
+) -> "Figure":
+    """Curves over one axis; a value is a number, or {"mean": ..., "stderr": ...}, drawn with its error."""
+    figure, (axis,) = _figure(1, height, width=1.25 * height)
+    if diagonal:
+        axis.plot([min(x), max(x)], [min(x), max(x)], color=_GREY, linewidth=1)
+    for colour, (name, values) in zip(COLOURS, curves.items(), strict=False):
+        pairs = [(v["mean"], v["stderr"] or 0.0) if isinstance(v, dict) else (v, 0.0) for v in values]
+        means, errors = zip(*pairs, strict=True)
+        axis.errorbar(x, means, errors, color=colour, marker="o", markersize=4, linewidth=1.4, capsize=2, label=name)
+    axis.set(xlabel=xlabel, ylabel=ylabel)
+    if log_x:
+        axis.set_xscale("log")
+        axis.set_xticks(x, [f"{value:g}" for value in x])
+        axis.minorticks_off()
+    if log_y:
+        axis.set_yscale("log")
+    if len(curves) > 1:
+        axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def grid(
+    values: Tensor, rows: Sequence[Any], columns: Sequence[Any], row: str, column: str, label: str, height: float = 3.0
+) -> "Figure":
+    """A table (R, C) of numbers as colours, with the numbers written in."""
+    figure, (axis,) = _figure(1, height, width=0.6 * height * values.shape[1] / values.shape[0] + 1.5)
+    picture = axis.imshow(values, cmap="viridis", aspect="auto")
+    middle = float(values.min() + values.max()) / 2
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            value = float(values[i, j])
+            axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color="kw"[value < middle])
+    axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
+    axis.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
+    axis.set(xlabel=column, ylabel=row)
+    figure.colorbar(picture, label=label)
+    return figure
+
+
+def spread_out(q: VonMisesFisher, count: int) -> Tensor:
+    """Indices of posteriors whose modes lie far apart: the surest, then each the farthest from those chosen before."""
+    chosen = [int(q.kappa.argmax())]
+    for _ in range(count - 1):
+        nearest = (q.mu @ q.mu[chosen].T).max(1).values
+        chosen.append(int(nearest.argmin()))
+    return torch.tensor(chosen)
 
 
 def _figure(columns: int, height: float, width: float | None = None) -> tuple["Figure", Sequence[Any]]:

@@ -4,6 +4,7 @@ import typer
 
 from .own_data import embed, evaluate, rank, train
 from .quickstart import quickstart
+from .reproduce import reproduce
 from .retrieval import index_app, query
 from .serve import serve
 
@@ -11,6 +12,7 @@ app = typer.Typer(no_args_is_help=True, help="Embeddings that know what they do 
 app.command("quickstart")(quickstart)
 for command in (train, embed, evaluate, rank):
     app.command(command.__name__)(command)
+app.command("reproduce")(reproduce)
 app.add_typer(index_app, name="index")
 app.command("query")(query)
 app.command("serve")(serve)

@@ -1,24 +1,23 @@
 """One run of the controlled experiment: a process with known posteriors, an encoder trained on its pairs, and how far
 the two agree. What a run is made of is a `Setting`; the experiments (tables.py) are lists of settings."""
 
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from ..checks import require_one_of
 from ..encoders import Encoder, controlled_encoder
-from ..generative import GenerativeProcess, NoisyDirection
+from ..generative import GenerativeProcess, NoisyDirection, PairSampler
 from ..harmonics import AcceptanceKernel, VMFKernel, ZonalKernel
 from ..losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
 from ..metrics import aligning_rotation, cap_coverage, mae, pairwise_agreement, rank_correlation, rmse, spread
 from ..recipe import Recipe
 from ..training import fit
-from ..vmf import VonMisesFisher
+from .runner import Outcome
 
 LOSSES = ("exact", "mcinfonce", "hib", "elk", "infonce")
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -32,8 +31,9 @@ class Setting:
         name: of the row's setting, as in the results.
         loss: one of LOSSES.
         dim, kappa_range, family, kappa_pos: of the process.
-        positives: the law of positive pairs, and `negatives` how many are drawn for each anchor from P(x); 0 takes the
-            other anchors.
+        positives: the law of positive pairs.
+        negatives: how many are drawn for each anchor from P(x); "batch" takes the other anchors, "rolled" the positive
+            of the pair before, the paper's M = 0.
         encoder_dim: the encoder's dimension where it differs from the process's.
         shared, widths, initialisation: see `controlled_encoder`.
         calibrated: whether kappa starts out spanning `kappa_start`, as in the paper.
@@ -51,7 +51,7 @@ class Setting:
     kappa_pos: float = 20.0
     positives: str = "ratio"
     batch_size: int = 512
-    negatives: int = 0
+    negatives: int | str = "batch"
     encoder_dim: int | None = None
     shared: bool = False
     widths: tuple[int, ...] | None = None
@@ -67,17 +67,6 @@ class Setting:
     smoothing_steps: int = 5000
     points: int = 10_000
     recipe: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run gave: numbers for the tables, and true and learned posteriors of a few inputs for the figures."""
-
-    metrics: dict[str, float]
-    arrays: dict[str, Tensor]
 
 
 def run_seed(
@@ -106,21 +95,49 @@ def run_seed(
     generator = torch.Generator(device).manual_seed(seed)
     if setting.calibrated:
         encoder.calibrate(process.inputs(1000, generator=generator))
-    batches = process.batches(setting.batch_size, setting.negatives, setting.positives)
-    recipe = Recipe(**{"steps": 1000, "learning_rate": 1e-3, "schedule": "one-cycle", "seed": seed, **setting.recipe})
+    recipe = Recipe(**{"seed": seed, **setting.recipe})
     result = fit(
-        encoder, make_loss(setting), batches, recipe, folder=folder, device=device, loggers=(), progress=progress
+        encoder,
+        make_loss(setting),
+        make_batches(process, setting),
+        recipe,
+        folder=folder,
+        device=device,
+        loggers=(),
+        progress=progress,
     )
     outcome = measure(process, encoder, setting.points, generator)
-    outcome.metrics["seconds"] = result.seconds
+    if setting.loss == "infonce":  # its kappa is not learned
+        kept = {name: value for name, value in outcome.metrics.items() if name.startswith("mu_")}
+        outcome = Outcome(kept, outcome.arrays)
     outcome.metrics["loss"] = result.history[-1]["loss"]
     return outcome
+
+
+def make_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], tuple[Tensor, ...]]:
+    if setting.negatives == "rolled":
+        return Rolled(process.batches(setting.batch_size, positives=setting.positives))
+    drawn = 0 if setting.negatives == "batch" else int(setting.negatives)
+    return process.batches(setting.batch_size, drawn, setting.positives)
+
+
+class Rolled:
+    """Pairs, and to each anchor as its one negative the positive of the pair before."""
+
+    capturable = True
+
+    def __init__(self, pairs: PairSampler):
+        self.pairs, self.device = pairs, pairs.device
+
+    def __call__(self, step: int, generator: Generator) -> tuple[Tensor, ...]:
+        x, positive = self.pairs(step, generator)
+        return x, positive, positive.roll(1, 0)[:, None]
 
 
 def make_loss(setting: Setting) -> nn.Module:
     require_one_of("loss", setting.loss, LOSSES)
     require_one_of("kernel", setting.kernel, ("acceptance", "vmf"))
-    kind: type[ZonalKernel] = AcceptanceKernel if setting.kernel == "acceptance" else VMFKernel
+    kind: Callable[..., ZonalKernel] = AcceptanceKernel if setting.kernel == "acceptance" else VMFKernel
     if setting.loss == "exact":
         return ExactInfoNCE(kind(setting.kappa_pos, setting.learnable), setting.terms)
     if setting.loss == "mcinfonce":
@@ -152,6 +169,7 @@ def measure(process: GenerativeProcess, encoder: Encoder, points: int, generator
     if process.family != "point":
         true_spread = true.spread(generator=generator) if isinstance(true, NoisyDirection) else spread(true)
         metrics["spread_rmse"] = rmse(spread(learned), true_spread)
+        metrics["spread_mae"] = mae(spread(learned), true_spread)
         metrics["spread_rank"] = rank_correlation(spread(learned), true_spread)
     if learned.dim == process.dim:
         rotation = aligning_rotation(true.mu, learned.mu)
@@ -164,5 +182,8 @@ def measure(process: GenerativeProcess, encoder: Encoder, points: int, generator
         "true_kappa": true.kappa[few].clamp_max(torch.finfo(torch.float32).max),
         "learned_mu": learned.mu[few],
         "learned_kappa": learned.kappa[few],
+        "learned_spread": spread(learned[few]),
     }
+    if process.family != "point":
+        arrays["true_spread"] = true_spread[few]
     return Outcome(metrics, {name: value.cpu() for name, value in arrays.items()})

@@ -1,0 +1,169 @@
+"""What is measured on held-out CIFAR-10H images: do certainties agree with people, with lost information, with errors,
+and are match probabilities right?"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from ..augmentation import centre_crops, random_crops
+from ..cifar import label_entropy
+from ..data import LabelledBatches
+from ..encoders import Encoder
+from ..harmonics import VMFKernel
+from ..metrics import (
+    expected_calibration_error,
+    map_at_r,
+    neighbour_hits,
+    r_auroc,
+    rank_correlation,
+    reject_curve,
+)
+from ..positivity import match_probability
+from ..pretraining import predictions
+from ..vmf import VonMisesFisher
+
+PRIOR = 0.5  # the share of matches among the held-out pairs
+PAIRS = 20_000
+KEPT = tuple(i / 20 for i in range(1, 21))
+_BINS = 15
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One fold of images: bytes (N, 3, 32, 32), soft labels (N, 10), crop proportions (N,), and their numbers (N,)."""
+
+    images: Tensor
+    labels: Tensor
+    crop_sizes: Tensor
+    number: Tensor
+
+    @property
+    def hard(self) -> Tensor:
+        """The class that most people saw."""
+        return self.labels.argmax(1)
+
+    @property
+    def entropy(self) -> Tensor:
+        return label_entropy(self.labels)
+
+    def cropped(self) -> Tensor:
+        """The paper's second test set: the middle of each image, of the paper's sizes; bytes."""
+        return _bytes(centre_crops(self.images.float() / 255, self.crop_sizes))
+
+    def randomly_cropped(self, seed: int) -> tuple[Tensor, Tensor]:
+        """The same with new sizes and windows anywhere: (bytes, proportions)."""
+        generator = Generator().manual_seed(seed)
+        sizes = 0.25 + 0.75 * torch.rand(len(self.images), generator=generator, dtype=torch.float64)
+        return _bytes(random_crops(self.images.float() / 255, sizes, generator)), sizes
+
+
+def _bytes(images: Tensor) -> Tensor:
+    return (images * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def posteriors(encoder: Encoder, images: Tensor) -> VonMisesFisher:
+    """Of bytes (N, 3, 32, 32), in evaluation mode; on the CPU, float64."""
+    q = predictions(_Stacked(encoder), images).cpu().double()
+    return VonMisesFisher(torch.nn.functional.normalize(q[:, 1:], dim=-1), q[:, 0], validate_args=False)
+
+
+class _Stacked(torch.nn.Module):
+    """kappa and mu in one tensor (B, 1 + D)."""
+
+    def __init__(self, encoder: Encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, images: Tensor) -> Tensor:
+        q = self.encoder(images)
+        return torch.cat([q.kappa[:, None], q.mu], 1)
+
+
+def certainty_metrics(
+    embeddings: Tensor, certainty: Tensor, cropped: Tensor, randomly_cropped: tuple[Tensor, Tensor], fold: HeldOut
+) -> dict[str, float]:
+    """What needs no more than embeddings (N, D) and a certainty (N,) of every image, whole and cropped."""
+    hits = neighbour_hits(embeddings, fold.hard).double()
+    return {
+        "entropy_rank": rank_correlation(-certainty, fold.entropy),
+        "crop_rank": rank_correlation(cropped, fold.crop_sizes),
+        "crop_random_rank": rank_correlation(*randomly_cropped),
+        "recall_at_1": hits.mean().item(),
+        "recall_at_1_surer_half": reject_curve(certainty, hits, (0.5,))[0],
+        "map_at_r": map_at_r(embeddings, fold.hard),
+        "r_auroc": r_auroc(embeddings, fold.hard, certainty),
+    }
+
+
+# Match probabilities
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of item numbers (P, 2), half drawn as positives are and half independently; `match` (P,) says which."""
+
+    items: Tensor
+    match: Tensor
+
+
+def held_out_pairs(fold: HeldOut, seed: int, count: int = PAIRS) -> Pairs:
+    """Of these, P(match | x, x') = r / (r + 1) by Bayes' rule: what `match_probability` says at prior 1/2."""
+    batches = LabelledBatches(torch.arange(len(fold.labels)), fold.labels, count, 1)
+    anchor, positive, negative = batches.draw(Generator().manual_seed(seed))
+    assert isinstance(negative, Tensor)
+    match = torch.arange(count) % round(1 / PRIOR) == 0
+    return Pairs(torch.stack([anchor, torch.where(match, positive, negative[:, 0])], 1), match)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """kappa times `scale`, under a kernel with `kappa_pos`: no order of certainties changes."""
+
+    scale: float
+    kappa_pos: float
+
+    def probability(self, q: VonMisesFisher, pairs: Pairs) -> Tensor:
+        scaled = VonMisesFisher(q.mu, q.kappa * self.scale, validate_args=False)
+        first, second = (scaled[pairs.items[:, side]] for side in (0, 1))
+        return match_probability(first, second, VMFKernel(self.kappa_pos), PRIOR)
+
+
+def calibrate(q: VonMisesFisher, pairs: Pairs, kappa_pos: float) -> Calibration:
+    """The scale and kappa_pos under which the validation pairs are likeliest: two numbers, on thousands of pairs."""
+    from scipy.optimize import minimize
+
+    def surprise(parameters: "list[float]") -> float:
+        found = Calibration(math.exp(parameters[0]), kappa_pos * math.exp(parameters[1]))
+        p = found.probability(q, pairs).clamp(1e-9, 1 - 1e-9)
+        return torch.nn.functional.binary_cross_entropy(p, pairs.match.double()).item()
+
+    best = minimize(surprise, [0.0, 0.0], method="Nelder-Mead", options={"maxfev": 60, "xatol": 0.02, "fatol": 1e-5})
+    return Calibration(math.exp(best.x[0]), kappa_pos * math.exp(best.x[1]))
+
+
+def reliability(probability: Tensor, match: Tensor) -> Tensor:
+    """(bins, 3): mean probability, share of matches, number of pairs; empty bins left out."""
+    cell = (probability * _BINS).long().clamp_max(_BINS - 1)
+    count = torch.bincount(cell, minlength=_BINS).double()
+    predicted = torch.zeros(_BINS, dtype=torch.float64).index_add_(0, cell, probability.double())
+    observed = torch.zeros(_BINS, dtype=torch.float64).index_add_(0, cell, match.double())
+    return torch.stack([predicted / count, observed / count, count], 1)[count > 0]
+
+
+def match_metrics(
+    q: VonMisesFisher, fold: HeldOut, q_validation: VonMisesFisher, validation: HeldOut, kappa_pos: float, seed: int
+) -> tuple[dict[str, float], Tensor, Calibration]:
+    """ECE of match probabilities on test pairs, as they come and after calibration on validation pairs; and a table."""
+    pairs = held_out_pairs(fold, seed)
+    calibration = calibrate(q_validation, held_out_pairs(validation, seed), kappa_pos)
+    raw = Calibration(1.0, kappa_pos).probability(q, pairs)
+    probability = calibration.probability(q, pairs)
+    metrics = {
+        "match_ece": expected_calibration_error(probability, pairs.match),
+        "match_ece_uncalibrated": expected_calibration_error(raw, pairs.match),
+        "kappa_scale": calibration.scale,
+        "calibrated_kappa_pos": calibration.kappa_pos,
+    }
+    return metrics, reliability(probability, pairs.match), calibration

@@ -1,0 +1,109 @@
+"""The report: results/README.md, made from the JSON files beside it, the paper's figures beside ours."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from .catalogue import EXPERIMENTS
+from .paper import paper_figure
+
+COLUMNS = {
+    "mu_rmse": "mu RMSE",
+    "mu_mae": "mu MAE",
+    "mu_rank": "mu rank",
+    "kappa_rmse": "kappa RMSE",
+    "kappa_mae": "kappa MAE",
+    "kappa_rank": "kappa rank",
+    "kappa_median": "kappa, median",
+    "spread_mae": "spread MAE",
+    "spread_rank": "spread rank",
+    "coverage_95": "in the 95 % cap",
+    "entropy_rank": "entropy rank",
+    "crop_rank": "crop rank",
+    "recall_at_1": "Recall@1",
+    "recall_at_1_surer_half": "Recall@1, surer half",
+    "map_at_r": "MAP@R",
+    "r_auroc": "R-AUROC",
+    "match_ece": "match ECE",
+}
+_HEAD = """# Results
+
+Made by `aleator reproduce` from the JSON files in these folders; every file says which command, commit and device it
+came from. A cell reads *ours ± standard error over seeds* and, where the paper reports a figure, *(the paper's)*. What
+the paper calls RMSE is the mean absolute error of its code, and stands beside ours. Beside the exact loss stand the
+paper's figures for MCInfoNCE, the loss it replaces.
+"""
+
+
+def write_report(folder: Path) -> Path:
+    """Write README.md into a folder of results."""
+    parts = [_HEAD]
+    for name, experiment in EXPERIMENTS.items():
+        found = [(preset, folder / name / f"{preset}.json") for preset in ("best", "paper", "quick")]
+        found = [(preset, path) for preset, path in found if path.is_file()]
+        if found:
+            parts.append(f"## {name}: {experiment.title}\n")
+            parts += [section(json.loads(path.read_text()), preset, folder / name) for preset, path in found]
+    path = folder / "README.md"
+    path.write_text("\n".join(parts))
+    return path
+
+
+def section(result: dict[str, Any], preset: str, folder: Path) -> str:
+    origin = result["provenance"]
+    facts = f"`{origin['device']}`, {origin['wall_seconds']:,.0f} s, commit `{origin['commit']}`"
+    rows = result["rows"]
+    if len(rows) > 20:  # a grid: its winners are what it was made for
+        rows = winners(rows)
+        facts += f"; the best of {len(result['rows'])} by the rank correlation of kappa"
+    lines = [f"### Preset {preset}\n", facts + "\n", table(result["experiment"], rows)]
+    pictures = sorted((folder / preset).glob("*.png"))
+    lines += [
+        "",
+        " ".join(f'<img src="{folder.name}/{preset}/{p.name}" height="240" alt="{p.stem}">' for p in pictures),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def table(experiment: str, rows: list[dict[str, Any]]) -> str:
+    """Rows of a result as a table in Markdown."""
+    metrics = [name for name in COLUMNS if any(name in row["metrics"] for row in rows)]
+    lines = ["| setting | loss | runs | " + " | ".join(COLUMNS[name] for name in metrics) + " |"]
+    lines.append("|---|---|---|" + "---|" * len(metrics))
+    for row in rows:
+        cells = [cell(experiment, row, name) for name in metrics]
+        lines.append(f"| {row['setting']} | {row['loss']} | {len(row['seeds'])} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def cell(experiment: str, row: dict[str, Any], metric: str) -> str:
+    """Ours, with its error, and the paper's figure in brackets."""
+    value = row["metrics"].get(metric)
+    text = "" if value is None else number(value["mean"])
+    if value is not None and value["stderr"] is not None:
+        text += f" ± {number(value['stderr'])}"
+    theirs = paper_figure(experiment, row["setting"], row["loss"], metric)
+    return text if theirs is None else f"{text} ({number(theirs[0])})".strip()
+
+
+def number(value: float) -> str:
+    """Short, with as many places as matter: three for what is at most ten, fewer above."""
+    if not math.isfinite(value):
+        return str(value)
+    if abs(value) >= 1e5:
+        return f"{value:.1e}"
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def winners(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each loss the three rows with the best rank correlation of kappa; a run without one comes last."""
+
+    def score(row: dict[str, Any]) -> float:
+        mean = row["metrics"]["kappa_rank"]["mean"]
+        return mean if math.isfinite(mean) else -2.0
+
+    chosen = []
+    for loss in dict.fromkeys(row["loss"] for row in rows):
+        chosen += sorted((row for row in rows if row["loss"] == loss), key=score, reverse=True)[:3]
+    return chosen

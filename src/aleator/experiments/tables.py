@@ -1,0 +1,211 @@
+"""The controlled experiments as data: what each row differs in from the base setting of its preset.
+
+- quick: two CPU cores, minutes; smaller networks and batches, one seed.
+- paper: the paper's parameters, with pairs from its appendix's law and a correct sampler of vMF latents.
+- best: what we recommend. The encoder is three layers of 128 rather than seven of up to 500: the truth is a network
+  of ten units a layer, and with fresh pairs in every step the error is that of estimating the weights there are.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from .controlled import Setting
+from .runner import Row
+
+PRESETS = ("quick", "paper", "best")
+RESULT_SEEDS, TUNING_SEEDS = (4, 5, 6, 7, 8), (1, 2, 3)
+
+
+def _recipe(preset: str, steps: int, **more: Any) -> dict[str, Any]:
+    if preset == "paper":
+        two_phases = {"phases": "mu-then-kappa", "schedule": "step", "learning_rate": 1e-4}
+        return {"steps": steps, **two_phases, "checkpoint_every": 5000, "log_every": 500, **more}
+    fast = {"schedule": "one-cycle", "learning_rate": 3e-3, "checkpoint_every": 10_000, "log_every": 500}
+    return {"steps": steps, **fast, **({"precision": "tf32"} if preset == "best" else {}), **more}
+
+
+def base(preset: str) -> Setting:
+    """The Ambiguous setting."""
+    if preset == "paper":
+        return Setting(
+            loss="mcinfonce",
+            kernel="vmf",
+            positives="joint",
+            negatives=32,
+            initialisation="torch",
+            calibrated=True,
+            recipe=_recipe(preset, 100_000),
+        )
+    if preset == "best":
+        return Setting(widths=(128, 128, 128), terms=32, recipe=_recipe(preset, 100_000))
+    return Setting(
+        widths=(64, 64), batch_size=128, smoothing_steps=1000, points=2000, recipe=_recipe(preset, 1500, log_every=50)
+    )
+
+
+def _with_loss(setting: Setting, loss: str, preset: str) -> Setting:
+    """A setting with another loss and the hyperparameters that the paper's grid chose for it."""
+    steps = setting.recipe["steps"]
+    if preset == "best":
+        steps = min(steps, 30_000)
+    if loss == "exact":
+        return setting
+    joint = replace(setting, loss=loss, recipe={**setting.recipe, "steps": steps, "phases": "joint"})
+    samples = {"paper": 512, "best": 64, "quick": 16}[preset]
+    if loss == "mcinfonce":
+        return replace(
+            setting,
+            loss=loss,
+            samples=samples,
+            negatives=32 if preset != "quick" else 8,
+            recipe={**setting.recipe, "steps": steps},
+        )
+    if loss == "hib":
+        return replace(joint, negatives="rolled", samples=samples)
+    if loss == "elk":
+        return replace(joint, negatives=1)
+    return replace(
+        joint,
+        negatives=32 if preset != "quick" else 8,
+        recipe={**joint.recipe, "phases": "mu", "mu_negatives": "given"},
+    )
+
+
+def recovery(preset: str) -> list[Row]:
+    """Table 1: Ambiguous, Clear and Injective."""
+    ambiguous = base(preset)
+    clear = replace(ambiguous, name="clear", kappa_range=(64.0, 128.0), terms=56 if preset == "best" else None)
+    injective = replace(ambiguous, name="injective", family="point", terms=None)
+    if preset == "paper":
+        return [Row(ambiguous, RESULT_SEEDS), Row(clear, RESULT_SEEDS[:2]), Row(injective, RESULT_SEEDS[:2])]
+    if preset == "best":
+        injective = replace(injective, recipe=_recipe(preset, 40_000))
+    return [Row(setting, _seeds(preset, 5)) for setting in (ambiguous, clear, injective)]
+
+
+def circle(preset: str) -> list[Row]:
+    """The figure in the plane."""
+    if preset == "paper":
+        plane = replace(base(preset), name="dim-2", dim=2, recipe=_recipe(preset, 8192, mu_negatives="given"))
+    else:
+        plane = replace(
+            base(preset), name="dim-2", dim=2, recipe=_recipe(preset, {"best": 40_000, "quick": 800}[preset])
+        )
+    return [Row(plane, _seeds(preset, 5))]
+
+
+def samples(preset: str) -> list[Row]:
+    """The bias of Monte-Carlo estimates against the number of samples; the exact loss has none."""
+    counts = {"paper": (1, 4, 16, 64, 256, 512), "best": (1, 4, 16, 64, 256), "quick": (1, 4, 16)}[preset]
+    setting = _with_loss(base(preset), "mcinfonce", preset)
+    if preset == "best":
+        setting = replace(setting, negatives=16, recipe=_recipe(preset, 20_000))
+    rows = [Row(replace(setting, name=f"samples-{n}", samples=n), _seeds(preset, 3)) for n in counts]
+    exact = replace(setting, name="no samples", loss="exact", kernel="acceptance")
+    return rows if preset == "paper" else [*rows, Row(exact, _seeds(preset, 3))]
+
+
+def families(preset: str) -> list[Row]:
+    """Posteriors that are not vMF."""
+    setting = base(preset)
+    rows = [Row(setting, _seeds(preset, 5))]
+    for family in ("gaussian", "laplace"):
+        other = replace(setting, name=family, family=family, terms=None)
+        if preset == "best":
+            other = replace(other, recipe=_recipe(preset, 20_000))
+        rows.append(Row(other, _seeds(preset, 5)))
+    return rows
+
+
+def losses(preset: str) -> list[Row]:
+    """The losses side by side, each with the hyperparameters that the paper chose for it."""
+    names = (
+        ("mcinfonce", "hib", "elk", "infonce") if preset == "paper" else ("exact", "mcinfonce", "hib", "elk", "infonce")
+    )
+    return [Row(_with_loss(base(preset), loss, preset), _seeds(preset, 5)) for loss in names]
+
+
+def encoder_dim(preset: str) -> list[Row]:
+    """Encoders of another dimension than the process's ten."""
+    setting = base(preset)
+    if preset == "best":
+        setting = replace(setting, recipe=_recipe(preset, 20_000))
+    rows = []
+    for dim in (4, 8, 10, 16, 32, 64, 128) if preset != "quick" else (8, 16):
+        row = replace(setting, name=f"encoder-dim-{dim}", encoder_dim=dim)
+        if preset == "paper" and dim >= 64:
+            row = replace(row, samples=256, batch_size=512 if dim == 64 else 256)
+        rows.append(Row(row, _seeds(preset, 3)))
+    return rows
+
+
+def high_dim(preset: str) -> list[Row]:
+    """Process and encoder of a higher dimension."""
+    setting = base(preset)
+    if preset == "best":
+        setting = replace(setting, widths=(256, 256, 256), recipe=_recipe(preset, 30_000, learning_rate=2e-3))
+    rows = []
+    for dim in (10, 16, 32, 40, 48, 56, 64) if preset != "quick" else (16, 32):
+        row = replace(setting, name=f"dim-{dim}", dim=dim)
+        if preset == "paper" and dim >= 32:
+            row = replace(row, samples=256, batch_size=256)
+        rows.append(Row(row, _seeds(preset, 3)))
+    return rows
+
+
+def shared_backbone(preset: str) -> list[Row]:
+    """One network with two heads against two networks."""
+    setting = base(preset)
+    shared = replace(setting, name="shared backbone", shared=True)
+    return [Row(setting, _seeds(preset, 5)), Row(shared, _seeds(preset, 5))]
+
+
+def tuning(preset: str) -> list[Row]:
+    """The paper's grid for the losses that it tunes, on seeds of its own: first the rest, then HIB's a and b."""
+    setting = base(preset)
+    if preset == "best":
+        setting = replace(setting, recipe=_recipe(preset, 3000))
+    rows = []
+    counts: tuple[int | str, ...] = ("rolled", 1, 32) if preset != "quick" else ("rolled", 1)
+    for loss in ("hib", "elk", "mcinfonce"):
+        tuned = replace(setting, loss=loss, samples={"paper": 512, "best": 64, "quick": 16}[preset])
+        for negatives, learnable, phases in product(counts, (False, True), ("joint", "mu-then-kappa")):
+            name = f"M {0 if negatives == 'rolled' else negatives}, {'learnable' if learnable else 'fixed'}, {phases}"
+            recipe = {**setting.recipe, "phases": phases}
+            rows.append(replace(tuned, name=name, negatives=negatives, learnable=learnable, recipe=recipe))
+    scales, offsets = ((0.5, 1, 2, 4), (-8, -4, -2, -1, 0, 1, 2, 4, 8)) if preset != "quick" else ((1, 4), (0, -2))
+    hib = replace(
+        setting,
+        loss="hib",
+        negatives="rolled",
+        samples={"paper": 512, "best": 64, "quick": 16}[preset],
+        recipe={**setting.recipe, "phases": "joint"},
+    )
+    rows += [replace(hib, name=f"a {a}, b {b}", a=float(a), b=float(b)) for a, b in product(scales, offsets)]
+    return [Row(row, TUNING_SEEDS if preset == "paper" else TUNING_SEEDS[:1]) for row in rows]
+
+
+def infonce(preset: str) -> list[Row]:
+    """Does certainty cost accuracy in the mean? InfoNCE, which learns the mean alone, beside the others."""
+    names = ("mcinfonce", "infonce") if preset == "paper" else ("exact", "mcinfonce", "infonce")
+    return [Row(_with_loss(base(preset), loss, preset), _seeds(preset, 5)) for loss in names]
+
+
+def _seeds(preset: str, count: int) -> tuple[int, ...]:
+    return RESULT_SEEDS[: 1 if preset == "quick" else count]
+
+
+CONTROLLED: dict[str, Callable[[str], list[Row]]] = {
+    "recovery": recovery,
+    "circle": circle,
+    "samples": samples,
+    "families": families,
+    "losses": losses,
+    "encoder-dim": encoder_dim,
+    "high-dim": high_dim,
+    "shared-backbone": shared_backbone,
+    "tuning": tuning,
+    "infonce": infonce,
+}
