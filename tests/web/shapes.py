@@ -5,15 +5,15 @@ The encoder is linear in the pixels and takes the norm as kappa: a shape that fa
 
 import io
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from PIL import Image, ImageDraw, ImageFilter
 from torch import nn
 
-from aleator import CredibleIndex, Encoder
+from aleator import CredibleIndex, Encoder, VMFKernel
 from aleator.backbones import Features
 from aleator.inputs import Inputs
+from aleator.own_data.run import Run
 
 SHAPES = ("circle", "square", "triangle")
 COLOURS = ((196, 78, 60), (52, 110, 160), (214, 160, 60))
@@ -48,20 +48,23 @@ def png(image: Image.Image) -> bytes:
     return out.getvalue()
 
 
-def image_run() -> SimpleNamespace:
-    """What `load_run` gives of a model of images, as far as a server needs it."""
+def as_run(encoder: Encoder, inputs: Inputs) -> Run:
+    """What `load_run` gives, without the folder."""
+    return Run(Path("nowhere"), encoder.eval(), inputs, VMFKernel(20.0), 0.5, "fingerprint", {}, {})
+
+
+def image_run() -> Run:
     torch.manual_seed(3)
     encoder = Encoder(Pooled(), DIM, kappa="norm")
     inputs = Inputs("images", size=32)
     sample = [draw(shape, colour, 0.1) for shape in SHAPES for colour in COLOURS]
     encoder.calibrate(inputs.prepare(sample), (150.0, 160.0))
-    return SimpleNamespace(encoder=encoder.eval(), inputs=inputs)
+    return as_run(encoder, inputs)
 
 
-def feature_run(features: int = 5) -> SimpleNamespace:
+def feature_run(features: int = 5) -> Run:
     torch.manual_seed(4)
-    encoder = Encoder(Features(features), DIM, kappa="norm").eval()
-    return SimpleNamespace(encoder=encoder, inputs=Inputs("features", features=features))
+    return as_run(Encoder(Features(features), DIM, kappa="norm"), Inputs("features", features=features))
 
 
 class Letters(nn.Module):
@@ -73,12 +76,12 @@ class Letters(nn.Module):
         return torch.tensor([[text.lower().count(chr(97 + i)) for i in range(26)] for text in texts]).float()
 
 
-def text_run() -> SimpleNamespace:
+def text_run() -> Run:
     torch.manual_seed(5)
-    return SimpleNamespace(encoder=Encoder(Letters(), DIM, kappa="norm").eval(), inputs=Inputs("text"))
+    return as_run(Encoder(Letters(), DIM, kappa="norm"), Inputs("text"))
 
 
-def shape_index(root: Path, run: SimpleNamespace, count: int = 90, side: int = 32) -> CredibleIndex:
+def shape_index(root: Path, run: Run, count: int = 90, side: int = 32) -> CredibleIndex:
     """`count` shapes written below `root`, and the index of their posteriors."""
     ids, metadata, images = [], [], []
     for i in range(count):
@@ -90,12 +93,10 @@ def shape_index(root: Path, run: SimpleNamespace, count: int = 90, side: int = 3
         ids.append(f"{shape}-{i}")
         metadata.append({"path": path.as_posix(), "label": shape})
         images.append(image)
-    with torch.inference_mode():
-        posteriors = run.encoder(run.inputs.prepare(images))
-    return CredibleIndex.build(posteriors, ids, metadata)
+    return CredibleIndex.build(run.posteriors(images), ids, metadata)
 
 
-def text_index(run: SimpleNamespace) -> CredibleIndex:
+def text_index(run: Run) -> CredibleIndex:
     texts = [
         "A bank by the river, in the evening sun.",
         "The bank raised its interest rates again.",
@@ -105,5 +106,4 @@ def text_index(run: SimpleNamespace) -> CredibleIndex:
         "An unlabelled note.",
     ]
     metadata = [{"text": text, **({"label": i % 2} if i < 5 else {})} for i, text in enumerate(texts)]
-    with torch.inference_mode():
-        return CredibleIndex.build(run.encoder(run.inputs.prepare(texts)), metadata=metadata)
+    return CredibleIndex.build(run.posteriors(texts), metadata=metadata)

@@ -5,7 +5,7 @@ import ipaddress
 import secrets
 import socket
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +14,9 @@ from rich.text import Text
 from aleator.checks import reject, require
 
 from .errors import plain_errors
+
+if TYPE_CHECKING:
+    from aleator.retrieval import CredibleIndex
 
 
 def serve(
@@ -37,18 +40,17 @@ def serve(
     of your own. The API describes itself at /api/openapi.json.
     """
     with plain_errors(), contextlib.ExitStack() as opened:
-        from aleator.retrieval import CredibleIndex
+        from aleator.own_data import load_run
+        from aleator.web import create_app
 
         require(0 <= port <= 65535, "port", port, "is not a port", "pass a number up to 65535")
         listener = opened.enter_context(_listen(host, port))
         local = _is_loopback(host)
         if token is None and not local:
             token = secrets.token_urlsafe(24)
-        run, fingerprint = (None, None) if model is None else _load(model)
-        index = opened.enter_context(CredibleIndex.open(location, fingerprint=fingerprint))
-
-        from aleator.web import create_app
-
+        run = None if model is None else load_run(model)
+        fingerprint = None if run is None else run.fingerprint
+        index = opened.enter_context(_open(location, fingerprint))
         names = {"localhost", "127.0.0.1", "::1", host.lower()} if local and token is None else None
         app = create_app(index, run=run, root=root, token=token, hosts=names)
         shown = f"[{host}]" if ":" in host else host
@@ -58,13 +60,20 @@ def serve(
         _run(app, listener)
 
 
-def _load(model: Path) -> tuple[Any, str]:
-    from aleator.bundle import read_bundle
-    from aleator.encoders import FORMAT_VERSION
-    from aleator.own_data import load_run
+def _open(location: str, fingerprint: str | None) -> "CredibleIndex":
+    from aleator.retrieval import CredibleIndex
 
-    run = load_run(model)
-    return run, read_bundle(model / "encoder", "encoder", FORMAT_VERSION).fingerprint
+    try:
+        return CredibleIndex.open(location, fingerprint=fingerprint)
+    except ImportError as missing:
+        reject("location", "postgresql://...", str(missing), "pip install 'aleator[postgres]'")
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "psycopg":
+            raise
+        # The address may hold a password: it is not shown.
+        reject(
+            "location", "postgresql://...", str(error).splitlines()[0], "check the address, and that the server runs"
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:

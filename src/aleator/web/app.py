@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Iterable
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -20,6 +20,9 @@ from aleator.web.limits import Limits
 from aleator.web.problems import ProblemError
 from aleator.web.service import Service
 
+if TYPE_CHECKING:
+    from aleator.own_data import Run
+
 SHORTEST_TOKEN = 16
 _DESCRIPTION = """A collection of posteriors, and which of its items a question could be.
 
@@ -30,7 +33,7 @@ _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".
 def create_app(
     index: CredibleIndex,
     *,
-    run: Any = None,
+    run: "Run | None" = None,
     root: str | Path | None = None,
     token: str | None = None,
     hosts: Iterable[str] | None = None,
@@ -39,8 +42,7 @@ def create_app(
     """The page and the API over an index.
 
     Args:
-        run: what `load_run` gives, or anything with `encoder` and `inputs`: embeds uploaded images, typed text
-            and features.
+        run: what `load_run` gives: it embeds uploaded images, typed text and features.
         root: the folder with the images that the items' metadata name as `path`.
         token: what clients must show; None asks for nothing.
         hosts: names by which the server may be called; None for any.

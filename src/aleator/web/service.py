@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -19,6 +19,9 @@ from aleator.web.models import Answer, Ask, CollectionInfo, Hit, Item, Posterior
 from aleator.web.pictures import Picture, Pictures
 from aleator.web.problems import ProblemError, busy
 
+if TYPE_CHECKING:
+    from aleator.own_data import Run
+
 P = ParamSpec("P")
 T = TypeVar("T")
 Kind = Literal["images", "features", "text"]
@@ -27,11 +30,10 @@ Kind = Literal["images", "features", "text"]
 class Service:
     """One collection, its index, and the model that embeds questions, if there is one."""
 
-    def __init__(self, index: CredibleIndex, run: Any, root: Path | None, limits: Limits):
+    def __init__(self, index: CredibleIndex, run: "Run | None", root: Path | None, limits: Limits):
         if run is not None:
             dim = run.encoder.dim
             require(dim == index.dim, "model", f"{dim} dimensions", f"the index has {index.dim}", "use its own model")
-            run.encoder.eval()
         if root is not None:
             require(root.is_dir(), "root", str(root), "there is no such folder", "name the folder with the images")
         self.index = index
@@ -116,9 +118,9 @@ class Service:
 
     def ask_about_raw(self, item: Any, ask: Ask) -> Answer:
         """About something that the model embeds: the bytes of an image, a text, a list of features."""
-        with self._embedding, torch.inference_mode():
-            posterior = self._run.encoder(self._run.inputs.prepare([item]))
-            mu, kappa = posterior.mu.detach().cpu().double(), posterior.kappa.detach().cpu().double()
+        with self._embedding:
+            posterior = self._run.posteriors([item])
+        mu, kappa = posterior.mu.double(), posterior.kappa.double()
         require(mu.isfinite().all() & kappa.isfinite().all(), "item", "this one", "has no embedding", "send another")
         return self._search(VonMisesFisher(mu, kappa), ask)
 
