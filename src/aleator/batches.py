@@ -25,8 +25,10 @@ Batches = Callable[[int, torch.Generator], Batch] | Iterable[Batch]
 
 
 class SharedNegatives(NamedTuple):
-    """A batch's negatives where anchors have some in common: each is encoded once. The m-th of anchor b is
-    pool[chosen[b, m]]; pool holds P inputs, chosen is (B, M)."""
+    """A batch's negatives where anchors have some in common: each is encoded once.
+
+    chosen (B, M) numbers the B positives first and the P inputs of the pool after them.
+    """
 
     pool: Tensor
     chosen: Tensor

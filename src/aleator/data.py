@@ -205,8 +205,8 @@ class LabelledBatches(_DrawnBatches):
             kind = torch.zeros_like(kind)
         groups = torch.arange(self.table.classes if self.rule == "contrast" else 1, device=self.device)
         pool = self._draw_negatives(groups, generator)  # (groups, M)
-        index = kind[:, None] * M + torch.arange(M, device=self.device)
-        return anchor, positive, SharedNegatives(pool.flatten(), index)
+        chosen = B + kind[:, None] * M + torch.arange(M, device=self.device)
+        return anchor, positive, SharedNegatives(pool.flatten(), chosen)
 
     def _draw_negatives(self, kind: Tensor, generator: Generator | None) -> Tensor:
         """M for each of these classes (K,), by the rule; (K, M)."""

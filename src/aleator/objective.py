@@ -44,8 +44,8 @@ class Objective(nn.Module):
         elif shared:
             own = shared.chosen.flatten()
             q_negative = _posterior(
-                mu[2 * B :].index_select(0, own).unflatten(0, shared.chosen.shape),
-                kappa[2 * B :].index_select(0, own).unflatten(0, shared.chosen.shape),
+                mu[B:].index_select(0, own).unflatten(0, shared.chosen.shape),
+                kappa[B:].index_select(0, own).unflatten(0, shared.chosen.shape),
             )
         elif M:
             q_negative = _posterior(mu[2 * B :].unflatten(0, (B, M)), kappa[2 * B :].unflatten(0, (B, M)))

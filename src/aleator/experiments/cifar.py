@@ -1,0 +1,380 @@
+"""One fold of the CIFAR-10H experiments: a ResNet-18 becomes an encoder of posteriors, trained on three fifths of the
+images that people labelled, chosen on one and measured on one. What a fold is made of is a `CifarSetting`.
+
+The data folder is the one that ALEATOR_DATA names. The pretrained classifier is made once and kept in ALEATOR_CACHE
+(by default ~/.cache/aleator); of processes that need it at the same time, one makes it and the others wait.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ..augmentation import ImageAugmentation
+from ..backbones import Features, ResNet18
+from ..batches import SharedNegatives, derived_seed
+from ..checks import require, require_one_of
+from ..cifar import (
+    FOLDS,
+    MEAN,
+    STD,
+    CifarImages,
+    data_folder,
+    load_cifar10,
+    load_cifar10h,
+    load_cifar10n,
+    load_crop_sizes,
+    load_folds,
+    require_fit,
+    soft_labels,
+)
+from ..data import LabelledBatches
+from ..encoders import Encoder
+from ..harmonics import VMFKernel
+from ..losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
+from ..metrics import rank_correlation, recall_at_1
+from ..pretraining import Classifier, Pretrained, PretrainingSetting, predictions, pretrain_cifar
+from ..recipe import Recipe
+from ..training import FitResult, fit
+from .cifar_evaluation import HeldOut, certainty_metrics, match_metrics, posteriors
+from .cifar_gallery import gallery
+from .runner import Outcome
+
+LOSSES = ("exact", "mcinfonce", "hib", "elk", "infonce", "softmax-entropy")
+LABELS = ("soft", "hard", "train", "votes")
+
+
+@dataclass(frozen=True)
+class CifarSetting:
+    """What one row of a table is made of; the defaults are what the paper's losses share.
+
+    Args:
+        name: of the row's setting, as in the results.
+        loss: one of LOSSES; "softmax-entropy" trains nothing and measures the pretrained classifier.
+        labels: "soft", CIFAR-10H's; "hard", its likeliest class; "train", CIFAR-10's train images and labels; "votes",
+            CIFAR-10N's three votes on the train images, with CIFAR-10H's soft labels `repeat` times over.
+        pretrained: whether to start from the classifier, or from scratch.
+        network: arguments of `PretrainingSetting`; its width is the encoder's.
+        pretraining_images: how many train images the classifier sees; None for all.
+        images: how many of each fold are used; None for all.
+        dim, kappa, kappa_hidden: of the encoder. kappa_start: where kappa starts.
+        kappa_pos, samples, a, b: of the loss. terms: of the exact loss's series.
+        negatives: "batch", the other anchors; "rolled", the positive of the pair before, which is the paper's M = 0; or
+            a number, drawn by the paper's rule.
+        augment: arguments of `ImageAugmentation`, or None for images as they are.
+        head_first: arguments of the `Recipe` with which the output layer alone is trained before all of it, on features
+            of the frozen backbone; None for no such stage.
+        votes_first: the same for all layers on CIFAR-10N's votes, before the fold's own labels.
+        recipe: arguments of `Recipe`.
+        watch: whether validations also follow the entropy correlation.
+    """
+
+    name: str = "soft"
+    loss: str = "mcinfonce"
+    labels: str = "soft"
+    repeat: int = 1
+    pretrained: bool = True
+    network: Mapping[str, Any] = field(default_factory=dict)
+    pretraining_images: int | None = None
+    images: int | None = None
+    dim: int = 8
+    kappa: str = "norm"
+    kappa_hidden: tuple[int, ...] = (256,)
+    kappa_start: float = 16.0
+    kappa_pos: float = 16.0
+    terms: int | None = None
+    samples: int = 128
+    a: float = 1.0
+    b: float = 0.0
+    batch_size: int = 128
+    negatives: int | str = "batch"
+    augment: Mapping[str, Any] | None = None
+    head_first: Mapping[str, Any] | None = None
+    votes_first: Mapping[str, Any] | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    watch: bool = True
+
+    def __post_init__(self) -> None:
+        require_one_of("loss", self.loss, LOSSES)
+        require_one_of("labels", self.labels, LABELS)
+
+
+def run_fold(
+    setting: CifarSetting, fold: int, device: str = "cpu", folder: Path | None = None, progress: bool | None = None
+) -> Outcome:
+    """Train on sets fold, fold + 1, fold + 2, choose on fold + 3, measure on fold + 4, modulo 5, as the paper does."""
+    validation, test = held_out(setting, fold + 3), held_out(setting, fold + 4)
+    started = starting_network(setting, device)
+    if setting.loss == "softmax-entropy":
+        assert started is not None
+        return measure_classifier(started, test, fold)
+    encoder = make_encoder(setting, fold, started, device)
+    result = train(setting, fold, encoder, validation, device, progress)
+    outcome = measure(setting, encoder, validation, test, fold)
+    outcome.metrics.update(
+        {f"validation_{name}": value for name, value in validator(setting, validation)(encoder).items()},
+        best_step=float(result.best_step or result.steps),
+        training_loss=result.history[-1]["loss"],
+    )
+    rows = [[value for name, value in row.items() if name != "phase"] for row in result.validations]
+    outcome.arrays["validations"] = torch.tensor(rows)  # step, crop_rank, entropy_rank
+    if folder is not None:
+        encoder.save(folder / "encoder", overwrite=True)
+    return outcome
+
+
+# Data
+
+
+@lru_cache(maxsize=4)
+def _test_set(root: Path) -> tuple[CifarImages, Tensor, Tensor, Tensor]:
+    images, votes = load_cifar10("test", root), load_cifar10h(root)
+    require_fit(images.images, votes, "CIFAR-10H")
+    return images, soft_labels(votes), load_folds(root), load_crop_sizes(root)
+
+
+@lru_cache(maxsize=4)
+def _train_set(root: Path) -> CifarImages:
+    return load_cifar10("train", root)
+
+
+def held_out(setting: CifarSetting, fold: int) -> HeldOut:
+    """One of the five sets of test images."""
+    images, labels, folds, sizes = _test_set(data_folder())
+    number = folds[fold % FOLDS][: setting.images]
+    return HeldOut(images.images[number], labels[number], sizes[: len(number)], number)
+
+
+def training_data(setting: CifarSetting, fold: int) -> tuple[Tensor, Tensor]:
+    """(images, labels) that the fold's encoder learns from."""
+    parts = [held_out(setting, fold + i) for i in range(3)]
+    images, labels = torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
+    if setting.labels == "soft":
+        return images, labels
+    if setting.labels == "hard":
+        return images, labels.argmax(1)
+    train = _train_set(data_folder())
+    if setting.labels == "train":
+        few = slice(None if setting.images is None else 3 * setting.images)
+        return train.images[few], train.labels[few]
+    more_images, votes = vote_data(setting)
+    return (
+        torch.cat([more_images, *[images] * setting.repeat]),
+        torch.cat([votes, *[labels] * setting.repeat]),
+    )
+
+
+def vote_data(setting: CifarSetting) -> tuple[Tensor, Tensor]:
+    """CIFAR-10N: the train images and what three people said of each."""
+    train, votes = _train_set(data_folder()), load_cifar10n(data_folder())
+    require_fit(train.images, votes, "CIFAR-10N")
+    few = slice(None if setting.images is None else 3 * setting.images)
+    return train.images[few], soft_labels(votes[few])
+
+
+# The network
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("ALEATOR_CACHE", "~/.cache/aleator")).expanduser()
+
+
+def starting_network(setting: CifarSetting, device: str) -> Pretrained | None:
+    """The pretrained classifier, made if it is not there yet; None from scratch."""
+    if not setting.pretrained:
+        return None
+    network = PretrainingSetting(**setting.network)
+    folder = cache_folder() / "pretrained"
+    if setting.pretraining_images is not None:
+        folder = folder / f"of-{setting.pretraining_images}"
+    test = _test_set(data_folder())[0]
+    with _one_at_a_time(folder):
+        if (folder / network.name() / "classifier.json").is_file():  # no need to read the train images
+            return pretrain_cifar(test, test, folder, network, device=device)
+        train = _train_set(data_folder())
+        few = slice(setting.pretraining_images)
+        return pretrain_cifar(CifarImages(train.images[few], train.labels[few]), test, folder, network, device=device)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released as the file is closed, whatever happens
+        yield
+
+
+def make_encoder(setting: CifarSetting, fold: int, started: Pretrained | None, device: str) -> Encoder:
+    """The classifier's backbone with a new output layer, whose kappas start around `kappa_start`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(fold))
+        width = PretrainingSetting(**setting.network).width
+        backbone = started.classifier.backbone if started is not None else ResNet18(width=width)
+        encoder = Encoder(backbone, setting.dim, setting.kappa, kappa_hidden=setting.kappa_hidden)
+    encoder.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    sample = training_data(setting, fold)[0][-500:]
+    encoder.eval()
+    encoder.calibrate(network_input(sample.to(device)), (setting.kappa_start / 2, setting.kappa_start * 2))
+    return encoder.train()
+
+
+def network_input(images: Tensor) -> Tensor:
+    """Bytes -> what the network is given."""
+    return ImageAugmentation(mean=MEAN, std=STD).normalise(images.float() / 255)
+
+
+# Training
+
+
+def train(
+    setting: CifarSetting, fold: int, encoder: Encoder, validation: HeldOut, device: str, progress: bool | None
+) -> FitResult:
+    """Up to three stages: the output layer alone, all of it on the votes, all of it on the fold's labels."""
+    on = torch.device(device)
+    images, labels = training_data(setting, fold)
+    loss = make_loss(setting)
+    shared: dict[str, Any] = {"device": device, "loggers": (), "progress": progress}
+    if setting.head_first is not None:
+        _train_head(encoder, loss, images, labels, setting, fold, shared)
+    if setting.votes_first is not None:
+        batches = make_batches(setting, *vote_data(setting), on)
+        fit(encoder, loss, batches, _recipe(setting.votes_first, fold, device), **shared)
+    recipe = _recipe(setting.recipe, fold, device)
+    watched = validator(setting, validation)
+    return fit(encoder, loss, make_batches(setting, images, labels, on), recipe, validate=watched, **shared)
+
+
+def _recipe(options: Mapping[str, Any], fold: int, device: str) -> Recipe:
+    options = {"seed": fold, "checkpoint_every": None, **options}
+    if not device.startswith("cuda"):
+        options["precision"] = "32"
+    return Recipe(**options)
+
+
+def _train_head(
+    encoder: Encoder,
+    loss: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    setting: CifarSetting,
+    fold: int,
+    shared: Mapping[str, Any],
+) -> None:
+    """Train the output layers on features of the frozen backbone, seen plainly and mirrored.
+
+    A new output layer would otherwise pull the pretrained features about before it has learned anything itself.
+    """
+    features = torch.cat([predictions(encoder.backbone, x).float() for x in (images, images.flip(-1))])
+    head = Encoder(Features(features.shape[1]), setting.dim, setting.kappa, kappa_hidden=setting.kappa_hidden)
+    head.to(features.device)
+    own = {name: value for name, value in encoder.state_dict().items() if not name.startswith("backbone.")}
+    head.load_state_dict(own)
+    batches = LabelledBatches(features, torch.cat([labels, labels]), setting.batch_size)
+    assert setting.head_first is not None
+    fit(head, loss, batches, _recipe(setting.head_first, fold, "cpu"), **shared)
+    encoder.load_state_dict(head.state_dict(), strict=False)
+
+
+def make_batches(
+    setting: CifarSetting, images: Tensor, labels: Tensor, device: torch.device
+) -> Callable[[int, Generator], Any]:
+    augment = ImageAugmentation(**{"mean": MEAN, "std": STD, **(setting.augment or {"flip": False, "translate": 0})})
+    options: dict[str, Any] = {"augment": augment, "device": device}
+    if setting.negatives == "rolled":
+        return RolledNegatives(LabelledBatches(images, labels, setting.batch_size, **options))
+    if setting.negatives != "batch":
+        # Anchors of one class have the same negatives: the same law for each, and a seventh of the images to encode.
+        options |= {"negatives": int(setting.negatives), "rule": "contrast", "share_negatives": True}
+    return LabelledBatches(images, labels, setting.batch_size, **options)
+
+
+class RolledNegatives:
+    """To each anchor, as its one negative, the positive of the pair before, which is not encoded again."""
+
+    def __init__(self, pairs: LabelledBatches):
+        self.pairs, self.device, self.capturable = pairs, pairs.device, pairs.capturable
+
+    def __call__(self, step: int, generator: Generator) -> tuple[Any, ...]:
+        anchor, positive = self.pairs(step, generator)  # type: ignore[misc]
+        before = torch.arange(len(anchor), device=self.device).roll(1)
+        return anchor, positive, SharedNegatives(positive[:0], before[:, None])
+
+
+def make_loss(setting: CifarSetting) -> nn.Module:
+    if setting.loss == "exact":
+        return ExactInfoNCE(VMFKernel(setting.kappa_pos), setting.terms)
+    if setting.loss == "mcinfonce":
+        return MCInfoNCE(VMFKernel(setting.kappa_pos), setting.samples)
+    if setting.loss == "hib":
+        return HIB(setting.a, setting.b, setting.samples)
+    return (ELK if setting.loss == "elk" else InfoNCE)(setting.kappa_pos)
+
+
+def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder], dict[str, float]]:
+    """What `fit` follows on the validation fold; the crop correlation, which needs no labels, is the paper's choice."""
+    cropped = validation.cropped()
+
+    def validate(encoder: Encoder) -> dict[str, float]:
+        if setting.loss == "infonce":  # it has no certainty
+            return {"recall_at_1": recall_at_1(posteriors(encoder, validation.images).mu, validation.hard)}
+        found = {"crop_rank": rank_correlation(posteriors(encoder, cropped).kappa, validation.crop_sizes)}
+        if setting.watch:
+            kappa = posteriors(encoder, validation.images).kappa
+            found["entropy_rank"] = rank_correlation(-kappa, validation.entropy)
+        return found
+
+    return validate
+
+
+# Measuring
+
+
+def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: HeldOut, fold: int) -> Outcome:
+    q, cropped = posteriors(encoder, test.images), posteriors(encoder, test.cropped())
+    random_images, random_sizes = test.randomly_cropped(fold)
+    randomly = posteriors(encoder, random_images).kappa, random_sizes
+    metrics = certainty_metrics(q.mu, q.kappa, cropped.kappa, randomly, test)
+    arrays = {
+        "number": test.number,
+        "label": test.hard,
+        "mu": q.mu.float(),
+        "kappa": q.kappa.float(),
+        "entropy": test.entropy,
+        "crop_size": test.crop_sizes,
+        "crop_kappa": cropped.kappa.float(),
+    }
+    if setting.loss == "infonce":  # its kappa is not learned
+        metrics = {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
+        return Outcome(metrics, arrays)
+    q_validation = posteriors(encoder, validation.images)
+    found, table, calibration = match_metrics(q, test, q_validation, validation, setting.kappa_pos, fold)
+    arrays["reliability"] = table
+    arrays |= gallery(q, test, calibration)
+    metrics |= found
+    metrics |= {"kappa_median": q.kappa.median().item()}
+    return Outcome(metrics, arrays)
+
+
+def measure_classifier(started: Pretrained, test: HeldOut, fold: int) -> Outcome:
+    """Softmax entropy as the (un)certainty, the features of the last layer as the embedding."""
+    classifier: Classifier = started.classifier
+
+    def certainty(images: Tensor) -> Tensor:
+        log_p = predictions(classifier, images).double().log_softmax(1).cpu()
+        return (log_p.exp() * log_p).sum(1)
+
+    random_images, random_sizes = test.randomly_cropped(fold)
+    randomly = certainty(random_images), random_sizes
+    features = predictions(classifier.backbone, test.images).cpu()
+    sure = certainty(test.images)
+    metrics = certainty_metrics(features, sure, certainty(test.cropped()), randomly, test)
+    metrics |= {"accuracy": started.accuracy, "pretraining_seconds": started.seconds}
+    require(metrics["recall_at_1"] > 0, "classifier", started.fingerprint, "has learned nothing", "pretrain it again")
+    return Outcome(metrics, {"number": test.number, "label": test.hard, "kappa": sure, "entropy": test.entropy})
