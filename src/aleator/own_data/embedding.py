@@ -18,7 +18,7 @@ import torch
 from ..bundle import replace_file
 from ..checks import require
 from .collection import Collection
-from .processes import processes
+from .processes import own_device, processes
 from .progress import CountBar
 from .rows import RowFile, read_rows, stream
 from .run import Run
@@ -79,7 +79,7 @@ def embed(
             _claim(parts, identity | {"processes": world})
         wait()
         first, last = count * rank // world, count * (rank + 1) // world
-        here = torch.device(_device(device, rank))
+        here = own_device(device)
 
         def as_rows(q: Any) -> torch.Tensor:
             return torch.cat([q.mu, q.kappa[:, None]], 1)
@@ -172,9 +172,3 @@ def _metadata(path: Path) -> dict[str, str] | None:
             return file.metadata()
     except (SafetensorError, OSError):
         return None
-
-
-def _device(name: str, rank: int) -> str:
-    if name != "auto":
-        return name
-    return f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"

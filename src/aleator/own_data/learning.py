@@ -25,8 +25,8 @@ from ..training import fit
 from .collection import Collection, Labels
 from .defaults import Settings, choose
 from .evaluation import calibrate, evaluate, figures
-from .preparation import Job, chosen_device, posteriors, prepare
-from .processes import Processes, processes
+from .preparation import Job, posteriors, prepare
+from .processes import Processes, own_device, processes
 from .run import Run, load_run
 from .splits import Split, labels_of, require_trainable, split
 
@@ -45,6 +45,7 @@ def train(
     """Train an encoder on the collection and write the run folder; see `run` for what is in it."""
     folder = Path(folder).expanduser()
     began = time.time()
+    here = own_device(device)
     labels = require_trainable(collection)
     parts = split(collection, labels, settings.holdout, settings.seed)
     values, choices = choose(collection, labels, len(parts.train), settings)
@@ -71,7 +72,7 @@ def train(
             checkpoint_every=max(50, values["steps"] // 10),
             log_every=min(50, values["steps"]),
         )
-        batches = _batches(job, labels_of(labels, parts.train), parts, values)
+        batches = _batches(job, labels_of(labels, parts.train), parts, values, here)
         result = fit(
             job.encoder,
             ExactInfoNCE(kernel),
@@ -106,11 +107,10 @@ def train(
     return load_run(folder)
 
 
-def _batches(job: Job, labels: Labels, parts: Split, values: dict[str, Any]) -> Any:
+def _batches(job: Job, labels: Labels, parts: Split, values: dict[str, Any], device: torch.device) -> Any:
     items = job.items[torch.as_tensor(parts.train)]
     image = job.inputs.kind == "images" and job.network is None
     augment = _augmentation(job, values["augment"]) if image else None
-    device = chosen_device("auto") if torch.cuda.is_available() else None
     known = torch.as_tensor(labels.values)
     if labels.kind == "pairs":
         return PairBatches(items, known, values["batch_size"], augment=augment, device=device)

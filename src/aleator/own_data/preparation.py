@@ -13,7 +13,7 @@ from ..inputs import Inputs
 from ..vmf import VonMisesFisher
 from .collection import Collection
 from .pretrained import load_pretrained
-from .processes import Processes
+from .processes import Processes, own_device
 from .progress import CountBar
 from .rows import RowFile, prefetched, spans, stream
 
@@ -139,7 +139,7 @@ def _features(
                 0,
                 len(collection),
                 batch_size=64,
-                device=torch.device(chosen_device(device)),
+                device=own_device(device),
                 advance=bar.advance,
             )
     group.wait()
@@ -168,7 +168,3 @@ def _colours(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     sample = images[:: max(1, len(images) // 2000)].double() / 255
     std, mean = torch.std_mean(sample, (0, 2, 3))
     return tuple(mean.tolist()), tuple(std.clamp_min(1e-3).tolist())
-
-
-def chosen_device(name: str) -> str:
-    return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

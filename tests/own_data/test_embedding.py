@@ -1,0 +1,186 @@
+"""Embedding is the encoder's own answer, streamed; a killed process goes on; processes share the work."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from aleator.own_data import embed, load_run, read_collection
+from aleator.own_data.posteriors import ranked, read_embedded
+from aleator.own_data.rows import RowFile, prefetched, read_rows
+from aleator.retrieval import CredibleIndex
+from conftest import blobs
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def whole(run, features, tmp_path_factory) -> Path:
+    """The features embedded in one go."""
+    output = tmp_path_factory.mktemp("whole") / "all.safetensors"
+    return embed(run, read_collection(features / "x.npy", features / "y.npy"), output, device="cpu")
+
+
+def test_the_file_holds_what_the_encoder_says(run, whole):
+    tensors = load_file(whole)
+    q = run.posteriors(blobs()[0])
+    torch.testing.assert_close(tensors["mu"], q.mu)
+    torch.testing.assert_close(tensors["kappa"], q.kappa)
+    with safe_open(whole, "pt") as file:
+        header = file.metadata()
+    assert header["fingerprint"] == run.fingerprint
+    assert float(header["kappa_pos"]) == float(run.kernel.kappa_pos)
+    assert float(header["prior"]) == run.prior
+    lines = [json.loads(line) for line in whole.with_suffix(".jsonl").read_text().splitlines()]
+    assert lines[7] == {"id": 7, "label": str(blobs()[1][7])}
+    assert len(lines) == 400
+    assert sorted(path.name for path in whole.parent.iterdir()) == ["all.jsonl", "all.safetensors"]
+
+
+def test_batches_and_threads_change_nothing_but_rounding(run, features, whole, tmp_path):
+    odd = embed(run, read_collection(features / "x.npy"), tmp_path / "odd.safetensors", batch_size=17, threads=3)
+    torch.testing.assert_close(load_file(odd)["mu"], load_file(whole)["mu"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_finished_file_is_neither_made_again_nor_overwritten(run, features, whole, tmp_path):
+    before = whole.stat().st_mtime_ns
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    embed(run, collection, whole)
+    assert whole.stat().st_mtime_ns == before
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(b"something else")
+    with pytest.raises(ValueError, match="holds something else"):
+        embed(run, collection, other)
+    assert other.read_bytes() == b"something else"
+    embed(run, collection, other, replace=True)
+    assert len(load_file(other)["kappa"]) == 400
+
+
+def kill_when(done: int, command: list[str]) -> None:
+    """Start the process, let it come so far, and kill it with no chance to clean up."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if int(line) >= done:
+                break
+            process.stdin.write("\n")
+            process.stdin.flush()
+        process.send_signal(signal.SIGKILL)
+
+
+def test_a_killed_process_goes_on(run, features, whole, tmp_path):
+    output = tmp_path / "all.safetensors"
+    names = [str(features / "run"), str(features / "x.npy"), str(output)]
+    for done in (100, 200):
+        kill_when(done, [sys.executable, str(HERE / "embed_slowly.py"), *names])
+        assert not output.exists()
+        part = tmp_path / "all.partial" / "part-0000.rows"
+        assert part.stat().st_size >= done * 4 * (run.encoder.dim + 1)
+        with open(part, "ab") as file:  # a row that was cut short
+            file.write(b"abc")
+    before = part.read_bytes()[: 200 * 4 * (run.encoder.dim + 1)]
+    assert np.frombuffer(before, np.float32).reshape(200, -1).shape[1] == run.encoder.dim + 1
+    collection = read_collection(features / "x.npy")
+    with pytest.raises(ValueError, match="unfinished work of another run, other items"):
+        embed(run, read_collection(write_rows(tmp_path, 10)), output)
+    embed(run, collection, output)
+    assert not part.parent.exists()
+    torch.testing.assert_close(load_file(output)["mu"], load_file(whole)["mu"], rtol=1e-5, atol=1e-6)
+
+
+def write_rows(folder: Path, count: int) -> Path:
+    np.save(folder / "few.npy", blobs(count)[0])
+    return folder / "few.npy"
+
+
+def test_two_processes_share_the_work(run, features, whole, tmp_path):
+    output = tmp_path / "all.safetensors"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "aleator", "embed"]
+    command += [str(features / "run"), str(features / "x.npy"), "--output", str(output), "--device", "cpu"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("400 items") == 1
+    torch.testing.assert_close(load_file(output)["mu"], load_file(whole)["mu"], rtol=1e-5, atol=1e-6)
+    assert len(output.with_suffix(".jsonl").read_text().splitlines()) == 400
+
+
+def test_images_text_and_features_do_not_mix(run, photos, tmp_path):
+    with pytest.raises(ValueError, match="holds images, and the run was trained on features"):
+        embed(run, read_collection(photos), tmp_path / "x.safetensors")
+    np.save(tmp_path / "wide.npy", np.zeros((3, 7)))
+    with pytest.raises(ValueError, match="has rows of 7, the run takes 6"):
+        embed(run, read_collection(tmp_path / "wide.npy"), tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match=r"name it \.safetensors"):
+        embed(run, read_collection(tmp_path / "wide.npy"), tmp_path / "x.npz")
+
+
+def test_the_index_takes_it_from_there(whole):
+    embedded = read_embedded(whole)
+    index = CredibleIndex.build(embedded.q, [facts["id"] for facts in embedded.facts], embedded.facts)
+    assert len(index) == 400
+    assert embedded.labels().values.tolist() == blobs()[1].tolist()
+
+
+def test_the_most_ambiguous_come_first(whole):
+    embedded = read_embedded(whole)
+    rows = list(ranked(embedded))
+    kappas = [row["kappa"] for row in rows]
+    assert kappas == sorted(kappas)
+    assert (rows[0]["percentile"], rows[100]["percentile"]) == (0, 0.25)
+    assert np.mean([row["id"] % 4 == 0 for row in rows[:50]]) > 0.8  # these lie between two classes
+    surest = list(ranked(embedded, 3, surest=True))
+    assert [row["kappa"] for row in surest] == kappas[::-1][:3]
+    assert surest[0]["percentile"] == 399 / 400
+
+
+def test_rows_are_whole_whatever_a_kill_left(tmp_path):
+    path = tmp_path / "rows"
+    with RowFile(path, 3) as rows:
+        rows.append(np.arange(6, dtype=np.float32).reshape(2, 3))
+    with open(path, "ab") as file:
+        file.write(b"12345")
+    with RowFile(path, 3) as rows:
+        assert rows.done == 2
+        rows.append(np.full((1, 3), 9))
+    blocks = list(read_rows(path, 3, at_once=2))
+    assert [len(block) for block in blocks] == [2, 1]
+    assert np.concatenate(blocks).tolist() == [[0, 1, 2], [3, 4, 5], [9, 9, 9]]
+
+
+def test_prefetching_keeps_order_and_hands_on_errors():
+    assert list(prefetched(lambda i: i * i, range(50), 3)) == [i * i for i in range(50)]
+
+    def failing(i):
+        if i == 5:
+            raise ValueError("item 5")
+        return i
+
+    stream = prefetched(failing, range(50), 2)
+    assert [next(stream) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="item 5"):
+        next(stream)
+
+
+def test_prefetching_is_bounded():
+    """However large the collection: few items are loaded ahead."""
+    loaded = []
+    stream = prefetched(lambda i: loaded.append(i) or i, range(10_000), 2)
+    for _ in range(10):
+        next(stream)
+    stream.close()
+    assert len(loaded) <= 10 + 2 * 2 + 1
+
+
+@pytest.mark.parametrize("device", ["moon", "cuda:99", "cpu:x"])
+def test_an_unknown_device_is_refused(run, features, tmp_path, device):
+    with pytest.raises(ValueError, match="device"):
+        embed(load_run(run.folder), read_collection(features / "x.npy"), tmp_path / "x.safetensors", device=device)

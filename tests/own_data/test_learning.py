@@ -1,0 +1,197 @@
+"""From a collection to a run: what is learned, chosen, written, refused, and taken up again."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from aleator.backbones import MLP, Chain, Standardise
+from aleator.encoders import Encoder, load_encoder
+from aleator.harmonics import VMFKernel
+from aleator.own_data import Settings, load_run, read_collection, train
+from aleator.own_data.defaults import kernel_width, match_lift
+from aleator.positivity import log_positivity
+from aleator.vmf import VonMisesFisher
+from conftest import QUICK, blobs
+
+
+def test_a_run_learns_and_knows_what_it_does_not_know(run):
+    assert run.metrics["recall_at_1"] > 0.6
+    assert run.metrics["recall_at_1_surer_half"] > run.metrics["recall_at_1"] + 0.1
+    assert run.metrics["r_auroc"] > 0.75
+    assert run.metrics["match_ece"] < 0.1
+    rows, _ = blobs()
+    kappa = run.posteriors(rows).kappa
+    ambiguous = torch.arange(len(rows)) % 4 == 0
+    assert kappa[~ambiguous].median() > 1.5 * kappa[ambiguous].median()
+
+
+def test_a_run_folder_is_complete(run, features):
+    folder = features / "run"
+    for name in ("inputs.json", "config.json", "metrics.json", "training/training.csv"):
+        assert (folder / name).is_file(), name
+    for name in ("reject-curve", "reliability", "kappa"):
+        assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    again = load_run(folder)
+    assert again.fingerprint == run.fingerprint
+    assert again.metrics == run.metrics
+    rows, _ = blobs()
+    plain = load_encoder(folder / "encoder")(torch.from_numpy(rows))
+    assert torch.equal(plain.mu, again.posteriors(rows).mu)
+    assert json.loads((folder / "config.json").read_text())["match"]["prior"] == run.prior
+
+
+def test_the_same_command_has_nothing_to_do(run, features):
+    said = []
+    again = train(read_collection(features / "x.npy", features / "y.npy"), features / "run", QUICK, log=said.append)
+    assert "finished already" in said[0]
+    assert again.fingerprint == run.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (Settings(steps=121, dim=4, width=32, batch_size=64), r"another run \(steps differ\)"),
+        (Settings(backbone="resnet18"), "does not take features; choose features"),
+        (Settings(backbone="hf:x"), "does not take features"),
+        (Settings(holdout=1.5), "holdout"),
+        (Settings(dim=1), "dim"),
+    ],
+)
+def test_what_does_not_fit_is_refused(run, features, settings, problem):
+    with pytest.raises(ValueError, match=problem):
+        train(read_collection(features / "x.npy", features / "y.npy"), features / "run", settings)
+
+
+def test_a_folder_of_something_else_is_left_alone(features, tmp_path):
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(ValueError, match="is not empty"):
+        train(read_collection(features / "x.npy", features / "y.npy"), tmp_path, QUICK)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(features, tmp_path, run, monkeypatch):
+    import aleator.own_data.learning as learning
+
+    class StoppedError(Exception):
+        pass
+
+    whole_fit = learning.fit
+
+    def stopping_fit(encoder, loss, batches, recipe, **options):
+        def until(step, generator):
+            if step == 75:
+                raise StoppedError
+            return batches(step, generator)
+
+        return whole_fit(encoder, loss, until, recipe, **options)
+
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    with monkeypatch.context() as patched:
+        patched.setattr(learning, "fit", stopping_fit)
+        with pytest.raises(StoppedError):
+            train(collection, tmp_path / "run", QUICK, device="cpu")
+    with pytest.raises(ValueError, match="not finished"):
+        load_run(tmp_path / "run")
+    assert list((tmp_path / "run/training/checkpoints").iterdir())
+    resumed = train(collection, tmp_path / "run", QUICK, device="cpu")
+    weights, expected = resumed.encoder.state_dict(), run.encoder.state_dict()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+    assert resumed.metrics["recall_at_1"] == run.metrics["recall_at_1"]
+
+
+def test_images_in_class_folders(photos, tmp_path):
+    settings = Settings(steps=25, dim=4, width=4, batch_size=24, size=8, holdout=0.4)
+    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu")
+    assert run.inputs.kind == "images"
+    assert run.inputs.size == 8
+    assert len(run.inputs.mean) == 3
+    assert run.metrics["recall_at_1"] > 0.6
+    q = run.posteriors([photos / "red/00.png", (photos / "blue/00.png").read_bytes()])
+    assert len(q) == 2
+
+
+def test_a_corrupt_image_is_named_before_training(photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "photos")
+    broken = tmp_path / "photos/red/07.png"
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"red/07\.png.*damaged"):
+        train(read_collection(tmp_path / "photos"), tmp_path / "run", Settings(size=8))
+    assert not (tmp_path / "run/training").exists()
+
+
+@pytest.mark.parametrize("kind", ["soft", "groups", "pairs"])
+def test_other_kinds_of_labels(tmp_path, kind):
+    rows, labels = blobs(240)
+    np.save(tmp_path / "x.npy", rows)
+    path = tmp_path / "labels.csv"
+    if kind == "soft":
+        path = tmp_path / "labels.npy"
+        soft = 0.9 * np.eye(4)[labels] + 0.025
+        np.save(path, soft)
+    elif kind == "groups":
+        groups = 40 * labels + np.arange(len(rows)) % 40
+        path.write_text("group\n" + "\n".join(map(str, groups)) + "\n")
+    else:
+        pairs = [(i, i + 120) for i in range(120)]
+        rows[120:] = rows[:120] + 0.05
+        np.save(tmp_path / "x.npy", rows)
+        path.write_text("first,second\n" + "\n".join(f"{a},{b}" for a, b in pairs) + "\n")
+    settings = Settings(steps=30, width=16, dim=4, batch_size=32, holdout=0.4)
+    run = train(read_collection(tmp_path / "x.npy", path), tmp_path / "run", settings, device="cpu")
+    assert run.metrics["items"] > 20
+    assert 0 <= run.metrics["recall_at_1"] <= 1
+    assert run.config["data"]["labels"] == kind
+
+
+def test_what_is_left_open_is_chosen_and_explained(features, tmp_path):
+    said = []
+    settings = Settings(steps=2, width=8)
+    run = train(read_collection(features / "x.npy", features / "y.npy"), tmp_path / "run", settings, log=said.append)
+    chosen = run.config["chosen"]
+    assert chosen == ["backbone", "dim", "kappa_pos", "batch_size", "learning_rate"]
+    for name in chosen:
+        assert any(line.startswith(f"{name} = ") and ": " in line for line in said), name
+    assert "400 features, 4 classes; 79 are held out" in said[0]
+
+
+def test_the_kernel_is_as_wide_as_the_lift_asks():
+    """Two point masses at one place: r is the kernel's peak, four times the lift."""
+    for dim, lift in ((8, 4.0), (16, 10.0), (64, 100.0)):
+        kernel = VMFKernel(kernel_width(dim, lift))
+        point = VonMisesFisher(torch.eye(1, dim, dtype=torch.float64), torch.tensor([torch.inf], dtype=torch.float64))
+        peak = float(log_positivity(point, point, kernel).exp())
+        assert peak == pytest.approx(4 * lift, rel=0.05)
+
+
+def test_the_lift_is_one_over_the_chance_of_a_match(features):
+    labels = read_collection(features / "x.npy", features / "y.npy").labels
+    share = np.bincount(labels.values) / 400
+    assert match_lift(labels, 400) == pytest.approx(1 / (share**2).sum())
+
+
+def test_chains_and_standardisation_survive_saving(tmp_path):
+    rows = torch.randn(50, 3) * torch.tensor([1.0, 10.0, 0.0]) + 5
+    layer = Standardise(3).fit(rows)
+    out = layer(rows)
+    torch.testing.assert_close(out.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.std(0, correction=0)[:2], torch.ones(2))
+    encoder = Encoder(Chain([layer, MLP(3, (4,))]), 5).eval()
+    encoder.save(tmp_path / "model")
+    again = load_encoder(tmp_path / "model")
+    assert torch.equal(again(rows).mu, encoder(rows).mu)
+    assert set(load_file(next((tmp_path / "model").glob("*.safetensors")))) >= {"backbone.parts.0.mean"}
+
+
+@pytest.mark.parametrize("name", ["inputs", "config", "metrics"])
+def test_a_damaged_run_is_refused(run, features, tmp_path, name):
+    shutil.copytree(features / "run", tmp_path / "run")
+    (tmp_path / "run" / f"{name}.json").write_text("{")
+    with pytest.raises(ValueError, match=rf"{name}\.json is damaged"):
+        load_run(tmp_path / "run")
+    (tmp_path / "run" / f"{name}.json").unlink()
+    with pytest.raises(ValueError, match=rf"no {name}\.json"):
+        load_run(tmp_path / "run")
