@@ -42,7 +42,7 @@ class Service:
         self._run = run
         self._embedding = threading.Lock()  # tokenisers must not be shared by threads, and one batch uses all cores
         self._pictures = None if root is None else Pictures(root.resolve(), limits.stored_bytes, limits.pixels)
-        self._workers = ThreadPoolExecutor(limits.workers, thread_name_prefix="aleator")
+        self._workers = self._new_workers()
 
     async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a task that takes long on one of the few threads kept for such."""
@@ -55,7 +55,12 @@ class Service:
             raise
 
     def close(self) -> None:
+        """Leave off whatever waits; an application that is started again goes on with new threads."""
         self._workers.shutdown(wait=False, cancel_futures=True)
+        self._workers = self._new_workers()
+
+    def _new_workers(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.limits.workers, thread_name_prefix="aleator")
 
     @property
     def images(self) -> bool:
