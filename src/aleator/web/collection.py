@@ -36,7 +36,7 @@ class Collection:
         contents = read_contents(index)
         self.keys, self.mu, self.kappa, self._notes = contents.keys, contents.mu, contents.kappa, contents.notes
         self._position = {key: position for position, key in enumerate(self.keys)}
-        self._ascending = np.sort(self.kappa)
+        self._ascending = np.sort(self.kappa).astype(np.float64)
         facts = [json.loads(note) for note in self._notes]
         self._labels = [_label(one) for one in facts]
         self.paths = any(isinstance(one.get("path"), str) for one in facts)
@@ -76,19 +76,19 @@ class Collection:
 
     def surer_than(self, kappa: float) -> float:
         """The share of the items whose kappa is smaller."""
-        return float(np.searchsorted(self._ascending, np.float32(kappa))) / max(1, len(self))
+        return float(np.searchsorted(self._ascending, kappa)) / max(1, len(self))
 
     def labels(self) -> list[Label]:
         counted = Counter(label for label in self._labels if label is not None)
         return [Label(label=label, count=count) for label, count in counted.most_common(_MOST_LABELS)]
 
     def distribution(self) -> CertaintyDistribution:
-        proper = self._ascending[(self._ascending > 0) & np.isfinite(self._ascending)].astype(np.float64)
+        proper = self._ascending[(self._ascending > 0) & np.isfinite(self._ascending)]
         low, high = (proper[0], proper[-1]) if len(proper) else (1.0, 1.0)
         if high / low < 1.01:  # one value: a bin needs some width
             low, high = low / 1.1, high * 1.1
         edges = np.geomspace(low, high, _BINS + 1)
-        inside = np.clip(self._ascending.astype(np.float64), edges[0], edges[-1])
+        inside = np.clip(self._ascending, edges[0], edges[-1])
         cell = np.clip(np.searchsorted(edges, inside, side="right") - 1, 0, _BINS - 1)
         last = max(0, len(self) - 1)
         quantiles = {f"{q:g}": certainty(self._ascending[round(q * last)]) for q in _QUANTILES} if len(self) else {}

@@ -5,6 +5,7 @@ import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
@@ -70,6 +71,7 @@ class Service:
     def model(self) -> Kind | None:
         return None if self._run is None else cast(Kind, self._run.inputs.kind)
 
+    @cached_property
     def info(self) -> CollectionInfo:
         collection = self.collection
         return CollectionInfo(
