@@ -272,14 +272,26 @@ def _train_head(
     A new output layer would otherwise pull the pretrained features about before it has learned anything itself.
     """
     features = torch.cat([predictions(encoder.backbone, x).float() for x in (images, images.flip(-1))])
+    size = features.square().mean().sqrt()  # features of size 1, so that one learning rate suits every network
     head = Encoder(Features(features.shape[1]), setting.dim, setting.kappa, kappa_hidden=setting.kappa_hidden)
     head.to(features.device)
-    own = {name: value for name, value in encoder.state_dict().items() if not name.startswith("backbone.")}
-    head.load_state_dict(own)
-    batches = LabelledBatches(features, torch.cat([labels, labels]), setting.batch_size)
+    head.load_state_dict({k: v for k, v in encoder.state_dict().items() if not k.startswith("backbone.")})
+    _scale_inputs(head, size)
+    batches = LabelledBatches(features / size, torch.cat([labels, labels]), setting.batch_size)
     assert setting.head_first is not None
     fit(head, loss, batches, _recipe(setting.head_first, fold, "cpu"), **shared)
+    _scale_inputs(head, 1 / size)
     encoder.load_state_dict(head.state_dict(), strict=False)
+
+
+@torch.no_grad()
+def _scale_inputs(head: Encoder, factor: Tensor) -> None:
+    """The output layers for features divided by the factor."""
+    head.mu_head.weight.mul_(factor)
+    if head.kappa_head is not None:
+        first = head.kappa_head.layers[0]
+        assert isinstance(first, nn.Linear)
+        first.weight.mul_(factor)
 
 
 def make_batches(

@@ -2,6 +2,7 @@
 and are match probabilities right?"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -119,28 +120,37 @@ def held_out_pairs(fold: HeldOut, seed: int, count: int = PAIRS) -> Pairs:
 
 @dataclass(frozen=True)
 class Calibration:
-    """kappa times `scale`, under a kernel with `kappa_pos`: no order of certainties changes."""
+    """kappa times `scale`, and r divided by `factor`; no order of certainties changes.
 
-    scale: float
+    A contrastive loss does not see a constant factor of r, which is 1 only where the latents are uniform on the sphere.
+    Those of ten classes are not.
+    """
+
     kappa_pos: float
+    scale: float = 1.0
+    factor: float = 1.0
 
     def probability(self, q: VonMisesFisher, pairs: Pairs) -> Tensor:
         scaled = VonMisesFisher(q.mu, q.kappa * self.scale, validate_args=False)
         first, second = (scaled[pairs.items[:, side]] for side in (0, 1))
-        return match_probability(first, second, VMFKernel(self.kappa_pos), PRIOR)
+        odds = PRIOR / (1 - PRIOR) / self.factor
+        return match_probability(first, second, VMFKernel(self.kappa_pos), odds / (1 + odds))
 
 
 def calibrate(q: VonMisesFisher, pairs: Pairs, kappa_pos: float) -> Calibration:
-    """The scale and kappa_pos under which the validation pairs are likeliest: two numbers, on thousands of pairs."""
+    """The scale and factor under which the validation pairs are likeliest: two numbers, from thousands of pairs."""
     from scipy.optimize import minimize
 
-    def surprise(parameters: "list[float]") -> float:
-        found = Calibration(math.exp(parameters[0]), kappa_pos * math.exp(parameters[1]))
-        p = found.probability(q, pairs).clamp(1e-9, 1 - 1e-9)
+    def at(parameters: Sequence[float]) -> Calibration:
+        scale, factor = (math.exp(min(max(value, -7.0), 7.0)) for value in parameters)
+        return Calibration(kappa_pos, scale, factor)
+
+    def surprise(parameters: Sequence[float]) -> float:
+        p = at(parameters).probability(q, pairs).clamp(1e-9, 1 - 1e-9)
         return torch.nn.functional.binary_cross_entropy(p, pairs.match.double()).item()
 
-    best = minimize(surprise, [0.0, 0.0], method="Nelder-Mead", options={"maxfev": 60, "xatol": 0.02, "fatol": 1e-5})
-    return Calibration(math.exp(best.x[0]), kappa_pos * math.exp(best.x[1]))
+    options = {"maxfev": 80, "xatol": 0.01, "fatol": 1e-6, "initial_simplex": [[0.0, 0.0], [-0.5, 0.0], [0.0, 1.0]]}
+    return at(minimize(surprise, [0.0, 0.0], method="Nelder-Mead", options=options).x)
 
 
 def reliability(probability: Tensor, match: Tensor) -> Tensor:
@@ -158,12 +168,12 @@ def match_metrics(
     """ECE of match probabilities on test pairs, as they come and after calibration on validation pairs; and a table."""
     pairs = held_out_pairs(fold, seed)
     calibration = calibrate(q_validation, held_out_pairs(validation, seed), kappa_pos)
-    raw = Calibration(1.0, kappa_pos).probability(q, pairs)
+    raw = Calibration(kappa_pos).probability(q, pairs)
     probability = calibration.probability(q, pairs)
     metrics = {
         "match_ece": expected_calibration_error(probability, pairs.match),
         "match_ece_uncalibrated": expected_calibration_error(raw, pairs.match),
         "kappa_scale": calibration.scale,
-        "calibrated_kappa_pos": calibration.kappa_pos,
+        "match_factor": calibration.factor,
     }
     return metrics, reliability(probability, pairs.match), calibration
