@@ -2,7 +2,8 @@ r"""Contrastive losses on posteriors: loss(anchor, positive, negative) -> scalar
 
     anchor     B posteriors x
     positive   B posteriors x+, one drawn for each anchor
-    negative   (B, M) posteriors x-, or None: the other anchors of the batch, of all processes, are the negatives
+    negative   (B, M) posteriors x-; (1, M) that all anchors share; or None: the other anchors of the batch, of all
+               processes, are the negatives
 
 Anchors, not positives, serve as negatives because they follow P(x), which the proof in docs/theory.md asks for. All
 losses average over the anchors of their process and work in float32 or more, whatever autocast says.
@@ -208,8 +209,8 @@ class HIB(_SampledLoss):
 
 def _cosine(mu1: Tensor, mu2: Tensor) -> Tensor:
     """Inner products over the last dimension; as one matrix product where every row meets every row."""
-    if mu1.dim() == mu2.dim() == 3 and mu1.shape[1] == 1 and mu2.shape[0] == 1:
-        return mu1[:, 0] @ mu2[0].mT
+    if mu1.dim() == mu2.dim() >= 3 and mu1.shape[-2] == 1 and mu2.shape[-3] == 1:
+        return mu1[..., 0, :] @ mu2[..., 0, :, :].mT
     return (mu1 * mu2).sum(-1)
 
 
@@ -256,10 +257,10 @@ def _check_batch(anchor: VonMisesFisher, positive: VonMisesFisher, negative: Von
     if negative is not None:
         negatives = tuple(negative.batch_shape)
         require(
-            len(negatives) == 2 and negatives[0] == shape[0] and negatives[1] > 0,
+            len(negatives) == 2 and negatives[0] in (1, shape[0]) and negatives[1] > 0,
             "negative",
             negatives,
-            f"expected batch shape ({shape[0]}, M) with M >= 1",
+            f"expected batch shape ({shape[0]}, M), or (1, M) for all anchors, with M >= 1",
             "pass None to take negatives from the batch",
         )
         return

@@ -1,8 +1,8 @@
 """A contrastive batch -> the scalar loss: which inputs are encoded, and what each phase of training sees.
 
 A batch is (anchor, positive) or (anchor, positive, negative), or a dict with those names. Anchor and
-positive hold B inputs each, negative (B, M, ...) inputs, or `SharedNegatives`; inputs are tensors, lists, or dicts
-of tensors.
+positive hold B inputs each, negative (B, M, ...) inputs, (1, M, ...) that all anchors share, or `SharedNegatives`;
+inputs are tensors, lists, or dicts of tensors.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class Objective(nn.Module):
                 kappa[B:].index_select(0, own).unflatten(0, shared.chosen.shape),
             )
         elif M:
-            q_negative = _posterior(mu[2 * B :].unflatten(0, (B, M)), kappa[2 * B :].unflatten(0, (B, M)))
+            q_negative = _posterior(mu[2 * B :].unflatten(0, (-1, M)), kappa[2 * B :].unflatten(0, (-1, M)))
         value = self.loss(q_anchor, q_positive, q_negative)
         require(value.dim() == 0, "loss", value, "not a scalar", "reduce it to its mean over the batch")
         require(
@@ -84,7 +84,7 @@ def named_parts(batch: Any) -> tuple[Any, Any, Any]:
 
 
 def joined_inputs(anchor: Any, positive: Any, negative: Any) -> tuple[Any, int, int]:
-    """(all inputs in one row of B + B + B M, B, M); negative (B, M, ...) or None."""
+    """(all inputs in one row of B + B + B M, or B + B + M, B, M); negative (B, M, ...), (1, M, ...) or None."""
     if isinstance(anchor, Mapping):
         rows = {
             key: joined_inputs(anchor[key], positive[key], None if negative is None else negative[key])
@@ -103,11 +103,11 @@ def joined_inputs(anchor: Any, positive: Any, negative: Any) -> tuple[Any, int, 
         "pass one positive per anchor",
     )
     require(
-        negative is None or (len(negative) == B and M > 0),
+        negative is None or (len(negative) in (1, B) and M > 0),
         "negative",
         tuple(negative.shape) if isinstance(negative, torch.Tensor) else negative,
         f"there are {B} anchors",
-        "pass negatives of shape (B, M, ...) with M >= 1, or None",
+        "pass negatives of shape (B, M, ...) with M >= 1, (1, M, ...) for all anchors, or None",
     )
     if not isinstance(anchor, torch.Tensor):
         return [*anchor, *positive, *(item for row in negative or () for item in row)], B, M
