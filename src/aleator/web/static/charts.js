@@ -8,7 +8,7 @@ const text = (x, y, content, anchor = "middle", kind = undefined) =>
 
 // The collection's kappas on a logarithmic axis, and where the query's lies among them.
 export function histogram({ edges, counts }, kappa) {
-  const [width, height, top, bottom] = [320, 132, 24, 20];
+  const [width, height, top, bottom] = [320, 116, 24, 18];
   const [low, high] = [Math.log(edges[0]), Math.log(edges.at(-1))];
   const x = (value) => 6 + (width - 12) * Math.min(1, Math.max(0, (Math.log(value) - low) / (high - low)));
   const most = Math.max(1, ...counts);

@@ -99,6 +99,7 @@ function clear() {
 function showQuery() {
   const there = answer !== null;
   for (const id of ["query", "level", "tab-answer"]) $(id).hidden = !there;
+  document.querySelector("main").classList.toggle("answered", there);
   drawCertainty();
   if (!there) return;
   const item = answer.query.item;
@@ -106,7 +107,7 @@ function showQuery() {
   const title = item ? String(item.id) : { image: subject.file?.name || "Your image", text: "Your text", features: "Your features" }[subject.kind];
   $("query-title").textContent = title;
   $("query-label").textContent = item?.label == null ? "" : `labelled ${item.label}`;
-  $("query").querySelector(".subject").classList.toggle("wordy", text !== null && !item?.image);
+  $("query").classList.toggle("wordy", text !== null && !item?.image);
   const own = item ?? { image: false, text, surer_than: answer.query.surer_than };
   const picture = face(own, 320);
   if (previewAddress) URL.revokeObjectURL(previewAddress);
@@ -231,7 +232,9 @@ function drawGrid(items, more = false) {
   const grid = $("grid");
   if (!more) grid.replaceChildren();
   grid.append(...boxes.map(([box]) => box));
-  grid.classList.toggle("wordy", items.length > 0 && items.every((item) => !item.image && item.text !== null));
+  const [images, texts] = [items.some((item) => item.image), items.some((item) => item.text !== null)];
+  grid.classList.toggle("wordy", texts && !images);
+  grid.classList.toggle("bare", !texts && !images);
   makeReachable(grid);
 }
 
@@ -261,7 +264,7 @@ function chooseTab(button) {
 // ---- errors
 
 function complain(message) {
-  $("alert-text").textContent = message;
+  $("alert-text").textContent = message[0].toUpperCase() + message.slice(1);
   $("alert").hidden = false;
 }
 
@@ -336,7 +339,7 @@ function introduce() {
   $("text-form").hidden = info.model !== "text";
   $("features-form").hidden = info.model !== "features";
   $("features-label").textContent = `${count(info.model_features ?? 0)} features of your own, as numbers`;
-  $("id-label").textContent = info.model ? "or an item’s id" : "An item’s id";
+  $("id").placeholder = info.model ? "or an item’s id" : "an item’s id";
   $("ask-hint").textContent = info.model ? "Or pick any item you see." : "Pick any item you see. Start the server with --model to ask about things of your own.";
   $("tab-curve").hidden = info.labels.every((one) => one.count < 2);
   const all = element("option", { value: "" }, "any");

@@ -1,7 +1,12 @@
 // Numbers and small elements, as the page writes them.
 
 export const count = (n) => n.toLocaleString("en");
-export const percent = (share) => (share > 0 && share < 0.01 ? "<1 %" : `${Math.round(100 * share)} %`);
+// Nothing is certain but 0 and 1.
+export function percent(share) {
+  if (share > 0 && share < 0.005) return "<1 %";
+  if (share < 1 && share > 0.995) return ">99 %";
+  return `${Math.round(100 * share)} %`;
+}
 export const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 
 export function kappaText(kappa) {
