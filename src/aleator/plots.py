@@ -74,7 +74,7 @@ def reject_curve(kept: Sequence[float], recall_at_1: Sequence[float], height: fl
 def reliability(
     predicted: Sequence[float], observed: Sequence[float], count: Sequence[float], height: float = 3.4
 ) -> "Figure":
-    """How often pairs match that were said to match so often; a dot's area is the share of pairs."""
+    """How often pairs match that are said to match so often; a dot's area is the share of pairs."""
     figure, (axis,) = _figure(1, height)
     axis.plot([0, 1], [0, 1], color=_GREY, linewidth=1, zorder=1)
     area = [15 + 250 * number / sum(count) for number in count]

@@ -20,31 +20,31 @@ def random_posteriors(n: int, dim: int = 5, kappa: float = 30.0) -> VonMisesFish
     return VonMisesFisher(mu, torch.full((n,), kappa) + torch.rand(n))
 
 
-def test_half_of_the_pairs_match():
+def test_half_of_the_pairs_are_drawn_to_match():
     labels = hard(np.repeat([0, 1, 2], [50, 30, 20]))
     pairs = matching_pairs(labels, 20_000, seed=0)
-    same = labels.values[pairs.first] == labels.values[pairs.second]
-    assert np.array_equal(same, pairs.match.bool().numpy())
+    same = torch.as_tensor(labels.values[pairs.first] == labels.values[pairs.second])
+    drawn = pairs.match.bool()
     assert pairs.match.mean() == 0.5
     assert (pairs.first != pairs.second).all()
-    # Matching pairs have a uniform anchor, so a class comes up as often as it has items.
-    share = np.bincount(labels.values[pairs.first[:10_000]]) / 10_000
+    assert same[drawn].all()
+    by_chance = (50 * 49 + 30 * 29 + 20 * 19) / (100 * 99)
+    assert same[~drawn].double().mean() == pytest.approx(by_chance, abs=4 * 0.5 / 100)
+    # A pair drawn to match has a uniform anchor, so a class comes up as often as it has items.
+    share = np.bincount(labels.values[pairs.first[drawn]]) / 10_000
     np.testing.assert_allclose(share, [0.5, 0.3, 0.2], atol=4 * 0.5 / 100)
 
 
 def test_soft_pairs_follow_the_probabilities():
-    """Items of one kind are class 0 for sure, of the other half and half: each pair has a known rate of matching."""
-    soft = np.array([[1.0, 0.0]] * 40 + [[0.5, 0.5]] * 40, np.float32)
+    """Half of the items are class 0 for sure, half are either class: each kind of pair has its rate."""
+    soft = np.array([[1.0, 0.0]] * 400 + [[0.5, 0.5]] * 400, np.float32)
     pairs = matching_pairs(Labels("soft", soft, ("a", "b")), 40_000, seed=1)
-    unsure = (pairs.first >= 40).int() + (pairs.second >= 40).int()
-    matching, others = unsure[:20_000].bincount(minlength=3) / 2e4, unsure[20_000:].bincount(minlength=3) / 2e4
-    # Class 0 weighs 40 + 20. An anchor of the sure kind meets the sure kind in 40/60, the other in 20/60; an unsure
-    # anchor is class 0 half of the time and class 1, all of whose weight is unsure, otherwise. Pairs with oneself are
-    # drawn again, which changes these by about one in forty.
-    expected = torch.tensor([1 / 2 * 2 / 3, 1 / 2 * 1 / 3 * 2, 1 / 2 * (1 / 2 * 1 / 3 + 1 / 2)])
-    torch.testing.assert_close(matching, expected.float(), atol=0.02, rtol=0)
-    # Random pairs differ with probability 0, 1/2 and 1/2.
-    torch.testing.assert_close(others, torch.tensor([0.0, 2 / 3, 1 / 3]), atol=0.02, rtol=0)
+    unsure = (pairs.first >= 400).int() + (pairs.second >= 400).int()
+    matching = unsure[pairs.match.bool()].bincount(minlength=3) / 2e4
+    # Class 0 weighs 400 + 200. A sure anchor meets a sure item in 2/3, an unsure one in 1/3; an unsure anchor is class 0
+    # half of the time, and class 1, all of whose weight is unsure, otherwise.
+    expected = torch.tensor([1 / 2 * 2 / 3, 1 / 2 * 1 / 3 + 1 / 4 * 2 / 3, 1 / 4 * 1 / 3 + 1 / 4])
+    torch.testing.assert_close(matching, expected, atol=4 * 0.5 / 2e4**0.5, rtol=0)
 
 
 def test_perfect_and_useless_embeddings():
@@ -85,23 +85,27 @@ def test_pairs_are_evaluated_as_the_groups_they_link():
     assert evaluate(q, links, VMFKernel(20.0))["recall_at_1"] == 1.0
 
 
-def test_calibration_recovers_kernel_and_prior():
-    """Items around class poles, seen through exact posteriors: the fitted probabilities are right on new items."""
+def test_calibration_undoes_what_was_done_to_right_posteriors():
+    """Latents on the sphere, matches drawn by the kernel, exact posteriors whose kappas are then all multiplied."""
+    kernel = VMFKernel(20.0)
+
+    def items() -> tuple[VonMisesFisher, Labels]:
+        z = VonMisesFisher.uniform(4, (3000,)).sample()
+        partner = VonMisesFisher(z, torch.tensor(20.0)).sample()  # what the kernel draws
+        kappa = torch.empty(6000).uniform_(5, 60)
+        seen = VonMisesFisher(torch.cat([z, partner]), kappa).sample()
+        return VonMisesFisher(seen, kappa), hard(np.tile(np.arange(3000), 2))
+
     torch.manual_seed(3)
-    poles = torch.nn.functional.normalize(torch.randn(40, 4), dim=-1)
-    classes = torch.arange(4000) % 40
-
-    def items() -> VonMisesFisher:
-        latent = VonMisesFisher(poles[classes], torch.tensor(40.0)).sample()
-        kappa = torch.empty(4000).uniform_(3, 60)
-        return VonMisesFisher(VonMisesFisher(latent, kappa).sample(), kappa)
-
-    labels = hard(classes.numpy())
-    kappa_pos, prior = calibrate(items(), labels, VMFKernel(100.0), seed=0)
-    fresh = items()
-    fitted = evaluate(fresh, labels, VMFKernel(kappa_pos), prior)
-    assert fitted["match_ece"] < 0.04
-    assert evaluate(fresh, labels, VMFKernel(100.0), 0.9)["match_ece"] > 2 * fitted["match_ece"]
+    q, labels = items()
+    right = calibrate(q, labels, kernel)
+    assert right.kappa_scale == pytest.approx(1.0, abs=0.15)
+    assert right.prior == pytest.approx(0.5, abs=0.05)
+    boastful = calibrate(VonMisesFisher(q.mu, 3 * q.kappa), labels, kernel)
+    assert boastful.kappa_scale == pytest.approx(1 / 3, rel=0.15)
+    fresh, labels = items()
+    assert evaluate(fresh, labels, kernel, right.prior)["match_ece"] < 0.02
+    assert evaluate(VonMisesFisher(fresh.mu, 3 * fresh.kappa), labels, kernel)["match_ece"] > 0.04
 
 
 def test_reliability_bins():

@@ -31,7 +31,7 @@ _MOST_ITEMS = 10_000  # beyond these, a sample is measured
 
 @dataclass(frozen=True)
 class Pairs:
-    """Item numbers (P,) and (P,), and the probability (P,) that they match: 0 or 1, but for soft labels."""
+    """Item numbers (P,) and (P,), and whether (P,) each pair was drawn to match, 1 or 0."""
 
     first: Tensor
     second: Tensor
@@ -57,7 +57,7 @@ def evaluate(
     """Posteriors (N,) against labels: numbers, and the curves behind the figures, as JSON.
 
     recall_at_1, recall_at_1_surer_half, r_auroc (does kappa tell hits from misses), the reject curve, match_ece and
-    reliability (of match_probability on pairs half of which match), and the distribution of kappa.
+    reliability (of match_probability on pairs half of which were drawn to match), and the distribution of kappa.
     """
     labels = evaluation_labels(labels, len(q))
     q, labels = _sample(q, labels, seed)
@@ -101,64 +101,61 @@ def figures(metrics: dict[str, Any]) -> dict[str, "Figure"]:
 
 
 def matching_pairs(labels: Labels, count: int, seed: int) -> Pairs:
-    """Pairs of different items, half of them drawn to match and half drawn not to, each with its probability.
+    """Pairs of different items, half drawn to match and half at random, some of which match by chance.
 
-    A matching pair is an item and another of a class drawn from its labels; the other half is what remains of random
-    pairs after each is kept with its probability of not matching.
+    A pair drawn to match is an item and another of a class drawn from its labels. Of such pairs a share r / (r + 1) was
+    drawn to match, by Bayes' rule: what `match_probability` says at the prior 1/2.
     """
     generator = np.random.default_rng(seed)
     probability = _probabilities(labels)
     n = probability.shape[0]
-    wanted = count // 2
-
-    def chance(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        return np.asarray(probability[first].multiply(probability[second]).sum(1)).reshape(-1)
-
     halves = []
     for matching in (True, False):
         first, second = np.empty(0, np.int64), np.empty(0, np.int64)
-        for _ in range(200):  # rejection: every round is one random pair for each that is still missing, and more
-            a = generator.integers(n, size=4 * wanted)
-            b = _partners(probability, a, generator) if matching else generator.integers(n, size=len(a))
-            good = a != b
-            a, b = a[good], b[good]
-            if not matching:
-                differ = generator.random(len(a)) < 1 - chance(a, b)
-                a, b = a[differ], b[differ]
-            first, second = np.concatenate([first, a]), np.concatenate([second, b])
-            if len(first) >= wanted:
+        for _ in range(100):  # until no pair of an item with itself is left to draw again
+            a = generator.integers(n, size=count)
+            b = _partners(probability, a, generator) if matching else generator.integers(n, size=count)
+            first, second = np.concatenate([first, a[a != b]]), np.concatenate([second, b[a != b]])
+            if len(first) >= count // 2:
                 break
-        halves.append((first[:wanted], second[:wanted]))
+        halves.append((first[: count // 2], second[: count // 2]))
     least = min(len(first) for first, _ in halves)
-    require(least > 0, "labels", n, "no pair matches, or every pair does", "evaluate more items")
+    require(least > 0, "labels", n, "no two items match", "evaluate more items")
     first, second = (np.concatenate([half[side][:least] for half in halves]) for side in (0, 1))
     match = np.concatenate([np.ones(least), np.zeros(least)])
     return Pairs(*(torch.as_tensor(part) for part in (first, second, match)))
 
 
-def calibrate(q: VonMisesFisher, labels: Labels, kernel: VMFKernel, seed: int = 0) -> tuple[float, float]:
-    """(kappa_pos, prior) that make match probabilities of these held-out items likeliest.
+@dataclass(frozen=True)
+class Calibration:
+    """What makes match probabilities right: all kappas times a factor, and the prior that stands for one half."""
 
-    Contrastive training fixes r up to a factor, since every negative shares it. The factor and the kernel's width are
-    two numbers, found by maximum likelihood on pairs half of which match.
+    kappa_scale: float
+    prior: float
+
+
+def calibrate(q: VonMisesFisher, labels: Labels, kernel: VMFKernel, seed: int = 0) -> Calibration:
+    """The two numbers that make match probabilities of these held-out items likeliest.
+
+    An encoder is surer of the items that it was trained on, so kappa is scaled, for all items alike: no order of
+    certainties changes. And contrastive training fixes r up to a factor, since every negative shares it: that factor
+    goes into the prior. Both are found by maximum likelihood on pairs half of which were drawn to match.
     """
     from scipy.optimize import minimize
 
-    pairs = matching_pairs(evaluation_labels(labels, len(q)), _PAIRS // 4, seed)
-    first, second = (
-        VonMisesFisher(q.mu.double(), q.kappa.double(), False)[side] for side in (pairs.first, pairs.second)
-    )
+    pairs = matching_pairs(evaluation_labels(labels, len(q)), _PAIRS // 2, seed)
+    sides = (pairs.first, pairs.second)
 
     def cost(parameters: np.ndarray) -> float:
         scale, offset = parameters
-        logit = log_positivity(first, second, VMFKernel(math.exp(scale))) + offset
+        first, second = (VonMisesFisher(q.mu[side], q.kappa[side] * math.exp(scale), False) for side in sides)
+        logit = log_positivity(first, second, kernel).double() + offset
         return torch.nn.functional.binary_cross_entropy_with_logits(logit, pairs.match).item()
 
-    start = np.array([math.log(float(kernel.kappa_pos)), 0.0])
-    bounds = [(start[0] - 2.5, start[0] + 2.5), (-6.0, 6.0)]
-    best = minimize(cost, start, method="Nelder-Mead", bounds=bounds, options={"maxiter": 120, "xatol": 1e-3})
+    options = {"maxfev": 80, "xatol": 1e-2, "fatol": 1e-6, "initial_simplex": [[0, 0], [-0.7, 0], [0, -0.7]]}
+    best = minimize(cost, [0.0, 0.0], method="Nelder-Mead", bounds=[(-2.1, 1.4), (-6, 6)], options=options)
     scale, offset = best.x
-    return math.exp(scale), 1 / (1 + math.exp(-offset))
+    return Calibration(math.exp(scale), 1 / (1 + math.exp(-offset)))
 
 
 def reliability(predicted: Tensor, outcome: Tensor, bins: int = _BINS) -> dict[str, list[float]]:

@@ -89,11 +89,13 @@ def train(
             return load_run(folder)
         log(f"trained {result.steps} steps in {result.seconds:.0f} s")
         q = posteriors(job, parts.calibration)
-        kappa_pos, prior = calibrate(q, labels_of(labels, parts.calibration), kernel, settings.seed)
+        calibration = calibrate(q, labels_of(labels, parts.calibration), kernel, settings.seed)
+        log(f"calibrated on {len(q)} held-out items: kappa x {calibration.kappa_scale:.2f}")
+        job.scale_kappa(calibration.kappa_scale)
         q = posteriors(job, parts.test)
-        metrics = evaluate(q, labels_of(labels, parts.test), VMFKernel(kappa_pos), prior, seed=settings.seed)
+        metrics = evaluate(q, labels_of(labels, parts.test), kernel, calibration.prior, seed=settings.seed)
         metrics["provenance"] = provenance(began, next(job.encoder.parameters()).device)
-        match = {"kappa_pos": kappa_pos, "prior": prior}
+        match = {"kappa_pos": values["kappa_pos"], "prior": calibration.prior}
         job.complete().to("cpu").save(folder / "encoder", overwrite=True)
         write_json(folder / "inputs.json", job.inputs.to_dict())
         write_json(folder / "config.json", config | {"match": match})

@@ -27,24 +27,18 @@ class Job:
     def __init__(self, inputs: Inputs, encoder: Encoder, items: Tensor, network: nn.Module | None = None):
         self.inputs, self.encoder, self.items, self.network = inputs, encoder, items, network
 
+    @torch.no_grad()
+    def scale_kappa(self, factor: float) -> None:
+        """Every kappa times a factor: kappa is the length of what the last layer gives."""
+        self.encoder.mu_head.weight.mul_(factor)
+
     def complete(self) -> Encoder:
         """The encoder with the frozen network in front of its head, where there is one."""
         if self.network is None:
             return self.encoder
         head = self.encoder.backbone
         assert isinstance(head, Chain)
-        spec = self.encoder.spec()
-        whole = Encoder(
-            Chain([self.network, *head.parts]),
-            spec["dim"],
-            spec["kappa"],
-            features=spec["features"],
-            kappa_hidden=spec["kappa_hidden"],
-            kappa_range=spec["kappa_range"],
-            kappa_bounds=spec["kappa_bounds"],
-        )
-        if self.encoder.kappa_head is not None:
-            whole.kappa_head = self.encoder.kappa_head
+        whole = Encoder(Chain([self.network, *head.parts]), self.encoder.dim)
         whole.mu_head = self.encoder.mu_head
         return whole.eval()
 
