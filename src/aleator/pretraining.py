@@ -191,6 +191,7 @@ def _train(
                 }
                 facts = {"state": pack(state, tensors)}
                 write_bundle(unfinished, "pretraining", FORMAT_VERSION, facts, tensors, overwrite=True)
+    classifier.zero_grad()  # or whoever trains it next would begin with the last gradients
     classifier.eval()
     return earlier
 

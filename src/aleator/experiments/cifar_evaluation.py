@@ -109,8 +109,9 @@ class Pairs:
     match: Tensor
 
 
-def held_out_pairs(fold: HeldOut, seed: int, count: int = PAIRS) -> Pairs:
+def held_out_pairs(fold: HeldOut, seed: int, count: int | None = None) -> Pairs:
     """Of these, P(match | x, x') = r / (r + 1) by Bayes' rule: what `match_probability` says at prior 1/2."""
+    count = PAIRS if count is None else count
     batches = LabelledBatches(torch.arange(len(fold.labels)), fold.labels, count, 1)
     anchor, positive, negative = batches.draw(Generator().manual_seed(seed))
     assert isinstance(negative, Tensor)
