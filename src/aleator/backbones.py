@@ -125,6 +125,19 @@ class MLP(nn.Module):
         return x
 
 
+@register_backbone("flatten")
+class Flatten(nn.Module):
+    """Inputs of any shape (B, ...), F numbers each -> (B, F)."""
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.arguments = {"features": features}
+        self.out_features = features
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+
 @register_backbone("standardise")
 class Standardise(nn.Module):
     """Features (B, F), less a mean and over a deviation that are kept with the weights and not learned."""

@@ -171,6 +171,25 @@ def spread_out(q: VonMisesFisher, count: int) -> Tensor:
     return torch.tensor(chosen)
 
 
+def image_rows(rows: dict[str, list[tuple[Any, str]]], first_apart: bool = False, side: float = 0.75) -> "Figure":
+    """Rows of small images (H, W[, 3]), each with a caption; `first_apart` sets the first of each row off."""
+    from matplotlib.figure import Figure
+
+    columns = max(len(images) for images in rows.values())
+    size = (side * columns + 1.3, 1.35 * side * len(rows))
+    figure = Figure(figsize=size, layout="constrained", dpi=150)
+    axes = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (title, images) in zip(axes, rows.items(), strict=True):
+        for axis in line:
+            axis.axis("off")
+        for place, (axis, (image, caption)) in enumerate(zip(line, images, strict=False)):
+            axis.imshow(image, cmap="gray", vmin=0, vmax=255)
+            apart = first_apart and place == 0
+            axis.set_title(caption, fontsize=7, pad=2, color=COLOURS[1] if apart else "black")
+        line[0].text(-0.25, 0.5, title, transform=line[0].transAxes, ha="right", va="center", fontsize=8)
+    return figure
+
+
 def _figure(columns: int, height: float, width: float | None = None) -> tuple["Figure", Sequence[Any]]:
     # The object-oriented way: no global state, no window, safe in threads.
     from matplotlib.figure import Figure

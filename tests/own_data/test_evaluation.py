@@ -41,8 +41,8 @@ def test_soft_pairs_follow_the_probabilities():
     pairs = matching_pairs(Labels("soft", soft, ("a", "b")), 40_000, seed=1)
     unsure = (pairs.first >= 400).int() + (pairs.second >= 400).int()
     matching = unsure[pairs.match.bool()].bincount(minlength=3) / 2e4
-    # Class 0 weighs 400 + 200. A sure anchor meets a sure item in 2/3, an unsure one in 1/3; an unsure anchor is class 0
-    # half of the time, and class 1, all of whose weight is unsure, otherwise.
+    # Class 0 weighs 400 + 200. A sure anchor meets a sure item in 2/3, an unsure one in 1/3; an unsure anchor is
+    # class 0 half of the time, and class 1, all of whose weight is unsure, otherwise.
     expected = torch.tensor([1 / 2 * 2 / 3, 1 / 2 * 1 / 3 + 1 / 4 * 2 / 3, 1 / 4 * 1 / 3 + 1 / 4])
     torch.testing.assert_close(matching, expected, atol=4 * 0.5 / 2e4**0.5, rtol=0)
 

@@ -6,26 +6,43 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from .errors import plain_errors
 
 
 def quickstart(
-    output: Annotated[Path, typer.Option(help="a new folder for the figures and the report")] = Path(
+    output: Annotated[Path, typer.Option(help="a new folder for the report, the figures and the index")] = Path(
         "aleator-quickstart"
     ),
-    seed: Annotated[int, typer.Option(help="of the process and the encoder")] = 4,
-    steps: Annotated[int, typer.Option(help="of training")] = 600,
+    seed: Annotated[int, typer.Option(help="of everything that is drawn")] = 4,
+    steps: Annotated[int, typer.Option(help="of training, in each part")] = 600,
 ) -> None:
-    """Recover known posteriors from matching pairs alone: no data, no download, about two minutes on two cores."""
-    from aleator.quickstart import quickstart as run
+    """Recover known posteriors, then learn, evaluate and search real images: no data, no download, two minutes.
 
+    Example: aleator quickstart --output first-look
+    """
+    from aleator.quickstart import quickstart as run
+    from aleator.quickstart.report import next_commands
+
+    say = Console(stderr=True, soft_wrap=True)
     with plain_errors():
-        report = run(output, seed, steps)
-    table = Table("metric", "value")
+        report = run(output, seed, steps, log=lambda line: say.print(Text(line)))
+    circle, digits = report["circle"], report["digits"]
+    table = Table("known posteriors, recovered", "", title_justify="left")
     for name in ("mu_rmse", "mu_rank", "kappa_rmse", "kappa_rank"):
-        table.add_row(name, f"{report[name]:.3f}")
-    for level, share in report["coverage"].items():
+        table.add_row(name, f"{circle[name]:.3f}")
+    for level, share in circle["coverage"].items():
         table.add_row(f"latents in the {float(level):.0%} credible cap", f"{share:.1%}")
+    table.add_section()
+    table.add_row("[bold]real digits", "")
+    table.add_row("Recall@1", f"{digits['recall_at_1']:.1%}")
+    table.add_row("Recall@1 of the surer half", f"{digits['recall_at_1_surer_half']:.1%}")
+    table.add_row("uncertainty against degradation, rank correlation", f"{digits['degradation_rank']:.2f}")
+    table.add_row("calibration error of match probabilities", f"{digits['match_ece']:.3f}")
+    table.add_row("credible sets that hold the right digit", f"{digits['credible_set_holds_the_digit']:.1%}")
     Console().print(table)
-    print(f"Figures and report: {output}")
+    print(f"Report: {output / 'report.html'}")
+    print("What to try next:")
+    for line in next_commands(output):
+        print(f"  {line}")

@@ -24,10 +24,10 @@ from ..recipe import Recipe
 from ..training import fit
 from .collection import Collection, Labels
 from .defaults import Settings, choose
-from .evaluation import calibrate, evaluate, figures
+from .evaluation import calibrate, evaluate
 from .preparation import Job, posteriors, prepare
 from .processes import Processes, own_device, processes
-from .run import Run, load_run
+from .run import Run, load_run, save_run
 from .splits import Split, labels_of, require_trainable, split
 
 Log = Callable[[str], None]
@@ -96,13 +96,7 @@ def train(
         metrics = evaluate(q, labels_of(labels, parts.test), kernel, calibration.prior, seed=settings.seed)
         metrics["provenance"] = provenance(began, next(job.encoder.parameters()).device)
         match = {"kappa_pos": values["kappa_pos"], "prior": calibration.prior}
-        job.complete().to("cpu").save(folder / "encoder", overwrite=True)
-        write_json(folder / "inputs.json", job.inputs.to_dict())
-        write_json(folder / "config.json", config | {"match": match})
-        (folder / "figures").mkdir(exist_ok=True)
-        for name, figure in figures(metrics).items():
-            figure.savefig(folder / "figures" / f"{name}.png")
-        write_json(folder / "metrics.json", metrics)  # last: its presence says that the run is whole
+        save_run(folder, job.complete(), job.inputs, config, metrics, match)
         shutil.rmtree(folder / "training" / "encoder", ignore_errors=True)  # the whole one lies above
         shutil.rmtree(folder / "cache", ignore_errors=True)
         group.wait()

@@ -19,7 +19,9 @@ from ..checks import reject, require
 from ..encoders import Encoder, load_encoder
 from ..harmonics import VMFKernel
 from ..inputs import Inputs
+from ..provenance import write_json
 from ..vmf import VonMisesFisher
+from .evaluation import figures
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,24 @@ class Run:
             batch = batch.to(next(self.encoder.parameters()).device)
         q = self.encoder(batch)
         return VonMisesFisher(q.mu.float().cpu(), q.kappa.float().cpu(), validate_args=False)
+
+
+def save_run(
+    folder: Path,
+    encoder: Encoder,
+    inputs: Inputs,
+    config: dict[str, Any],
+    metrics: dict[str, Any],
+    match: dict[str, float],
+) -> None:
+    """Write a run's folder; metrics.json comes last, and its presence says that the run is whole."""
+    encoder.to("cpu").save(folder / "encoder", overwrite=True)
+    write_json(folder / "inputs.json", inputs.to_dict())
+    write_json(folder / "config.json", config | {"match": match})
+    (folder / "figures").mkdir(exist_ok=True)
+    for name, figure in figures(metrics).items():
+        figure.savefig(folder / "figures" / f"{name}.png")
+    write_json(folder / "metrics.json", metrics)
 
 
 def load_run(folder: str | Path, device: str | torch.device = "cpu") -> Run:

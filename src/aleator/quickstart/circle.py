@@ -1,36 +1,25 @@
-"""`aleator quickstart`: posteriors that are known, learned again from nothing but matching pairs, on two CPU cores."""
+"""Known posteriors in the plane, learned again from nothing but matching pairs."""
 
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import plots
-from .checks import require
-from .encoders import controlled_encoder
-from .generative import GenerativeProcess, one_thread
-from .losses import ExactInfoNCE
-from .metrics import aligning_rotation, cap_coverage, pairwise_agreement, rank_correlation, rmse
-from .provenance import provenance, write_json
-from .recipe import Recipe
-from .training import fit
-from .vmf import VonMisesFisher
+from .. import plots
+from ..encoders import controlled_encoder
+from ..generative import GenerativeProcess, one_thread
+from ..losses import ExactInfoNCE
+from ..metrics import aligning_rotation, cap_coverage, pairwise_agreement, rank_correlation, rmse
+from ..recipe import Recipe
+from ..training import fit
+from ..vmf import VonMisesFisher
 
 KAPPA_RANGE = (4.0, 64.0)
 LEVELS = (0.5, 0.8, 0.95)
 
 
-def quickstart(folder: Path, seed: int = 4, steps: int = 600, progress: bool | None = None) -> dict[str, Any]:
-    """Learn a process in the plane and write circle.png, kappa.png and report.json to a new folder."""
-    require(
-        not folder.exists() or not any(folder.iterdir()),
-        "folder",
-        str(folder),
-        "is not empty",
-        "name a new folder with --output",
-    )
-    began = time.time()
+def recover_circle(figures: Path, seed: int, steps: int, progress: bool | None = None) -> dict[str, Any]:
+    """Learn a process in the plane, draw circle.png and kappa.png, and say how close it came."""
     process = GenerativeProcess(dim=2, kappa_range=KAPPA_RANGE, seed=seed, smoothing_steps=500)
     torch.manual_seed(seed)
     encoder = controlled_encoder(2, kappa_range=(8.0, 32.0), initialisation="he")
@@ -47,22 +36,17 @@ def quickstart(folder: Path, seed: int = 4, steps: int = 600, progress: bool | N
     aligned = VonMisesFisher(learned.mu @ rotation, learned.kappa, validate_args=False)
     directions = pairwise_agreement(true.mu, learned.mu)
     coverage = cap_coverage(aligned, true.sample((), generator), LEVELS)
-    report = {
+    five = _spread_out(true, 5)
+    panels = {"true posteriors": true, "learned": learned, "learned, turned to match": aligned}
+    plots.circle({title: q[five] for title, q in panels.items()}).savefig(figures / "circle.png")
+    plots.agreement(true.kappa, learned.kappa).savefig(figures / "circle-kappa.png")
+    return {
         "mu_rmse": directions.rmse,
         "mu_rank": directions.rank,
         "kappa_rmse": rmse(true.kappa, learned.kappa),
         "kappa_rank": rank_correlation(true.kappa, learned.kappa),
         "coverage": {str(level): float(share) for level, share in zip(LEVELS, coverage, strict=True)},
-        "provenance": provenance(began, "cpu"),
     }
-
-    folder.mkdir(parents=True, exist_ok=True)
-    five = _spread_out(true, 5)
-    panels = {"true posteriors": true, "learned": learned, "learned, turned to match": aligned}
-    plots.circle({title: q[five] for title, q in panels.items()}).savefig(folder / "circle.png")
-    plots.agreement(true.kappa, learned.kappa).savefig(folder / "kappa.png")
-    write_json(folder / "report.json", report)
-    return report
 
 
 def _spread_out(q: VonMisesFisher, count: int) -> torch.Tensor:

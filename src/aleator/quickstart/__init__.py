@@ -1,0 +1,45 @@
+"""`aleator quickstart`: two demonstrations and a report, on two CPU cores, without data or network.
+
+Known posteriors are recovered from matching pairs (circle.py), then real images are learned, evaluated and searched
+(digits.py); report.py writes it up.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..checks import require
+from ..provenance import provenance, write_json
+from .circle import recover_circle
+from .digits import learn_digits
+from .report import write_report
+
+
+def quickstart(
+    folder: Path,
+    seed: int = 4,
+    steps: int = 600,
+    progress: bool | None = None,
+    log: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Run both parts in a new folder; report.html shows the result, report.json holds its numbers."""
+    require(
+        not folder.exists() or (folder.is_dir() and not any(folder.iterdir())),
+        "folder",
+        str(folder),
+        "is not empty",
+        "name a new folder with --output",
+    )
+    require(steps >= 1, "steps", steps, "nothing would be learned", "leave it out")
+    began = time.time()
+    figures = folder / "figures"
+    figures.mkdir(parents=True)
+    log("1 of 2: posteriors that are known, learned again from matching pairs")
+    report: dict[str, Any] = {"circle": recover_circle(figures, seed, steps, progress)}
+    log("2 of 2: scikit-learn's digits, some of them hard to read")
+    report["digits"] = learn_digits(folder, figures, seed, steps, progress)
+    report["provenance"] = provenance(began, "cpu")
+    write_json(folder / "report.json", report)
+    write_report(folder / "report.html", report, figures)
+    return report

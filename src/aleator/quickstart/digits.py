@@ -1,0 +1,202 @@
+"""Real images: scikit-learn's digits, made worse by known amounts, learned, evaluated and searched.
+
+Half of the digits, as they are, become the gallery of an index. Degraded digits that the encoder has never seen are the
+questions. Everything is left on disk as `aleator train`, `embed` and `index` leave it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from .. import plots
+from ..backbones import MLP, Chain, Flatten
+from ..data import LabelledBatches
+from ..encoders import Encoder
+from ..generative import one_thread
+from ..harmonics import VMFKernel
+from ..inputs import Inputs
+from ..losses import ExactInfoNCE
+from ..metrics import rank_correlation
+from ..own_data.collection import Labels, read_collection
+from ..own_data.defaults import kernel_width
+from ..own_data.embedding import embed
+from ..own_data.evaluation import calibrate, evaluate
+from ..own_data.posteriors import Embedded, read_embedded
+from ..own_data.run import Run, load_run, save_run
+from ..recipe import Recipe
+from ..retrieval import CredibleIndex
+from ..training import fit
+from ..vmf import VonMisesFisher
+from .degradation import KINDS, RandomDegradation, degrade
+
+DIM, SIZE, LEVEL = 8, 8, 0.95
+TRAIN, CALIBRATION = 900, 300  # of 1,797 digits; the rest are questions
+_NAMES = tuple(str(digit) for digit in range(10))
+
+
+def learn_digits(folder: Path, figures: Path, seed: int, steps: int, progress: bool | None = None) -> dict[str, Any]:
+    """Train, evaluate, embed, index and query; figures and numbers."""
+    images, labels = _load()
+    order = torch.randperm(len(images), generator=Generator().manual_seed(seed))
+    train, calibration, test = order[:TRAIN], order[TRAIN : TRAIN + CALIBRATION], order[TRAIN + CALIBRATION :]
+    run = _train(folder / "run", images, labels, train, calibration, test, seed, steps, progress)
+
+    # The questions, each worse by a known amount, and the gallery: folders of images, as anybody might have them.
+    worse, kind, strength = _degraded(images[test], seed + 2)
+    _write_images(folder / "gallery", images[train], labels[train])
+    _write_images(folder / "questions", worse, labels[test], kind, strength)
+    found = {}
+    for name in ("gallery", "questions"):
+        embed(run, read_collection(folder / name), folder / f"{name}.safetensors", progress=False)
+        found[name] = read_embedded(folder / f"{name}.safetensors")
+    gallery, questions = found["gallery"], found["questions"]
+    with CredibleIndex.build(
+        gallery.q,
+        [facts["id"] for facts in gallery.facts],
+        [{key: value for key, value in facts.items() if key != "id"} for facts in gallery.facts],
+        location=folder / "index",
+        kernel=run.kernel,
+        prior=run.prior,
+        fingerprint=run.fingerprint,
+    ) as index:
+        answers = index.search(questions.q, p=LEVEL)
+
+    strength = torch.tensor(
+        [int(str(facts["id"]).split("-")[-1].removesuffix(".png")) / 100 for facts in questions.facts]
+    )
+    kappa = questions.q.kappa
+    holds = torch.tensor(
+        [
+            any(hit.metadata["label"] == facts["label"] for hit in hits)
+            for hits, facts in zip(answers, questions.facts, strict=True)
+        ]
+    )
+    sizes = torch.tensor([len(hits) for hits in answers])
+    quarter = (strength * 4).long().clamp_max(3)
+    steps_of = ("0 to 1/4", "1/4 to 1/2", "1/2 to 3/4", "3/4 to 1")
+    plots.levels(
+        {name: kappa[quarter == i].tolist() for i, name in enumerate(steps_of)}, "strength of the degradation"
+    ).savefig(figures / "digits-kappa.png")
+    _examples(folder, questions).savefig(figures / "digits-examples.png")
+    _answers(folder, questions, answers, strength).savefig(figures / "digits-answers.png")
+    metrics = run.metrics
+    for name, figure in (
+        ("reject-curve", plots.reject_curve(**metrics["reject_curve"])),
+        ("reliability", plots.reliability(**metrics["reliability"])),
+    ):
+        figure.savefig(figures / f"digits-{name}.png")
+    return {
+        "recall_at_1": metrics["recall_at_1"],
+        "recall_at_1_surer_half": metrics["recall_at_1_surer_half"],
+        "r_auroc": metrics["r_auroc"],
+        "match_ece": metrics["match_ece"],
+        "degradation_rank": rank_correlation(-kappa, strength),
+        "credible_set_holds_the_digit": holds.double().mean().item(),
+        "credible_set_size": {name: sizes[quarter == i].double().median().item() for i, name in enumerate(steps_of)},
+        "gallery": len(gallery.facts),
+        "questions": len(questions.facts),
+    }
+
+
+def _load() -> tuple[Tensor, Tensor]:
+    """1,797 images (N, 3, 8, 8) uint8 and their digits."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    grey = torch.from_numpy((data.images * (255 / 16)).round().astype(np.uint8))
+    return grey[:, None].expand(-1, 3, -1, -1).contiguous(), torch.from_numpy(data.target.astype(np.int64))
+
+
+def _train(
+    folder: Path,
+    images: Tensor,
+    labels: Tensor,
+    train: Tensor,
+    calibration: Tensor,
+    test: Tensor,
+    seed: int,
+    steps: int,
+    progress: bool | None,
+) -> Run:
+    sample = images[train].double() / 255
+    mean, std = (tuple(value.tolist()) for value in (sample.mean((0, 2, 3)), sample.std((0, 2, 3))))
+    inputs = Inputs("images", size=SIZE, mean=mean, std=std)
+    torch.manual_seed(seed)
+    width = 3 * SIZE * SIZE
+    encoder = Encoder(Chain([Flatten(width), MLP(width, (256, 256))]), DIM)
+    encoder.calibrate(inputs.normalise(images[train[:256]]), kappa_range=(0.5 * DIM, 2.0 * DIM))
+    kernel = VMFKernel(kernel_width(DIM, lift=10.0))
+    batches = LabelledBatches(images[train], labels[train], 192, augment=RandomDegradation(inputs))
+    recipe = Recipe(steps, optimiser="adamw", learning_rate=2e-3, schedule="one-cycle", clip_norm=5.0, seed=seed)
+    with one_thread():
+        fit(encoder, ExactInfoNCE(kernel), batches, recipe, progress=progress, loggers=(), device="cpu")
+
+    def posteriors(chosen: Tensor, draw: int) -> tuple[VonMisesFisher, Labels]:
+        with torch.no_grad():
+            q = encoder(inputs.normalise(_degraded(images[chosen], draw)[0]))
+        return q, Labels("classes", labels[chosen].numpy(), _NAMES)
+
+    found = calibrate(*posteriors(calibration, seed + 1), kernel, seed)
+    with torch.no_grad():
+        encoder.mu_head.weight.mul_(found.kappa_scale)
+    metrics = evaluate(*posteriors(test, seed + 2), kernel, found.prior, seed=seed)
+    match = {"kappa_pos": float(kernel.kappa_pos), "prior": found.prior}
+    config = {"settings": {"steps": steps, "seed": seed, "dim": DIM}, "data": {"source": "scikit-learn's digits"}}
+    save_run(folder, encoder, inputs, config, metrics, match)
+    return load_run(folder)
+
+
+def _degraded(images: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Each image once, with its kind and strength (in whole percent); uint8."""
+    generator = Generator().manual_seed(seed)
+    kind = torch.randint(len(KINDS), (len(images),), generator=generator)
+    strength = torch.randint(101, (len(images),), generator=generator) / 100
+    worse = degrade(images.float() / 255, kind, strength, generator)
+    return (worse * 255).round().to(torch.uint8), kind, strength
+
+
+def _write_images(
+    folder: Path, images: Tensor, labels: Tensor, kind: Tensor | None = None, strength: Tensor | None = None
+) -> None:
+    """PNGs in class folders; what was done to a question stands in its name."""
+    from PIL import Image
+
+    for i, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+        done = "" if kind is None or strength is None else f"-{KINDS[kind[i]]}-{round(100 * float(strength[i])):03d}"
+        path = folder / str(label) / f"{i:04d}{done}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[0].numpy()).save(path)
+
+
+def _examples(folder: Path, questions: Embedded) -> Any:
+    """The surest and the least sure questions."""
+    order = questions.q.kappa.argsort(descending=True).tolist()
+    rows = {"surest": order[:10], "in the middle": order[len(order) // 2 - 5 :][:10], "least sure": order[-10:]}
+    return plots.image_rows(
+        {
+            name: [(_image(folder / "questions", questions.facts[i]), f"{questions.q.kappa[i]:.3g}") for i in chosen]
+            for name, chosen in rows.items()
+        }
+    )
+
+
+def _answers(folder: Path, questions: Embedded, answers: list[Any], strength: Tensor) -> Any:
+    """Some questions from easy to hard, and the first of what each could be."""
+    rows = {}
+    for target in (0.05, 0.35, 0.65, 0.95):
+        i = int((strength - target).abs().argmin())
+        hits = answers[i]
+        images = [(_image(folder / "questions", questions.facts[i]), "question")]
+        images += [(_image(folder / "gallery", hit.metadata), f"{hit.match_probability:.2f}") for hit in hits[:9]]
+        rows[f"{strength[i]:.0%} worse:\n{len(hits)} answers"] = images
+    return plots.image_rows(rows, first_apart=True)
+
+
+def _image(folder: Path, facts: dict[str, Any]) -> np.ndarray:
+    from PIL import Image
+
+    with Image.open(folder / facts["path"]) as image:
+        return np.asarray(image)
