@@ -12,6 +12,7 @@ from shapes import SHAPES, draw, feature_run, png
 from aleator import CredibleIndex, VonMisesFisher, metrics
 from aleator.retrieval.contents import read_contents
 from aleator.web import create_app
+from aleator.web.levels import LEVELS, cap_cosines
 
 
 def ok(response):
@@ -134,6 +135,14 @@ def test_levels_are_the_sizes_of_the_credible_sets(client, index, kappa):
         assert level["size"] == len(index.search(query, p=level["p"])[0])
     assert answer["size"] == len(index.search(query, p=0.37)[0])
     assert answer["query"]["kappa"] == body["kappa"]
+
+
+@pytest.mark.parametrize("dim", [2, 3, 8, 64, 512])
+def test_cosines_of_all_levels_are_those_of_the_caps(dim):
+    for kappa in (1e-3, 0.7, 30.0, 2000.0, 1e7):
+        posterior = VonMisesFisher(torch.eye(1, dim, dtype=torch.float64), torch.tensor([kappa], dtype=torch.float64))
+        angle = posterior.cap_angle(torch.tensor(LEVELS, dtype=torch.float64)).numpy()
+        assert cap_cosines(dim, kappa) == pytest.approx(np.cos(angle), abs=1e-9)
 
 
 def test_levels_count_ties_as_the_search_does():

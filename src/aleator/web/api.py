@@ -1,10 +1,12 @@
 """The routes of the JSON API. Each says what it takes and gives; `service.py` does the work."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import Field
+from pydantic import BaseModel, Field
 
+from aleator.web.ascii import Ascii
 from aleator.web.guard import HEALTH_PATH, UPLOAD_PATH
 from aleator.web.models import (
     Answer,
@@ -20,7 +22,6 @@ from aleator.web.models import (
     RejectCurve,
     Text,
 )
-from aleator.web.pictures import check_upload
 from aleator.web.problems import ProblemError
 from aleator.web.service import Service
 
@@ -66,6 +67,13 @@ def make_router(service: Service) -> APIRouter:
             raise ProblemError(404, "no item has this id in the collection that was read when the server started")
         return position
 
+    async def reply(task: Callable[..., BaseModel], *args: Any, bad: int = 422) -> Response:
+        """What the task gives. It is written down in the same thread: a long answer must not hold up the others."""
+        try:
+            return await work(lambda: Ascii(task(*args).model_dump()))
+        except ValueError as problem:
+            raise ProblemError(bad, str(problem)) from None
+
     @router.get(HEALTH_PATH, tags=["server"])
     async def health() -> Health:
         """Answers as long as the server runs, without a token and under any load."""
@@ -76,15 +84,15 @@ def make_router(service: Service) -> APIRouter:
         """What the collection holds, and how sure it is of it."""
         return service.info
 
-    @router.get("/api/items", tags=["collection"], responses=_problems())
+    @router.get("/api/items", response_model=Items, tags=["collection"], responses=_problems())
     async def items(
         order: Order = "surest",
         offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=200)] = 48,
         label: Annotated[str | None, Query(max_length=1000)] = None,
-    ) -> Items:
+    ) -> Response:
         """Items by certainty, page by page."""
-        return await work(collection.page, order, offset, limit, label, service.images)
+        return await reply(collection.page, order, offset, limit, label, service.images)
 
     @router.get("/api/item", tags=["collection"], responses=_problems(404))
     async def item(id: ItemId) -> Item:
@@ -106,51 +114,43 @@ def make_router(service: Service) -> APIRouter:
         caching = {"Cache-Control": "private, max-age=3600"}
         return Response(picture.data, media_type=picture.media_type, headers=caching)
 
-    @router.get("/api/reject-curve", tags=["collection"], responses=_problems(404))
-    async def reject_curve() -> RejectCurve:
+    @router.get("/api/reject-curve", response_model=RejectCurve, tags=["collection"], responses=_problems(404))
+    async def reject_curve() -> Response:
         """How much better the surest items do: the share of them whose nearest neighbour has their label."""
-        try:
-            return await work(collection.reject_curve)
-        except ValueError as problem:
-            raise ProblemError(404, str(problem)) from None
+        return await reply(collection.reject_curve, bad=404)
 
-    async def answer(task: Any, *args: Any) -> Answer:
-        try:
-            return await work(task, *args)
-        except ValueError as problem:
-            raise ProblemError(422, str(problem)) from None
-
-    @router.get("/api/query/item", tags=["questions"], responses=_problems(404))
-    async def query_item(ask: Annotated[AskItem, Query()]) -> Answer:
+    @router.get("/api/query/item", response_model=Answer, tags=["questions"], responses=_problems(404))
+    async def query_item(ask: Annotated[AskItem, Query()]) -> Response:
         """Which other items could this item be?"""
-        return await answer(service.ask_about_item, position_of(ask.id), ask)
+        return await reply(service.ask_about_item, position_of(ask.id), ask)
 
-    @router.post("/api/query/posterior", tags=["questions"], responses=_problems())
-    async def query_posterior(posterior: Posterior, ask: AskQuery) -> Answer:
+    @router.post("/api/query/posterior", response_model=Answer, tags=["questions"], responses=_problems())
+    async def query_posterior(posterior: Posterior, ask: AskQuery) -> Response:
         """Which items could this posterior be?"""
-        return await answer(service.ask_about_posterior, posterior, ask)
+        return await reply(service.ask_about_posterior, posterior, ask)
 
-    @router.post("/api/query/text", tags=["questions"], responses=_problems(409))
-    async def query_text(text: Text, ask: AskQuery) -> Answer:
+    @router.post("/api/query/text", response_model=Answer, tags=["questions"], responses=_problems(409))
+    async def query_text(text: Text, ask: AskQuery) -> Response:
         """Which items could this text be? Needs a model of texts."""
-        service.require_model("text")
-        return await answer(service.ask_about_raw, text.text, ask)
+        return await reply(service.ask_about_raw, "text", text.text, ask)
 
-    @router.post("/api/query/features", tags=["questions"], responses=_problems(409))
-    async def query_features(features: Features, ask: AskQuery) -> Answer:
+    @router.post("/api/query/features", response_model=Answer, tags=["questions"], responses=_problems(409))
+    async def query_features(features: Features, ask: AskQuery) -> Response:
         """Which items could these features be? Needs a model of features."""
-        service.require_model("features")
-        return await answer(service.ask_about_raw, features.features, ask)
+        return await reply(service.ask_about_raw, "features", features.features, ask)
 
     binary = {"schema": {"type": "string", "format": "binary"}}
     upload = {"required": True, "content": {kind: binary for kind in ("application/octet-stream", "image/*")}}
 
-    @router.post(UPLOAD_PATH, tags=["questions"], responses=_problems(409, 415), openapi_extra={"requestBody": upload})
-    async def query_image(request: Request, ask: AskQuery) -> Answer:
+    @router.post(
+        UPLOAD_PATH,
+        response_model=Answer,
+        tags=["questions"],
+        responses=_problems(409, 415),
+        openapi_extra={"requestBody": upload},
+    )
+    async def query_image(request: Request, ask: AskQuery) -> Response:
         """Which items could this image be? The body is the image file. Needs a model of images."""
-        service.require_model("images")
-        data = await request.body()
-        check_upload(data, service.limits.pixels)
-        return await answer(service.ask_about_raw, data, ask)
+        return await reply(service.ask_about_raw, "images", await request.body(), ask)
 
     return router

@@ -1,20 +1,19 @@
 """The application: the API, the page, and what stands before them."""
 
 import contextlib
-import json
 from collections.abc import AsyncIterator, Iterable
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 
 import aleator
 from aleator.checks import require
 from aleator.retrieval import CredibleIndex
 from aleator.web.api import make_router
+from aleator.web.ascii import Ascii
 from aleator.web.guard import Guard
 from aleator.web.limits import Limits
 from aleator.web.problems import ProblemError
@@ -74,13 +73,6 @@ def create_app(
     _add_errors(app)
     app.add_middleware(Guard, limits=limits, token=token, hosts=hosts)
     return app
-
-
-class Ascii(JSONResponse):
-    """JSON in ASCII: a string from a request may hold half a character, which UTF-8 has no bytes for."""
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _add_page(app: FastAPI) -> None:

@@ -7,7 +7,6 @@ index's work; here are the questions about the collection as a whole.
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,11 @@ from aleator.checks import require
 from aleator.retrieval import CredibleIndex
 from aleator.retrieval.contents import read_contents
 from aleator.retrieval.items import Id, decode_id, encode_id
-from aleator.retrieval.scoring import TIE, cosines, slack
+from aleator.retrieval.scoring import cap_radii, cosines, slack
 from aleator.vmf import VonMisesFisher
+from aleator.web.levels import LEVELS, cap_cosines
 from aleator.web.models import CertaintyDistribution, Item, Items, Label, Level, RejectCurve, certainty
 
-LEVELS = [percent / 100 for percent in range(1, 100)]
 _BINS = 40
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _MOST_LABELS = 200
@@ -95,17 +94,15 @@ class Collection:
         counts = np.bincount(cell, minlength=_BINS)
         return CertaintyDistribution(edges=edges.tolist(), counts=counts.tolist(), quantiles=quantiles)
 
-    def credible_levels(self, query: VonMisesFisher, levels: Sequence[float], leave_out: int = 0) -> list[Level]:
-        """The credible sets of a query, batch shape (1,): the cosine and the number of items of each level.
+    def credible_sets(self, query: VonMisesFisher, p: float, leave_out: int = 0) -> tuple[int, list[Level]]:
+        """The size of the p-credible set of a query, batch shape (1,), and the sets of all levels.
 
         `leave_out` items are the query itself, which lies in every set of its own.
         """
-        angle = query.cap_angle(torch.tensor(levels, dtype=torch.float64)).numpy()
-        flat = float(query.kappa[0]) == 0  # then everything is in every set
-        radius = np.maximum(-1.0, np.cos(angle) - TIE) if not flat else np.full(len(levels), -1.0)
+        radius = np.append(cap_cosines(query.dim, float(query.kappa[0])), cap_radii(query, p))
         sizes = self._within(query.mu[0].float().numpy(), radius) - leave_out
-        lines = zip(levels, radius.tolist(), sizes.tolist(), strict=True)
-        return [Level(p=p, cosine=cosine, size=size) for p, cosine, size in lines]
+        lines = zip(LEVELS, radius.tolist(), sizes.tolist(), strict=False)
+        return int(sizes[-1]), [Level(p=level, cosine=cosine, size=size) for level, cosine, size in lines]
 
     def _within(self, mu: np.ndarray, radius: np.ndarray) -> np.ndarray:
         """How many items' cosines with mu (D,) reach each radius (L,): exactly those that a search finds."""

@@ -14,10 +14,10 @@ import torch
 from aleator.checks import require
 from aleator.retrieval import CredibleIndex
 from aleator.vmf import VonMisesFisher
-from aleator.web.collection import LEVELS, Collection, facts_of
+from aleator.web.collection import Collection, facts_of
 from aleator.web.limits import Limits
-from aleator.web.models import Answer, Ask, CollectionInfo, Hit, Item, Posterior, Query, certainty
-from aleator.web.pictures import Picture, Pictures
+from aleator.web.models import Answer, Ask, CollectionInfo, Hit, Item, Level, Posterior, Query, certainty
+from aleator.web.pictures import Picture, Pictures, check_upload
 from aleator.web.problems import ProblemError, busy
 
 if TYPE_CHECKING:
@@ -99,14 +99,6 @@ class Service:
             raise ValueError("the collection has no image of this item")
         return self._pictures.show(path, size)
 
-    def require_model(self, kind: Kind) -> None:
-        if self.model is None:
-            raise ProblemError(
-                409, "no model is loaded, so only items and posteriors can be asked about; start with --model"
-            )
-        if self.model != kind:
-            raise ProblemError(409, f"the model takes {self.model}, not {kind}")
-
     def ask_about_item(self, position: int, ask: Ask) -> Answer:
         return self._search(self.collection.posterior(position), ask, position)
 
@@ -123,13 +115,24 @@ class Service:
         mu = torch.tensor([posterior.mu], dtype=torch.float64)
         return self._search(VonMisesFisher(mu, torch.tensor([float(posterior.kappa)], dtype=torch.float64)), ask)
 
-    def ask_about_raw(self, item: Any, ask: Ask) -> Answer:
+    def ask_about_raw(self, kind: Kind, item: Any, ask: Ask) -> Answer:
         """About something that the model embeds: the bytes of an image, a text, a list of features."""
+        run = self._model_of(kind)
+        if kind == "images":
+            check_upload(item, self.limits.pixels)
         with self._embedding:
-            posterior = self._run.posteriors([item])
+            posterior = run.posteriors([item])
         mu, kappa = posterior.mu.double(), posterior.kappa.double()
         require(mu.isfinite().all() & kappa.isfinite().all(), "item", "this one", "has no embedding", "send another")
         return self._search(VonMisesFisher(mu, kappa), ask)
+
+    def _model_of(self, kind: Kind) -> "Run":
+        if self._run is None:
+            way_out = "so only items and posteriors can be asked about; start with --model"
+            raise ProblemError(409, f"no model is loaded, {way_out}")
+        if self.model != kind:
+            raise ProblemError(409, f"the model takes {self.model}, not {kind}")
+        return self._run
 
     def _search(self, query: VonMisesFisher, ask: Ask, item: int | None = None) -> Answer:
         own = None if item is None else self.collection.keys[item]
@@ -138,10 +141,9 @@ class Service:
         complete = len(found) < ask.limit + more
         hits = [hit for hit in map(self._hit, found) if hit.key != own][: ask.limit]
         size = len(hits) if complete and ask.by == "match" else None
-        levels = []
+        levels: list[Level] = []
         if ask.by == "credible":
-            levels = self.collection.credible_levels(query, [*LEVELS, ask.p], more)
-            size = levels.pop().size
+            size, levels = self.collection.credible_sets(query, ask.p, more)
         kappa = float(query.kappa[0])
         described = Query(
             kappa=certainty(kappa),

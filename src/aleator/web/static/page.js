@@ -220,7 +220,7 @@ async function showCurve() {
   $("status").textContent = "Comparing neighbours …";
   try {
     $("curve").replaceChildren(...rejectCurve(await call("/api/reject-curve")));
-    if (tab === "curve") $("status").textContent = "Setting aside the least sure items makes the rest more often right.";
+    if (tab === "curve") $("status").textContent = "How often the nearest neighbour has the right label, as the least sure items are set aside";
   } catch (error) {
     complain(error.message);
   }
