@@ -9,7 +9,7 @@ from scipy import stats
 
 import aleator as al
 from aleator.cifar import CifarImages, soft_labels
-from aleator.experiments import cifar, cifar_evaluation, cifar_figures, cifar_tables
+from aleator.experiments import cifar, cifar_evaluation, cifar_figures, cifar_folds, cifar_tables
 from aleator.experiments.cifar_evaluation import Calibration, HeldOut, Pairs, calibrate, held_out_pairs, reliability
 from aleator.experiments.cifar_gallery import gallery
 from aleator.experiments.runner import Job
@@ -36,15 +36,16 @@ def stand_in(monkeypatch, tmp_path):
     folds, sizes = torch.randperm(100, generator=SEEDED(3)).view(5, 20), torch.linspace(0.25, 1, 20).double()
     monkeypatch.setenv("ALEATOR_DATA", str(tmp_path))
     monkeypatch.setenv("ALEATOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cifar, "_test_set", lambda root: (images, soft_labels(votes), folds, sizes))
-    monkeypatch.setattr(cifar, "_train_set", lambda root: coloured(80, 9))
+    for module in (cifar, cifar_folds):
+        monkeypatch.setattr(module, "test_set", lambda root: (images, soft_labels(votes), folds, sizes))
+        monkeypatch.setattr(module, "train_set", lambda root: coloured(80, 9))
     three = torch.nn.functional.one_hot(coloured(80, 9).labels, 10) * 3
-    monkeypatch.setattr(cifar, "load_cifar10n", lambda root: three)
+    monkeypatch.setattr(cifar_folds, "load_cifar10n", lambda root: three)
     monkeypatch.setattr(cifar_evaluation, "PAIRS", 500)
     return images, folds
 
 
-TINY = cifar.CifarSetting(
+TINY = cifar_folds.CifarSetting(
     loss="exact",
     network={"width": 1, "epochs": 2, "batch_size": 16, "learning_rate": 0.05, "cutout": 0},
     dim=3,
@@ -72,21 +73,21 @@ MEASURED = {
 @pytest.mark.parametrize("fold", range(5))
 def test_folds_are_the_papers(stand_in, fold):
     images, folds = stand_in
-    train_images, labels = cifar.training_data(TINY, fold)
+    train_images, labels = cifar_folds.training_data(TINY, fold)
     parts = [folds[(fold + i) % 5] for i in range(5)]
     assert torch.equal(train_images, images.images[torch.cat(parts[:3])])
     assert labels.shape == (60, 10)
-    assert torch.equal(cifar.held_out(TINY, fold + 3).number, parts[3])
-    assert torch.equal(cifar.held_out(TINY, fold + 4).number, parts[4])
+    assert torch.equal(cifar_folds.held_out(TINY, fold + 3).number, parts[3])
+    assert torch.equal(cifar_folds.held_out(TINY, fold + 4).number, parts[4])
 
 
 def test_kinds_of_labels(stand_in):
-    soft = cifar.training_data(TINY, 0)[1]
-    hard = cifar.training_data(replace(TINY, labels="hard"), 0)[1]
+    soft = cifar_folds.training_data(TINY, 0)[1]
+    hard = cifar_folds.training_data(replace(TINY, labels="hard"), 0)[1]
     assert torch.equal(hard, soft.argmax(1))
-    images, train = cifar.training_data(replace(TINY, labels="train"), 0)
+    images, train = cifar_folds.training_data(replace(TINY, labels="train"), 0)
     assert len(images) == len(train) == 80
-    images, votes = cifar.training_data(replace(TINY, labels="votes", repeat=2), 0)
+    images, votes = cifar_folds.training_data(replace(TINY, labels="votes", repeat=2), 0)
     assert len(images) == len(votes) == 80 + 2 * 60
     assert torch.equal(votes[-60:], soft)
 
@@ -119,6 +120,17 @@ def test_the_same_fold_twice_is_the_same(stand_in):
     assert cifar.run_fold(TINY, 1).metrics != first.metrics
 
 
+def test_votes_are_learned_once_for_all_folds(stand_in, monkeypatch, tmp_path):
+    setting = replace(TINY, votes_first={"steps": 2}, network={**TINY.network, "labels": "votes"})
+    cifar.run_fold(setting, 0)
+    (kept,) = (tmp_path / "cache" / "votes").glob("*/encoder.json")
+    made = kept.stat().st_mtime_ns
+    cifar.run_fold(replace(setting, recipe={"steps": 2}), 3)  # another fold, another last stage
+    assert [path.stat().st_mtime_ns for path in (tmp_path / "cache" / "votes").glob("*/encoder.json")] == [made]
+    cifar.run_fold(replace(setting, dim=4), 0)
+    assert len(list((tmp_path / "cache" / "votes").glob("*/encoder.json"))) == 2
+
+
 def test_losses_without_certainty_report_none(stand_in):
     recipe = {"steps": 3, "phases": "mu", "mu_negatives": "given"}
     outcome = cifar.run_fold(replace(TINY, loss="infonce", head_first=None, recipe=recipe), 0)
@@ -142,13 +154,12 @@ def test_the_head_is_trained_on_features_of_size_one_and_put_back(stand_in):
     started = cifar.starting_network(TINY, "cpu")
     encoder = cifar.make_encoder(TINY, 0, started, "cpu")
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    images, labels = cifar.training_data(TINY, 0)
+    images, labels = cifar_folds.training_data(TINY, 0)
     still = replace(TINY, head_first={"steps": 1, "learning_rate": 1e-30})
-    shared = {"device": "cpu", "loggers": ()}
-    cifar._train_head(encoder, cifar.make_loss(TINY), images, labels, still, 0, shared)
+    cifar._train_head(still, encoder, images, labels, 0, "cpu", None)
     for name, value in encoder.state_dict().items():
         torch.testing.assert_close(value, before[name])
-    cifar._train_head(encoder, cifar.make_loss(TINY), images, labels, TINY, 0, shared)
+    cifar._train_head(TINY, encoder, images, labels, 0, "cpu", None)
     changed = {name for name, value in encoder.state_dict().items() if not torch.equal(value, before[name])}
     assert "mu_head.weight" in changed
     assert all(name.startswith(("mu_head", "backbone")) for name in changed)
@@ -156,7 +167,7 @@ def test_the_head_is_trained_on_features_of_size_one_and_put_back(stand_in):
 
 
 def test_rolled_negatives_are_the_positives_before(stand_in):
-    images, labels = cifar.training_data(TINY, 0)
+    images, labels = cifar_folds.training_data(TINY, 0)
     batches = cifar.make_batches(replace(TINY, negatives="rolled", augment=None), images, labels, torch.device("cpu"))
     anchor, positive, negative = batches(0, SEEDED(1))
     encoder = cifar.make_encoder(TINY, 0, None, "cpu").eval()
@@ -288,5 +299,5 @@ def test_a_real_fold(data_folder, monkeypatch, tmp_path):
     outcome = cifar.run_fold(setting, 2)
     assert set(outcome.metrics) >= MEASURED
     assert all(math.isfinite(value) for value in outcome.metrics.values())
-    images = cifar.held_out(setting, 2 + 4)
+    images = cifar_folds.held_out(setting, 2 + 4)
     assert torch.equal(outcome.arrays["number"], images.number)

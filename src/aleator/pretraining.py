@@ -1,9 +1,9 @@
 """A CIFAR-10 classifier to start from: the ResNet-18 of the paper's experiments, whose published weights cannot be had.
 
-Trained on the 50,000 train images alone; CIFAR-10H labels the test images, which it never sees. The recipe is the usual
-short one: SGD with Nesterov momentum, a learning rate that rises and falls linearly, flips, translations and cutout,
-mixed precision on a GPU. No label smoothing: it wipes out the likeness of classes (Müller et al. 2019), which is what
-uncertainty is about.
+Trained on the 50,000 train images alone, with their own labels or with people's votes (CIFAR-10N); CIFAR-10H labels the
+test images, which it never sees. The recipe is the usual short one: SGD with Nesterov momentum, a learning rate that
+rises and falls linearly, flips, translations and cutout, mixed precision on a GPU. No label smoothing: it wipes out the
+likeness of classes (Müller et al. 2019), which is what uncertainty is about.
 """
 
 import math
@@ -31,8 +31,15 @@ _EVALUATED_AT_ONCE = 2000
 
 @dataclass(frozen=True)
 class PretrainingSetting:
-    """How to train the classifier; `rising` is the share of the steps in which the learning rate rises."""
+    """How to train the classifier.
 
+    Args:
+        labels: "clean" for CIFAR-10's own, "votes" for CIFAR-10N's as probabilities.
+        width: of the ResNet-18; 64 is the usual one.
+        rising: the share of the steps in which the learning rate rises.
+    """
+
+    labels: str = "clean"
     width: int = 64
     epochs: int = 30
     batch_size: int = 512
@@ -87,7 +94,8 @@ def pretrain_cifar(
 ) -> Pretrained:
     """The classifier of this setting, from `folder` if it is there, else trained and kept there.
 
-    Interrupted training goes on from its last whole epochs.
+    Labels of the train images are classes (N,) or probabilities (N, 10). Interrupted training goes on from its last
+    whole epochs.
     """
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     folder = Path(folder).expanduser() / setting.name()
@@ -152,6 +160,7 @@ def _train(
 ) -> float:
     """All epochs, from the last checkpoint on; returns the seconds spent before it."""
     images, labels = train.images.to(device), train.labels.to(device)
+    labels = labels.float() if labels.is_floating_point() else labels
     augment = ImageAugmentation(translate=setting.translate, cutout=setting.cutout, mean=MEAN, std=STD)
     steps = len(images) // setting.batch_size
     optimiser = _optimiser(classifier, setting)

@@ -1,16 +1,17 @@
 """One fold of the CIFAR-10H experiments: a ResNet-18 becomes an encoder of posteriors, trained on three fifths of the
 images that people labelled, chosen on one and measured on one. What a fold is made of is a `CifarSetting`.
 
-The data folder is the one that ALEATOR_DATA names. The pretrained classifier is made once and kept in ALEATOR_CACHE
-(by default ~/.cache/aleator); of processes that need it at the same time, one makes it and the others wait.
+What folds have in common, such as the pretrained classifier, is made once and kept in ALEATOR_CACHE (by default
+~/.cache/aleator); of processes that need it at the same time, one makes it and the others wait.
 """
 
 import contextlib
 import fcntl
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +21,10 @@ from torch import Generator, Tensor, nn
 from ..augmentation import ImageAugmentation
 from ..backbones import Features, ResNet18
 from ..batches import SharedNegatives, derived_seed
-from ..checks import require, require_one_of
-from ..cifar import (
-    FOLDS,
-    MEAN,
-    STD,
-    CifarImages,
-    data_folder,
-    load_cifar10,
-    load_cifar10h,
-    load_cifar10n,
-    load_crop_sizes,
-    load_folds,
-    require_fit,
-    soft_labels,
-)
+from ..checks import require
+from ..cifar import MEAN, STD, CifarImages, data_folder
 from ..data import LabelledBatches
-from ..encoders import Encoder
+from ..encoders import Encoder, load_encoder
 from ..harmonics import VMFKernel
 from ..losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
 from ..metrics import rank_correlation, recall_at_1
@@ -44,66 +32,9 @@ from ..pretraining import Classifier, Pretrained, PretrainingSetting, prediction
 from ..recipe import Recipe
 from ..training import FitResult, fit
 from .cifar_evaluation import HeldOut, certainty_metrics, match_metrics, posteriors
+from .cifar_folds import CifarSetting, held_out, test_set, train_set, training_data, vote_data
 from .cifar_gallery import gallery
 from .runner import Outcome
-
-LOSSES = ("exact", "mcinfonce", "hib", "elk", "infonce", "softmax-entropy")
-LABELS = ("soft", "hard", "train", "votes")
-
-
-@dataclass(frozen=True)
-class CifarSetting:
-    """What one row of a table is made of; the defaults are what the paper's losses share.
-
-    Args:
-        name: of the row's setting, as in the results.
-        loss: one of LOSSES; "softmax-entropy" trains nothing and measures the pretrained classifier.
-        labels: "soft", CIFAR-10H's; "hard", its likeliest class; "train", CIFAR-10's train images and labels; "votes",
-            CIFAR-10N's three votes on the train images, with CIFAR-10H's soft labels `repeat` times over.
-        pretrained: whether to start from the classifier, or from scratch.
-        network: arguments of `PretrainingSetting`; its width is the encoder's.
-        pretraining_images: how many train images the classifier sees; None for all.
-        images: how many of each fold are used; None for all.
-        dim, kappa, kappa_hidden: of the encoder. kappa_start: where kappa starts.
-        kappa_pos, samples, a, b: of the loss. terms: of the exact loss's series.
-        negatives: "batch", the other anchors; "rolled", the positive of the pair before, which is the paper's M = 0; or
-            a number, drawn by the paper's rule.
-        augment: arguments of `ImageAugmentation`, or None for images as they are.
-        head_first: arguments of the `Recipe` with which the output layer alone is trained before all of it, on features
-            of the frozen backbone; None for no such stage.
-        votes_first: the same for all layers on CIFAR-10N's votes, before the fold's own labels.
-        recipe: arguments of `Recipe`.
-        watch: whether validations also follow the entropy correlation.
-    """
-
-    name: str = "soft"
-    loss: str = "mcinfonce"
-    labels: str = "soft"
-    repeat: int = 1
-    pretrained: bool = True
-    network: Mapping[str, Any] = field(default_factory=dict)
-    pretraining_images: int | None = None
-    images: int | None = None
-    dim: int = 8
-    kappa: str = "norm"
-    kappa_hidden: tuple[int, ...] = (256,)
-    kappa_start: float = 16.0
-    kappa_pos: float = 16.0
-    terms: int | None = None
-    samples: int = 128
-    a: float = 1.0
-    b: float = 0.0
-    batch_size: int = 128
-    negatives: int | str = "batch"
-    augment: Mapping[str, Any] | None = None
-    head_first: Mapping[str, Any] | None = None
-    votes_first: Mapping[str, Any] | None = None
-    recipe: Mapping[str, Any] = field(default_factory=dict)
-    watch: bool = True
-
-    def __post_init__(self) -> None:
-        require_one_of("loss", self.loss, LOSSES)
-        require_one_of("labels", self.labels, LABELS)
 
 
 def run_fold(
@@ -115,7 +46,12 @@ def run_fold(
     if setting.loss == "softmax-entropy":
         assert started is not None
         return measure_classifier(started, test, fold)
-    encoder = make_encoder(setting, fold, started, device)
+    if setting.votes_first is None:
+        encoder = make_encoder(setting, fold, started, device)
+        if setting.head_first is not None:
+            _train_head(setting, encoder, *training_data(setting, fold), fold, device, progress)
+    else:
+        encoder = encoder_of_votes(setting, started, device, progress)
     result = train(setting, fold, encoder, validation, device, progress)
     outcome = measure(setting, encoder, validation, test, fold)
     outcome.metrics.update(
@@ -128,55 +64,6 @@ def run_fold(
     if folder is not None:
         encoder.save(folder / "encoder", overwrite=True)
     return outcome
-
-
-# Data
-
-
-@lru_cache(maxsize=4)
-def _test_set(root: Path) -> tuple[CifarImages, Tensor, Tensor, Tensor]:
-    images, votes = load_cifar10("test", root), load_cifar10h(root)
-    require_fit(images.images, votes, "CIFAR-10H")
-    return images, soft_labels(votes), load_folds(root), load_crop_sizes(root)
-
-
-@lru_cache(maxsize=4)
-def _train_set(root: Path) -> CifarImages:
-    return load_cifar10("train", root)
-
-
-def held_out(setting: CifarSetting, fold: int) -> HeldOut:
-    """One of the five sets of test images."""
-    images, labels, folds, sizes = _test_set(data_folder())
-    number = folds[fold % FOLDS][: setting.images]
-    return HeldOut(images.images[number], labels[number], sizes[: len(number)], number)
-
-
-def training_data(setting: CifarSetting, fold: int) -> tuple[Tensor, Tensor]:
-    """(images, labels) that the fold's encoder learns from."""
-    parts = [held_out(setting, fold + i) for i in range(3)]
-    images, labels = torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
-    if setting.labels == "soft":
-        return images, labels
-    if setting.labels == "hard":
-        return images, labels.argmax(1)
-    train = _train_set(data_folder())
-    if setting.labels == "train":
-        few = slice(None if setting.images is None else 3 * setting.images)
-        return train.images[few], train.labels[few]
-    more_images, votes = vote_data(setting)
-    return (
-        torch.cat([more_images, *[images] * setting.repeat]),
-        torch.cat([votes, *[labels] * setting.repeat]),
-    )
-
-
-def vote_data(setting: CifarSetting) -> tuple[Tensor, Tensor]:
-    """CIFAR-10N: the train images and what three people said of each."""
-    train, votes = _train_set(data_folder()), load_cifar10n(data_folder())
-    require_fit(train.images, votes, "CIFAR-10N")
-    few = slice(None if setting.images is None else 3 * setting.images)
-    return train.images[few], soft_labels(votes[few])
 
 
 # The network
@@ -194,13 +81,14 @@ def starting_network(setting: CifarSetting, device: str) -> Pretrained | None:
     folder = cache_folder() / "pretrained"
     if setting.pretraining_images is not None:
         folder = folder / f"of-{setting.pretraining_images}"
-    test = _test_set(data_folder())[0]
+    test = test_set(data_folder())[0]
     with _one_at_a_time(folder):
         if (folder / network.name() / "classifier.json").is_file():  # no need to read the train images
             return pretrain_cifar(test, test, folder, network, device=device)
-        train = _train_set(data_folder())
+        train = train_set(data_folder())
+        labels = train.labels if network.labels == "clean" else vote_data(replace(setting, images=None))[1]
         few = slice(setting.pretraining_images)
-        return pretrain_cifar(CifarImages(train.images[few], train.labels[few]), test, folder, network, device=device)
+        return pretrain_cifar(CifarImages(train.images[few], labels[few]), test, folder, network, device=device)
 
 
 @contextlib.contextmanager
@@ -236,19 +124,38 @@ def network_input(images: Tensor) -> Tensor:
 def train(
     setting: CifarSetting, fold: int, encoder: Encoder, validation: HeldOut, device: str, progress: bool | None
 ) -> FitResult:
-    """Up to three stages: the output layer alone, all of it on the votes, all of it on the fold's labels."""
-    on = torch.device(device)
-    images, labels = training_data(setting, fold)
-    loss = make_loss(setting)
-    shared: dict[str, Any] = {"device": device, "loggers": (), "progress": progress}
-    if setting.head_first is not None:
-        _train_head(encoder, loss, images, labels, setting, fold, shared)
-    if setting.votes_first is not None:
-        batches = make_batches(setting, *vote_data(setting), on)
-        fit(encoder, loss, batches, _recipe(setting.votes_first, fold, device), **shared)
-    recipe = _recipe(setting.recipe, fold, device)
-    watched = validator(setting, validation)
-    return fit(encoder, loss, make_batches(setting, images, labels, on), recipe, validate=watched, **shared)
+    """All layers on the fold's labels."""
+    return fit(
+        encoder,
+        make_loss(setting),
+        make_batches(setting, *training_data(setting, fold), torch.device(device)),
+        _recipe(setting.recipe, fold, device),
+        validate=validator(setting, validation),
+        device=device,
+        loggers=(),
+        progress=progress,
+    )
+
+
+def encoder_of_votes(setting: CifarSetting, started: Pretrained | None, device: str, progress: bool | None) -> Encoder:
+    """The encoder after its stages on CIFAR-10N's votes, which no fold has a part in: made once and kept."""
+    assert setting.votes_first is not None
+    own = replace(setting, name="", labels="soft", repeat=1, recipe={}, watch=True)
+    fingerprint = started.fingerprint if started is not None else ""
+    key = hashlib.sha256(json.dumps([asdict(own), fingerprint], sort_keys=True).encode()).hexdigest()[:12]
+    folder = cache_folder() / "votes" / key
+    with _one_at_a_time(folder.parent):
+        if not (folder / "encoder.json").is_file():
+            images, labels = vote_data(setting)
+            encoder = make_encoder(setting, 0, started, device)
+            if setting.head_first is not None:
+                _train_head(setting, encoder, images, labels, 0, device, progress)
+            batches = make_batches(setting, images, labels, torch.device(device))
+            recipe = _recipe(setting.votes_first, 0, device)
+            fit(encoder, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
+            encoder.save(folder)
+    encoder = load_encoder(folder, device=device)
+    return encoder.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
 
 
 def _recipe(options: Mapping[str, Any], fold: int, device: str) -> Recipe:
@@ -259,13 +166,13 @@ def _recipe(options: Mapping[str, Any], fold: int, device: str) -> Recipe:
 
 
 def _train_head(
+    setting: CifarSetting,
     encoder: Encoder,
-    loss: nn.Module,
     images: Tensor,
     labels: Tensor,
-    setting: CifarSetting,
     fold: int,
-    shared: Mapping[str, Any],
+    device: str,
+    progress: bool | None,
 ) -> None:
     """Train the output layers on features of the frozen backbone, seen plainly and mirrored.
 
@@ -279,7 +186,8 @@ def _train_head(
     _scale_inputs(head, size)
     batches = LabelledBatches(features / size, torch.cat([labels, labels]), setting.batch_size)
     assert setting.head_first is not None
-    fit(head, loss, batches, _recipe(setting.head_first, fold, "cpu"), **shared)
+    recipe = _recipe({**setting.head_first, "precision": "32"}, fold, device)
+    fit(head, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
     _scale_inputs(head, 1 / size)
     encoder.load_state_dict(head.state_dict(), strict=False)
 
@@ -303,7 +211,8 @@ def make_batches(
         return RolledNegatives(LabelledBatches(images, labels, setting.batch_size, **options))
     if setting.negatives != "batch":
         # Anchors of one class have the same negatives: the same law for each, and a seventh of the images to encode.
-        options |= {"negatives": int(setting.negatives), "rule": "contrast", "share_negatives": True}
+        M = int(setting.negatives)
+        options |= {"negatives": M, "rule": "contrast", "share_negatives": M > 1}
     return LabelledBatches(images, labels, setting.batch_size, **options)
 
 

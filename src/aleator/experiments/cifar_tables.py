@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from .cifar import CifarSetting
+from .cifar_folds import CifarSetting
 from .runner import Row
 
 ALL_FOLDS, TUNING_FOLD = (0, 1, 2, 3, 4), 1
