@@ -76,8 +76,15 @@ def set_slider(page, value: int):
     )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("name", "viewport"), [("desk", DESK), ("phone", PHONE)])
+@pytest.mark.parametrize(
+    ("name", "viewport", "scheme"),
+    [
+        ("desk", DESK, "light"),
+        ("phone", PHONE, "dark"),
+        pytest.param("desk", DESK, "dark", marks=pytest.mark.slow),
+        pytest.param("phone", PHONE, "light", marks=pytest.mark.slow),
+    ],
+)
 def test_the_page_at_first_sight_and_with_an_answer(visit, artefacts, name, viewport, scheme):
     page = visit(viewport=viewport, color_scheme=scheme).open()
     assert page.locator("h1").inner_text().strip() == "in memory"
@@ -187,6 +194,7 @@ def test_click_through_to_a_hit_and_back(visit):
     assert tiles(page).count() == 48
 
 
+@pytest.mark.slow
 def test_an_image_can_be_dropped_anywhere(visit):
     page = visit().open()
     tiles(page).first.wait_for()
@@ -339,6 +347,7 @@ def test_a_collection_of_texts(visit, browser, artefacts):
         page.context.close()  # before its server goes
 
 
+@pytest.mark.slow
 def test_a_collection_of_features(visit, artefacts, index):
     bare = VonMisesFisher(torch.nn.functional.normalize(torch.randn(60, 8), dim=-1), torch.rand(60) * 100)
     with serving(create_app(CredibleIndex.build(bare), run=feature_run())) as address:

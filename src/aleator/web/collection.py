@@ -16,7 +16,7 @@ from aleator import metrics
 from aleator.checks import require
 from aleator.retrieval import CredibleIndex
 from aleator.retrieval.contents import read_contents
-from aleator.retrieval.items import Id, decode_id, encode_id
+from aleator.retrieval.items import Id, decode_id, directions, encode_id
 from aleator.retrieval.scoring import cap_radii, cosines, slack
 from aleator.vmf import VonMisesFisher
 from aleator.web.levels import LEVELS, cap_cosines
@@ -100,7 +100,7 @@ class Collection:
         `leave_out` items are the query itself, which lies in every set of its own.
         """
         radius = np.append(cap_cosines(query.dim, float(query.kappa[0])), cap_radii(query, p))
-        sizes = self._within(query.mu[0].float().numpy(), radius) - leave_out
+        sizes = self._within(directions(query, "query")[0], radius) - leave_out
         lines = zip(LEVELS, radius.tolist(), sizes.tolist(), strict=False)
         return int(sizes[-1]), [Level(p=level, cosine=cosine, size=size) for level, cosine, size in lines]
 

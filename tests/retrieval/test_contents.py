@@ -1,0 +1,25 @@
+"""Reading everything that an index holds."""
+
+import json
+
+import numpy as np
+import torch
+
+from aleator import CredibleIndex, VonMisesFisher
+from aleator.retrieval.contents import read_contents
+
+
+def test_contents_are_what_was_put_in(location):
+    mu = torch.nn.functional.normalize(torch.randn(300, 5), dim=-1)
+    kappa = torch.cat([torch.tensor([0.0, torch.inf]), torch.rand(298) * 100])
+    ids = [i if i % 2 else f"item {i}" for i in range(300)]
+    notes = [{"label": i % 7} for i in range(300)]
+    with CredibleIndex.build(VonMisesFisher(mu, kappa), ids, notes, location=location) as index:
+        index.remove(["item 4"])
+        index.add(VonMisesFisher(mu[:1], kappa[2:3]), ["late"])
+        contents = read_contents(index)
+    kept = [i for i in range(300) if i != 4]
+    assert [json.loads(key) for key in contents.keys] == [*(ids[i] for i in kept), "late"]
+    assert [json.loads(note) for note in contents.notes] == [*(notes[i] for i in kept), {}]
+    assert np.array_equal(contents.kappa, torch.cat([kappa[kept], kappa[2:3]]).numpy())
+    assert np.allclose(contents.mu, torch.cat([mu[kept], mu[:1]]).numpy(), atol=1e-6)
