@@ -48,6 +48,13 @@ def rejection(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     return {"reject": plots.lines(shares, curves, "surest images kept, %", "Recall@1")}
 
 
+def overfitting(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """The entropy correlation on validation images as training goes on."""
+    curves = {row["setting"]: found["validations"] for row, found in zip(rows, arrays, strict=True) if _followed(found)}
+    kept = {name: rows for name, rows in curves.items() if name in _FOLLOWED} or curves
+    return {"training": training_figure(kept)}
+
+
 def retrieval(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     return {f"credible-sets-{name}": credible_sets(found) for name, found in _named(rows, arrays)}
 
@@ -76,7 +83,10 @@ FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
     "cifar-scratch": labels,
     "cifar-infonce": rejection,
     "cifar-tuning": tuning,
+    "cifar-overfitting": overfitting,
 }
+# Of the many rows, those that make the point.
+_FOLLOWED = ("recommended", "longer", "longer, no augmentation, constant rate", "votes")
 
 
 def entropy_figure(found: dict[str, Tensor]) -> "Figure":
