@@ -59,7 +59,7 @@ def agreement(true: Tensor, predicted: Tensor, label: str = "kappa", height: flo
     return figure
 
 
-def reject_curve(kept: Sequence[float], recall_at_1: Sequence[float], height: float = 3.4) -> "Figure":
+def reject_curve(kept: Sequence[float], recall_at_1: Sequence[float], height: float = 3.0) -> "Figure":
     """Recall@1 of the surest items, against the share of items that are kept."""
     figure, (axis,) = _figure(1, height, width=1.25 * height)
     axis.plot([100 * share for share in kept], recall_at_1, color=COLOURS[0], marker="o", markersize=3)
@@ -72,7 +72,7 @@ def reject_curve(kept: Sequence[float], recall_at_1: Sequence[float], height: fl
 
 
 def reliability(
-    predicted: Sequence[float], observed: Sequence[float], count: Sequence[float], height: float = 3.4
+    predicted: Sequence[float], observed: Sequence[float], count: Sequence[float], height: float = 3.0
 ) -> "Figure":
     """How often pairs match that are said to match so often; a dot's area is the share of pairs."""
     figure, (axis,) = _figure(1, height)
@@ -84,7 +84,7 @@ def reliability(
     return figure
 
 
-def histogram(edges: Sequence[float], count: Sequence[float], label: str = "kappa", height: float = 3.4) -> "Figure":
+def histogram(edges: Sequence[float], count: Sequence[float], label: str = "kappa", height: float = 3.0) -> "Figure":
     """How a positive quantity is distributed, on a logarithmic axis."""
     figure, (axis,) = _figure(1, height, width=1.25 * height)
     axis.stairs(count, edges, fill=True, color=COLOURS[0], alpha=0.8)
@@ -94,7 +94,7 @@ def histogram(edges: Sequence[float], count: Sequence[float], label: str = "kapp
 
 
 def levels(
-    values: dict[str, Sequence[float]], xlabel: str, ylabel: str = "kappa", log: bool = True, height: float = 3.4
+    values: dict[str, Sequence[float]], xlabel: str, ylabel: str = "kappa", log: bool = True, height: float = 3.0
 ) -> "Figure":
     """Distributions side by side: the middle half as a box, the middle nine tenths as a line, the median as a dot."""
     figure, (axis,) = _figure(1, height, width=1.25 * height)
@@ -149,7 +149,7 @@ def grid(
 ) -> "Figure":
     """A table (R, C) of numbers as colours, with the numbers written in."""
     figure, (axis,) = _figure(1, height, width=0.6 * height * values.shape[1] / values.shape[0] + 1.5)
-    picture = axis.imshow(values, cmap="viridis", aspect="auto")
+    picture = axis.imshow(values.numpy(), cmap="viridis", aspect="auto")
     middle = float(values.min() + values.max()) / 2
     for i in range(values.shape[0]):
         for j in range(values.shape[1]):

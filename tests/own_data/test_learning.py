@@ -159,12 +159,12 @@ def test_what_is_left_open_is_chosen_and_explained(features, tmp_path):
 
 
 def test_the_kernel_is_as_wide_as_the_lift_asks():
-    """Two point masses at one place: r is the kernel's peak, four times the lift."""
+    """Two point masses at one place: r is the kernel's peak, ten times the lift."""
     for dim, lift in ((8, 4.0), (16, 10.0), (64, 100.0)):
         kernel = VMFKernel(kernel_width(dim, lift))
         point = VonMisesFisher(torch.eye(1, dim, dtype=torch.float64), torch.tensor([torch.inf], dtype=torch.float64))
         peak = float(log_positivity(point, point, kernel).exp())
-        assert peak == pytest.approx(4 * lift, rel=0.05)
+        assert peak == pytest.approx(10 * lift, rel=0.05)
 
 
 def test_the_lift_is_one_over_the_chance_of_a_match(features):

@@ -40,7 +40,7 @@ def quickstart(
     table.add_row("Recall@1 of the surer half", f"{digits['recall_at_1_surer_half']:.1%}")
     table.add_row("uncertainty against degradation, rank correlation", f"{digits['degradation_rank']:.2f}")
     table.add_row("calibration error of match probabilities", f"{digits['match_ece']:.3f}")
-    table.add_row("credible sets that hold the right digit", f"{digits['credible_set_holds_the_digit']:.1%}")
+    table.add_row("credible sets that hold the right numeral", f"{digits['credible_set_holds_the_numeral']:.1%}")
     Console().print(table)
     print(f"Report: {output / 'report.html'}")
     print("What to try next:")

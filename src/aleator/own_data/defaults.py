@@ -63,8 +63,7 @@ def choose(collection: Collection, labels: Labels, train_items: int, given: Sett
     frozen = values["backbone"] != "resnet18"
 
     lift = match_lift(labels, len(collection))
-    classes = max(2, round(lift))
-    dim = min(64, max(8, 2 ** math.ceil(math.log2(classes))))
+    dim = min(64, max(8, 2 ** round(math.log2(lift))))
     settle("dim", dim, f"a random pair matches about once in {lift:.3g}, and that many directions must fit")
     require(isinstance(values["dim"], int) and values["dim"] >= 2, "dim", values["dim"], "too small", "pass 2 or more")
     kappa_pos = kernel_width(values["dim"], lift)
@@ -95,7 +94,7 @@ def match_lift(labels: Labels, count: int) -> float:
     return float(1 / np.square(counts / counts.sum()).sum())
 
 
-_PEAK = 4.0
+_PEAK = 10.0
 
 
 def kernel_width(dim: int, lift: float) -> float:

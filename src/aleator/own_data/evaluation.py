@@ -137,7 +137,7 @@ class Calibration:
 def calibrate(q: VonMisesFisher, labels: Labels, kernel: VMFKernel, seed: int = 0) -> Calibration:
     """The two numbers that make match probabilities of these held-out items likeliest.
 
-    An encoder is surer of the items that it was trained on, so kappa is scaled, for all items alike: no order of
+    An encoder is surer of the items that it was trained on, so kappa is scaled down, for all items alike: no order of
     certainties changes. And contrastive training fixes r up to a factor, since every negative shares it: that factor
     goes into the prior. Both are found by maximum likelihood on pairs half of which were drawn to match.
     """
@@ -153,7 +153,7 @@ def calibrate(q: VonMisesFisher, labels: Labels, kernel: VMFKernel, seed: int = 
         return torch.nn.functional.binary_cross_entropy_with_logits(logit, pairs.match).item()
 
     options = {"maxfev": 80, "xatol": 1e-2, "fatol": 1e-6, "initial_simplex": [[0, 0], [-0.7, 0], [0, -0.7]]}
-    best = minimize(cost, [0.0, 0.0], method="Nelder-Mead", bounds=[(-2.1, 1.4), (-6, 6)], options=options)
+    best = minimize(cost, [0.0, 0.0], method="Nelder-Mead", bounds=[(-3, 0), (-6, 6)], options=options)
     scale, offset = best.x
     return Calibration(math.exp(scale), 1 / (1 + math.exp(-offset)))
 

@@ -40,9 +40,9 @@ def _blurred(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def _covered(images: Tensor, strength: Tensor, generator: Generator) -> Tensor:
-    """A grey square over up to nine tenths of the area, anywhere."""
+    """A grey square over up to three quarters of the area, anywhere."""
     B, _, S, _ = images.shape
-    side = (S * (0.9 * strength).sqrt()).view(-1, 1)
+    side = (S * (0.75 * strength).sqrt()).view(-1, 1)
     corner = torch.rand(2, B, 1, generator=generator) * (S - side)  # (2, B, 1)
     place = torch.arange(S) + 0.5
     inside = (place >= corner) & (place < corner + side)  # (2, B, S)

@@ -68,20 +68,16 @@ def learn_digits(folder: Path, figures: Path, seed: int, steps: int, progress: b
         [int(str(facts["id"]).split("-")[-1].removesuffix(".png")) / 100 for facts in questions.facts]
     )
     kappa = questions.q.kappa
-    holds = torch.tensor(
-        [
-            any(hit.metadata["label"] == facts["label"] for hit in hits)
-            for hits, facts in zip(answers, questions.facts, strict=True)
-        ]
-    )
-    sizes = torch.tensor([len(hits) for hits in answers])
+    numerals = [{hit.metadata["label"] for hit in hits} for hits in answers]
+    holds = [facts["label"] in found for found, facts in zip(numerals, questions.facts, strict=True)]
+    many = torch.tensor([float(len(found)) for found in numerals])
     quarter = (strength * 4).long().clamp_max(3)
     steps_of = ("0 to 1/4", "1/4 to 1/2", "1/2 to 3/4", "3/4 to 1")
     plots.levels(
         {name: kappa[quarter == i].tolist() for i, name in enumerate(steps_of)}, "strength of the degradation"
     ).savefig(figures / "digits-kappa.png")
     _examples(folder, questions).savefig(figures / "digits-examples.png")
-    _answers(folder, questions, answers, strength).savefig(figures / "digits-answers.png")
+    _answers(folder, questions, answers).savefig(figures / "digits-answers.png")
     metrics = run.metrics
     for name, figure in (
         ("reject-curve", plots.reject_curve(**metrics["reject_curve"])),
@@ -94,8 +90,8 @@ def learn_digits(folder: Path, figures: Path, seed: int, steps: int, progress: b
         "r_auroc": metrics["r_auroc"],
         "match_ece": metrics["match_ece"],
         "degradation_rank": rank_correlation(-kappa, strength),
-        "credible_set_holds_the_digit": holds.double().mean().item(),
-        "credible_set_size": {name: sizes[quarter == i].double().median().item() for i, name in enumerate(steps_of)},
+        "credible_set_holds_the_numeral": sum(holds) / len(holds),
+        "numerals_in_the_credible_set": {name: many[quarter == i].mean().item() for i, name in enumerate(steps_of)},
         "gallery": len(gallery.facts),
         "questions": len(questions.facts),
     }
@@ -183,15 +179,20 @@ def _examples(folder: Path, questions: Embedded) -> Any:
     )
 
 
-def _answers(folder: Path, questions: Embedded, answers: list[Any], strength: Tensor) -> Any:
-    """Some questions from easy to hard, and the first of what each could be."""
+def _answers(folder: Path, questions: Embedded, answers: list[Any]) -> Any:
+    """Questions from sure to unsure, and of each numeral that one could be the nearest item."""
+    order = questions.q.kappa.argsort(descending=True).tolist()
     rows = {}
-    for target in (0.05, 0.35, 0.65, 0.95):
-        i = int((strength - target).abs().argmin())
-        hits = answers[i]
+    for share in (0.05, 0.5, 0.85, 0.99):
+        i = order[int(share * len(order))]
+        nearest: dict[str, Any] = {}
+        for hit in answers[i]:
+            nearest.setdefault(hit.metadata["label"], hit)
         images = [(_image(folder / "questions", questions.facts[i]), "question")]
-        images += [(_image(folder / "gallery", hit.metadata), f"{hit.match_probability:.2f}") for hit in hits[:9]]
-        rows[f"{strength[i]:.0%} worse:\n{len(hits)} answers"] = images
+        images += [
+            (_image(folder / "gallery", hit.metadata), f"{hit.match_probability:.2f}") for hit in nearest.values()
+        ]
+        rows[f"kappa {questions.q.kappa[i]:.3g}\n{len(answers[i])} answers"] = images
     return plots.image_rows(rows, first_apart=True)
 
 

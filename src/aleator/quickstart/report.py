@@ -61,7 +61,7 @@ which digits show the same numeral, never how bad an image is. Its certainty kap
 
 <h2>Which digits could this be?</h2>
 <p>An index holds {gallery} clear digits. For each of {questions} degraded ones that the encoder has never seen it
-answers with the 95 % credible set: few items where the image is clear, many where it is not.</p>
+answers with the 95 % credible set: one numeral where the image is clear, several where it is not.</p>
 <ul class="numbers">{search_numbers}</ul>
 <div class="figures">{search_figures}</div>
 
@@ -75,7 +75,7 @@ answers with the 95 % credible set: few items where the image is clear, many whe
 
 def write_report(path: Path, report: dict[str, Any], figures: Path) -> None:
     circle, digits, origin = report["circle"], report["digits"], report["provenance"]
-    sizes = digits["credible_set_size"]
+    numerals = digits["numerals_in_the_credible_set"]
     page = _PAGE.format(
         seconds=origin["wall_seconds"],
         gallery=digits["gallery"],
@@ -105,12 +105,12 @@ def write_report(path: Path, report: dict[str, Any], figures: Path) -> None:
         + _figure(figures / "digits-reject-curve.png", "Leave out the least sure, and the rest is right more often.")
         + _figure(figures / "digits-reliability.png", "Pairs said to match so often do match so often."),
         search_numbers=_numbers(
-            {f"{size:.0f}": f"answers at strength {name} (median)" for name, size in sizes.items()}
-            | {f"{digits['credible_set_holds_the_digit']:.1%}": "of credible sets hold the right numeral"}
+            {f"{digits['credible_set_holds_the_numeral']:.1%}": "of credible sets hold the right numeral"}
+            | {f"{count:.1f}": f"numerals in a set, at strength {name}" for name, count in numerals.items()}
         ),
         search_figures=_figure(
             figures / "digits-answers.png",
-            "Questions from clear to hopeless, and the first of their answers with match probabilities.",
+            "Questions from sure to unsure; the nearest of each numeral that one could be, with its match probability.",
             wide=True,
         ),
         next_commands=html.escape("\n".join(next_commands(path.parent))),
