@@ -1,12 +1,13 @@
 """All experiments by name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from . import figures, tables
+from . import cifar_figures, cifar_tables, figures, tables
+from .cifar import run_fold
 from .controlled import run_seed
 from .runner import Row, Run
 
@@ -27,7 +28,14 @@ class Experiment:
     draw: Callable[[Sequence[dict[str, Any]], Sequence[dict[str, Tensor]]], dict[str, "Figure"]]
 
 
+def _experiments(run: Run, rows: Mapping[str, Callable], draw: Mapping[str, Callable]) -> dict[str, Experiment]:
+    return {
+        name: Experiment(name, (made.__doc__ or "").splitlines()[0], run, made, draw[name])
+        for name, made in rows.items()
+    }
+
+
 EXPERIMENTS: dict[str, Experiment] = {
-    name: Experiment(name, (rows.__doc__ or "").splitlines()[0], run_seed, rows, figures.FIGURES[name])
-    for name, rows in tables.CONTROLLED.items()
+    **_experiments(run_seed, tables.CONTROLLED, figures.FIGURES),
+    **_experiments(run_fold, cifar_tables.CIFAR, cifar_figures.FIGURES),
 }

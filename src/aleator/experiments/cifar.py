@@ -6,7 +6,6 @@ What folds have in common, such as the pretrained classifier, is made once and k
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -93,6 +92,8 @@ def starting_network(setting: CifarSetting, device: str) -> Pretrained | None:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
+    import fcntl  # which Windows lacks
+
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # released as the file is closed, whatever happens

@@ -4,6 +4,8 @@ What the paper calls an RMSE is a mean absolute error in its code (Kirchhof, Kas
 under the names of mean absolute errors. None: not reported.
 """
 
+from .cifar_tables import CIFAR_PAPER
+
 Figures = dict[str, tuple[float, float | None]]
 
 _AMBIGUOUS: Figures = {
@@ -14,6 +16,7 @@ _AMBIGUOUS: Figures = {
 }
 
 PAPER: dict[tuple[str, str, str], Figures] = {
+    **CIFAR_PAPER,
     ("recovery", "ambiguous", "mcinfonce"): _AMBIGUOUS,
     ("recovery", "clear", "mcinfonce"): {
         "mu_mae": (0.05, 0.00),
