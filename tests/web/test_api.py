@@ -12,6 +12,7 @@ from shapes import SHAPES, draw, feature_run, png
 from aleator import CredibleIndex, VonMisesFisher, metrics
 from aleator.retrieval.contents import read_contents
 from aleator.web import create_app
+from aleator.web.collection import Collection
 from aleator.web.levels import LEVELS, cap_cosines
 
 
@@ -127,8 +128,7 @@ def test_an_item_is_answered_as_the_index_answers(client, index):
 @pytest.mark.parametrize("kappa", [0.0, 5e-324, 0.5, 20.0, 300.0, 1e9, 1e308, math.inf])
 def test_levels_are_the_sizes_of_the_credible_sets(client, index, kappa):
     mu = torch.nn.functional.normalize(torch.randn(8, dtype=torch.float64), dim=0)
-    off = 1.0008 * mu  # a direction may be a little off unit length
-    body = {"mu": off.tolist(), "kappa": "Infinity" if math.isinf(kappa) else kappa}
+    body = {"mu": mu.tolist(), "kappa": "Infinity" if math.isinf(kappa) else kappa}
     answer = ok(client.post("/api/query/posterior", params={"p": 0.37, "limit": 1}, json=body))
     query = VonMisesFisher(mu[None], torch.tensor([kappa], dtype=torch.float64))
     assert [level["p"] for level in answer["levels"]] == [percent / 100 for percent in range(1, 100)]
@@ -146,14 +146,18 @@ def test_cosines_of_all_levels_are_those_of_the_caps(dim):
         assert cap_cosines(dim, kappa) == pytest.approx(np.cos(angle), abs=1e-9)
 
 
-def test_levels_count_ties_as_the_search_does():
-    """An item exactly on the edge of the cap, in float32, is counted if and only if it is found."""
-    mu = torch.nn.functional.normalize(torch.randn(400, 6), dim=-1)
+def test_sizes_are_counted_as_the_search_decides():
+    """Items on the edge of the cap, within the rounding of float32, count if and only if they are found."""
+    dim, query = 64, torch.nn.functional.normalize(torch.randn(1, 64, dtype=torch.float64), dim=-1)
+    posterior = VonMisesFisher(1.0008 * query, torch.tensor([50.0], dtype=torch.float64))  # a little off unit length
+    side = torch.randn(2000, dim, dtype=torch.float64)
+    side = torch.nn.functional.normalize(side - (side @ query.T) * query, dim=-1)
+    edge = float(posterior.cap(0.5)) + torch.linspace(-2e-7, 2e-7, 2000, dtype=torch.float64)[:, None]
+    mu = (edge * query + (1 - edge**2).sqrt() * side).float()
     index = CredibleIndex.build(VonMisesFisher(mu, 10.0))
-    client = TestClient(create_app(index))
-    answer = ok(client.get("/api/query/item", params={"id": "3", "limit": 500, "p": 0.99}))
-    for level in answer["levels"]:
-        assert level["size"] == sum(hit["cosine"] >= level["cosine"] for hit in answer["hits"])
+    size, levels = Collection(index).credible_sets(posterior, 0.5)
+    assert size == levels[49].size == len(index.search(posterior, p=0.5)[0])
+    assert 500 < size < 1500
 
 
 def test_match_and_nearest(client):
