@@ -117,6 +117,11 @@ def read_collection(source: str | Path, labels: str | Path | None = None) -> Col
     return readers[suffix](source)
 
 
+def example_sentences() -> Path:
+    """A table of 160 short sentences on eight topics, to try text with."""
+    return Path(__file__).with_name("sentences.csv")
+
+
 def _read_folder(folder: Path) -> Collection:
     paths, ignored = [], 0
     for path in _files(folder):

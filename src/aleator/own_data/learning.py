@@ -8,6 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from ..augmentation import ImageAugmentation
 from ..checks import require
 from ..data import LabelledBatches, PairBatches
+from ..generative import one_thread
 from ..harmonics import VMFKernel
 from ..losses import ExactInfoNCE
 from ..provenance import provenance, write_json
@@ -73,17 +75,20 @@ def train(
             log_every=min(50, values["steps"]),
         )
         batches = _batches(job, labels_of(labels, parts.train), parts, values, here)
-        result = fit(
-            job.encoder,
-            ExactInfoNCE(kernel),
-            batches,
-            recipe,
-            folder=folder / "training",
-            device=device,
-            loggers=("csv",),
-            progress=progress,
-            config={"data": config["data"]},
-        )
+        # A second thread has nothing to do on a small head but wait.
+        small = values["backbone"] != "resnet18" and values["batch_size"] * values["width"] <= 2**15
+        with one_thread() if small else nullcontext():
+            result = fit(
+                job.encoder,
+                ExactInfoNCE(kernel),
+                batches,
+                recipe,
+                folder=folder / "training",
+                device=device,
+                loggers=("csv",),
+                progress=progress,
+                config={"data": config["data"]},
+            )
         if not group.first:
             group.wait()
             return load_run(folder)

