@@ -166,6 +166,19 @@ def test_the_head_is_trained_on_features_of_size_one_and_put_back(stand_in):
     assert not any(name.startswith("backbone") and "running" not in name for name in changed)
 
 
+def test_mirrored_posteriors_do_not_tell_left_from_right(stand_in):
+    encoder = cifar.make_encoder(TINY, 0, None, "cpu")
+    images = cifar_folds.held_out(TINY, 0).images
+    assert images.ne(images.flip(-1)).any()
+    plain, mirrored = (cifar_evaluation.posteriors(encoder, images, flag) for flag in (False, True))
+    expected = encoder.eval()(cifar.network_input(images))
+    torch.testing.assert_close(plain.kappa, expected.kappa.double(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(plain.mu, expected.mu.double(), rtol=1e-5, atol=1e-5)
+    again = cifar_evaluation.posteriors(encoder, images.flip(-1), True)
+    torch.testing.assert_close(again.kappa, mirrored.kappa, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(plain.kappa, mirrored.kappa)
+
+
 def test_rolled_negatives_are_the_positives_before(stand_in):
     images, labels = cifar_folds.training_data(TINY, 0)
     batches = cifar.make_batches(replace(TINY, negatives="rolled", augment=None), images, labels, torch.device("cpu"))

@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ..augmentation import ImageAugmentation
-from ..backbones import Features, ResNet18
+from ..backbones import ResNet18
 from ..batches import SharedNegatives, derived_seed
 from ..checks import require
 from ..cifar import MEAN, STD, CifarImages, data_folder
@@ -30,7 +30,7 @@ from ..metrics import rank_correlation, recall_at_1
 from ..pretraining import Classifier, Pretrained, PretrainingSetting, predictions, pretrain_cifar
 from ..recipe import Recipe
 from ..training import FitResult, fit
-from .cifar_evaluation import HeldOut, certainty_metrics, match_metrics, posteriors
+from .cifar_evaluation import HeldOut, certainty_metrics, match_metrics, output_layers, posteriors
 from .cifar_folds import CifarSetting, held_out, test_set, train_set, training_data, vote_data
 from .cifar_gallery import gallery
 from .runner import Outcome
@@ -141,7 +141,7 @@ def train(
 def encoder_of_votes(setting: CifarSetting, started: Pretrained | None, device: str, progress: bool | None) -> Encoder:
     """The encoder after its stages on CIFAR-10N's votes, which no fold has a part in: made once and kept."""
     assert setting.votes_first is not None
-    own = replace(setting, name="", labels="soft", repeat=1, recipe={}, watch=True)
+    own = replace(setting, name="", labels="soft", repeat=1, recipe={}, mirrored=False, watch=True)
     fingerprint = started.fingerprint if started is not None else ""
     key = hashlib.sha256(json.dumps([asdict(own), fingerprint], sort_keys=True).encode()).hexdigest()[:12]
     folder = cache_folder() / "votes" / key
@@ -179,18 +179,16 @@ def _train_head(
 
     A new output layer would otherwise pull the pretrained features about before it has learned anything itself.
     """
+    assert setting.head_first is not None
     features = torch.cat([predictions(encoder.backbone, x).float() for x in (images, images.flip(-1))])
     size = features.square().mean().sqrt()  # features of size 1, so that one learning rate suits every network
-    head = Encoder(Features(features.shape[1]), setting.dim, setting.kappa, kappa_hidden=setting.kappa_hidden)
-    head.to(features.device)
-    head.load_state_dict({k: v for k, v in encoder.state_dict().items() if not k.startswith("backbone.")})
+    head = output_layers(encoder)
     _scale_inputs(head, size)
     batches = LabelledBatches(features / size, torch.cat([labels, labels]), setting.batch_size)
-    assert setting.head_first is not None
     recipe = _recipe({**setting.head_first, "precision": "32"}, fold, device)
     fit(head, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
     _scale_inputs(head, 1 / size)
-    encoder.load_state_dict(head.state_dict(), strict=False)
+    encoder.zero_grad()
 
 
 @torch.no_grad()
@@ -241,14 +239,14 @@ def make_loss(setting: CifarSetting) -> nn.Module:
 
 def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder], dict[str, float]]:
     """What `fit` follows on the validation fold; the crop correlation, which needs no labels, is the paper's choice."""
-    cropped = validation.cropped()
+    cropped, mirrored = validation.cropped(), setting.mirrored
 
     def validate(encoder: Encoder) -> dict[str, float]:
         if setting.loss == "infonce":  # it has no certainty
-            return {"recall_at_1": recall_at_1(posteriors(encoder, validation.images).mu, validation.hard)}
-        found = {"crop_rank": rank_correlation(posteriors(encoder, cropped).kappa, validation.crop_sizes)}
+            return {"recall_at_1": recall_at_1(posteriors(encoder, validation.images, mirrored).mu, validation.hard)}
+        found = {"crop_rank": rank_correlation(posteriors(encoder, cropped, mirrored).kappa, validation.crop_sizes)}
         if setting.watch:
-            kappa = posteriors(encoder, validation.images).kappa
+            kappa = posteriors(encoder, validation.images, mirrored).kappa
             found["entropy_rank"] = rank_correlation(-kappa, validation.entropy)
         return found
 
@@ -259,9 +257,12 @@ def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder],
 
 
 def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: HeldOut, fold: int) -> Outcome:
-    q, cropped = posteriors(encoder, test.images), posteriors(encoder, test.cropped())
     random_images, random_sizes = test.randomly_cropped(fold)
-    randomly = posteriors(encoder, random_images).kappa, random_sizes
+    q, cropped, randomly_cropped, q_validation = (
+        posteriors(encoder, images, setting.mirrored)
+        for images in (test.images, test.cropped(), random_images, validation.images)
+    )
+    randomly = randomly_cropped.kappa, random_sizes
     metrics = certainty_metrics(q.mu, q.kappa, cropped.kappa, randomly, test)
     arrays = {
         "number": test.number,
@@ -275,7 +276,6 @@ def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: 
     if setting.loss == "infonce":  # its kappa is not learned
         metrics = {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
         return Outcome(metrics, arrays)
-    q_validation = posteriors(encoder, validation.images)
     found, table, calibration = match_metrics(q, test, q_validation, validation, setting.kappa_pos, fold)
     arrays["reliability"] = table
     arrays |= gallery(q, test, calibration)

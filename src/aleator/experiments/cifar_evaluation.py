@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..augmentation import centre_crops, random_crops
+from ..backbones import Features
 from ..cifar import label_entropy
 from ..data import LabelledBatches
 from ..encoders import Encoder
@@ -64,22 +65,32 @@ def _bytes(images: Tensor) -> Tensor:
     return (images * 255).round().clamp(0, 255).to(torch.uint8)
 
 
-def posteriors(encoder: Encoder, images: Tensor) -> VonMisesFisher:
-    """Of bytes (N, 3, 32, 32), in evaluation mode; on the CPU, float64."""
-    q = predictions(_Stacked(encoder), images).cpu().double()
+def posteriors(encoder: Encoder, images: Tensor, mirrored: bool = False) -> VonMisesFisher:
+    """Of bytes (N, 3, 32, 32), in evaluation mode; on the CPU, float64. `mirrored`: see `CifarSetting`."""
+    q = predictions(_Stacked(encoder, mirrored), images).cpu().double()
     return VonMisesFisher(torch.nn.functional.normalize(q[:, 1:], dim=-1), q[:, 0], validate_args=False)
 
 
 class _Stacked(torch.nn.Module):
     """kappa and mu in one tensor (B, 1 + D)."""
 
-    def __init__(self, encoder: Encoder):
+    def __init__(self, encoder: Encoder, mirrored: bool):
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.head, self.mirrored = encoder, output_layers(encoder), mirrored
 
     def forward(self, images: Tensor) -> Tensor:
-        q = self.encoder(images)
+        features = self.encoder.backbone(images)
+        if self.mirrored:
+            features = (features + self.encoder.backbone(images.flip(-1))) / 2
+        q = self.head(features)
         return torch.cat([q.kappa[:, None], q.mu], 1)
+
+
+def output_layers(encoder: Encoder) -> Encoder:
+    """The encoder without its backbone: features -> posteriors, through the same layers and not copies of them."""
+    head = Encoder(Features(encoder.mu_head.in_features), encoder.dim, encoder.kappa)
+    head.mu_head, head.kappa_head = encoder.mu_head, encoder.kappa_head
+    return head.to(encoder.axis.device)
 
 
 def certainty_metrics(

@@ -52,6 +52,7 @@ def base(preset: str) -> CifarSetting:
                 "validate_every": 50,
                 "precision": "bf16",
             },
+            mirrored=True,
         )
     return CifarSetting(
         loss="exact",
@@ -178,7 +179,7 @@ def cifar_tuning(preset: str) -> list[Row]:
     quick = preset == "quick"
     dims = (8,) if quick else (8, 16)
     counts = ("rolled", 1) if quick else ("rolled", 1, 32)
-    kernels = (16.0, 32.0) if quick else (16.0, 32.0, 64.0)
+    kernels = (16.0,) if quick else (16.0, 32.0, 64.0)
     rows = []
     for loss in ("mcinfonce", "hib", "elk"):
         setting = with_loss(preset, loss)
@@ -211,6 +212,7 @@ def cifar_overfitting(preset: str) -> list[Row]:
         "longer, no augmentation, constant rate": {"augment": None, "head_first": None, "recipe": constant},
         "learning rate x 3": {"recipe": {**recipe, "learning_rate": 3 * recipe["learning_rate"]}},
         "learning rate / 3": {"recipe": {**recipe, "learning_rate": recipe["learning_rate"] / 3}},
+        "not mirrored": {"mirrored": False},
         "kappa head": {"kappa": "head"},
         "D 16": {"dim": 16, "kappa_start": 2 * setting.kappa_start},
         "kappa_pos 32": {"kappa_pos": 32.0},
