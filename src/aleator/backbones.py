@@ -164,6 +164,22 @@ class Standardise(nn.Module):
         return (x - self.mean) / self.deviation
 
 
+@register_backbone("unit-scale")
+class UnitScale(nn.Module):
+    """Features (B, F), each row at root mean square 1.
+
+    Where kappa is the length of an embedding, long features would give large kappas whatever they show.
+    """
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.arguments = {"features": features}
+        self.out_features = features
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(x, dim=-1) * self.out_features**0.5
+
+
 @register_backbone("chain")
 class Chain(nn.Module):
     """Backbones one after the other: the first takes the inputs, each of the others takes features (B, F)."""

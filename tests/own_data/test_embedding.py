@@ -136,7 +136,7 @@ def test_the_most_ambiguous_come_first(whole):
     kappas = [row["kappa"] for row in rows]
     assert kappas == sorted(kappas)
     assert (rows[0]["percentile"], rows[100]["percentile"]) == (0, 0.25)
-    assert np.mean([row["id"] % 4 == 0 for row in rows[:50]]) > 0.8  # these lie between two classes
+    assert np.mean([row["id"] % 4 == 0 for row in rows[:50]]) > 0.6  # a quarter of all lie between two classes
     surest = list(ranked(embedded, 3, surest=True))
     assert [row["kappa"] for row in surest] == kappas[::-1][:3]
     assert surest[0]["percentile"] == 399 / 400

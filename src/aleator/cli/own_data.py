@@ -37,7 +37,7 @@ def train(
     batch_size: Annotated[int | None, typer.Option(help="pairs at a time")] = None,
     steps: Annotated[int | None, typer.Option(help="of training")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="at its highest")] = None,
-    width: Annotated[int | None, typer.Option(help="of the ResNet, or of the head's hidden layer")] = None,
+    width: Annotated[int | None, typer.Option(help="of the ResNet, or of the head's hidden layers")] = None,
     size: Annotated[int | None, typer.Option(help="side of the images, in pixels")] = None,
     augment: Annotated[str | None, typer.Option(help="for images: flip, crop or none")] = None,
     holdout: Annotated[float, typer.Option(help="share of the items that is held out")] = 0.2,

@@ -20,7 +20,7 @@ class Settings:
             Face, kept as it is, with a head that learns.
         dim: D of the posteriors.
         kappa_pos: of the kernel that says what counts as a match.
-        width: of the ResNet's first layer, or of the head's hidden layer.
+        width: of the ResNet's first layer, or of the head's hidden layers.
         size: side of the images.
         augment: "flip", "crop" or "none", for images.
     """
@@ -69,17 +69,18 @@ def choose(collection: Collection, labels: Labels, train_items: int, given: Sett
     kappa_pos = kernel_width(values["dim"], lift)
     settle("kappa_pos", kappa_pos, f"a sure match is then {_PEAK:g} x {lift:.3g} times likelier than a random pair")
     settle("batch_size", min(256 if frozen else 128, max(8, train_items // 4)), f"for {train_items} training items")
-    passes = 30 if frozen else 40
-    steps = min(max(passes * train_items // values["batch_size"], 300), 2000 if frozen else 4000)
+    gpu = torch.cuda.is_available()
+    most = 1500 if frozen else 20_000 if gpu else 600  # a few minutes, on two cores or on a GPU
+    steps = min(max((30 if frozen else 40) * train_items // values["batch_size"], 300), most)
     settle("steps", steps, f"{steps * values['batch_size'] / train_items:.0f} passes over the training items")
     settle("learning_rate", 1e-3, "one cycle, up and down")
     if collection.kind == "images" and not frozen:
         settle("size", 32, "small images train fast; --size 64 sees more")
-        settle("width", 64 if torch.cuda.is_available() else 16, "a ResNet-18 that this machine can train")
+        settle("width", 64 if gpu else 8, "a full ResNet-18" if gpu else "a thin ResNet-18, for want of a GPU")
         settle("augment", "flip", "images are shifted and mirrored; --augment crop if left and right differ")
         require_one_of("augment", values["augment"], ("flip", "crop", "none"))
     if frozen:
-        settle("width", 512, "one hidden layer on the features")
+        settle("width", 256, "two hidden layers on the features")
     for name in ("batch_size", "steps", "size", "width"):
         value = values[name]
         require(value is None or (isinstance(value, int) and value >= 1), name, value, "not positive", "leave it out")

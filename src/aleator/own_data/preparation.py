@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..backbones import MLP, Chain, ResNet18, Standardise
+from ..backbones import MLP, Chain, ResNet18, Standardise, UnitScale
 from ..encoders import Encoder
 from ..inputs import Inputs
 from ..vmf import VonMisesFisher
@@ -63,7 +63,8 @@ def prepare(
         network, inputs = load_pretrained(values["backbone"].removeprefix("hf:"), collection.kind)
         rows = _features(network, inputs, collection, folder / "cache", group, device, progress)
     width = rows.shape[1]
-    head = Chain([Standardise(width).fit(_some(rows)), MLP(width, [values["width"]])])
+    hidden = MLP(width, [values["width"], values["width"]])
+    head = Chain([Standardise(width).fit(_some(rows)), UnitScale(width), hidden])
     encoder = Encoder(head, values["dim"])
     _start_kappa(encoder, _some(rows)[:1024], values["dim"])
     return Job(inputs, encoder, rows, network)
