@@ -103,6 +103,8 @@ def test_the_page_at_first_sight_and_with_an_answer(visit, artefacts, name, view
     assert "Surer than" in page.locator("#certainty-sentence").inner_text()
     page.wait_for_function("document.querySelector('#query-face img').naturalWidth")
     page.screenshot(path=artefacts / f"answer-{name}-{scheme}.png", full_page=True)
+    boxes = [one.bounding_box() for one in page.locator(".tile .face").all()[:6]]
+    assert max(abs(box["width"] - box["height"]) for box in boxes) < 2  # pictures are square, whatever is below them
     # Nothing is wider than the screen, and text stands out from what it lies on.
     assert page.evaluate("document.scrollingElement.scrollWidth <= window.innerWidth")
     for ink in ("--ink", "--soft", "--accent", "--alarm"):
@@ -154,7 +156,8 @@ def test_why_a_hit_is_there(visit, client):
     cosine, kappa, match = first.locator("dd").all_inner_texts()
     assert cosine == f"{hit['cosine']:.3f}"
     assert float(kappa.replace(",", "")) == pytest.approx(hit["kappa"], rel=0.01)
-    assert match == (">99 %" if hit["match_probability"] > 0.995 else f"{round(100 * hit['match_probability'])} %")
+    chance = ">99" if hit["match_probability"] > 0.995 else round(100 * hit["match_probability"])
+    assert match == f"{chance}\N{NO-BREAK SPACE}%"
     assert re.search(r"within \d+\.\d° of the query", page.locator("#rule").inner_text())
 
 

@@ -54,17 +54,18 @@ export function sizeCurve(levels, chosen) {
 }
 
 // The share of nearest neighbours with the right label, against the share of least sure items that are set aside.
-export function rejectCurve({ kept, hits, items, labelled }) {
-  const [width, height, left, right, top, bottom] = [640, 300, 52, 14, 14, 42];
+export function rejectCurve({ kept, hits, items, labelled }, width) {
+  const [height, left, right, top, bottom] = [Math.min(300, 160 + width / 4), 48, 14, 14, 42];
   const aside = kept.map((share) => 1 - share);
-  const lowest = Math.min(...hits);
-  const from = Math.max(0, Math.floor(10 * (lowest - 0.02)) / 10);
+  const [lowest, highest] = [Math.min(...hits), Math.max(...hits)];
+  const step = [0.02, 0.05, 0.1, 0.2].find((size) => highest - lowest < 4 * size) ?? 0.25;
+  const [first, last] = [Math.floor(lowest / step + 1e-9), Math.min(Math.round(1 / step), Math.floor(highest / step + 1e-9) + 1)];
+  const [from, to] = [Math.min(first, last - 1) * step, last * step];
   const x = (share) => left + (width - left - right) * share;
-  const y = (share) => top + (height - top - bottom) * (1 - (share - from) / (1 - from || 1));
+  const y = (share) => top + (height - top - bottom) * (1 - (share - from) / (to - from));
   const points = hits.map((hit, i) => [x(aside[i]), y(hit)]);
   const grid = [];
-  for (let step = 0; step <= 4; step++) {
-    const share = from + ((1 - from) * step) / 4;
+  for (let share = from; share < to + step / 2; share += step) {
     grid.push(
       svg("line", { class: "axis", x1: left, x2: width - right, y1: y(share), y2: y(share) }),
       text(left - 8, y(share) + 4, percent(share), "end"),

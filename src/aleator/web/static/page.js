@@ -219,7 +219,9 @@ async function browse(more = false) {
 async function showCurve() {
   $("status").textContent = "Comparing neighbours …";
   try {
-    $("curve").replaceChildren(...rejectCurve(await call("/api/reject-curve")));
+    const curve = await call("/api/reject-curve");
+    const width = Math.min(680, Math.max(260, $("curve").clientWidth - 40)); // as wide as it is shown: text keeps its size
+    $("curve").replaceChildren(...rejectCurve(curve, width));
     if (tab === "curve") $("status").textContent = "How often the nearest neighbour has the right label, as the least sure items are set aside";
   } catch (error) {
     complain(error.message);

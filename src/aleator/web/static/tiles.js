@@ -47,7 +47,7 @@ export function tile(item, marks, open) {
     { class: "open", type: "button", tabindex: -1, "aria-keyshortcuts": "m", onclick: () => open(item) },
     picture,
     element("div", { class: "sureness", title: `surer than ${percent(item.surer_than)} of the collection` }, sureness),
-    element("div", { class: "who" }, element("b", {}, String(item.id)), item.label === null ? null : element("span", {}, item.label)),
+    element("div", { class: "who" }, element("b", { title: String(item.id) }, String(item.id)), item.label === null ? null : element("span", {}, item.label)),
     element("dl", { class: "why" }, ...why),
   );
   const mark = element("button", { class: "mark", type: "button", tabindex: -1, onclick: () => marks.toggle(item) });

@@ -3,9 +3,9 @@
 export const count = (n) => n.toLocaleString("en");
 // Nothing is certain but 0 and 1.
 export function percent(share) {
-  if (share > 0 && share < 0.005) return "<1 %";
-  if (share < 1 && share > 0.995) return ">99 %";
-  return `${Math.round(100 * share)} %`;
+  if (share > 0 && share < 0.005) return "<1\u00a0%";
+  if (share < 1 && share > 0.995) return ">99\u00a0%";
+  return `${Math.round(100 * share)}\u00a0%`;
 }
 export const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 
