@@ -293,6 +293,24 @@ def test_selection_looks_at_the_last_phase_only():
     assert (result.steps, result.best_step, result.stopped_early) == (8, 8, False)
 
 
+def test_selection_in_all_phases():
+    """The best validation of all may be one of the first phase; its weights are the ones kept."""
+    encoder, loss = build()
+    settings = Recipe(
+        steps=8, phases="mu-then-kappa", validate_every=2, select="score", select_in="all", learning_rate=0.1
+    )
+    given, seen = iter([0.0, 5.0, 1.0, 2.0]), []
+
+    def score(encoder):
+        seen.append({name: value.clone() for name, value in encoder.state_dict().items()})
+        return {"score": next(given)}
+
+    result = fit(encoder, loss, pairs, settings, validate=score, device="cpu")
+    assert result.best_step == 4
+    for name, value in encoder.state_dict().items():
+        assert torch.equal(value, seen[1][name])
+
+
 # --- logs --------------------------------------------------------------------------------
 
 

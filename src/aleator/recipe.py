@@ -51,8 +51,8 @@ class Recipe:
             possible: one process on a GPU, precision "32" or "tf32", batches that say `capturable = True`.
         validate_every: steps between validations; the last step of all is validated too.
         select: the validation metric that chooses the weights to keep, the best by `select_mode` ("max" or
-            "min") in the last phase. None keeps the last weights.
-        patience: validations of the last phase without a better `select` after which the run stops.
+            "min") in the last phase, or in all of them with `select_in` = "all". None keeps the last weights.
+        patience: so many validations in which weights could be chosen, and none was better, stop the run.
         checkpoint_every: steps between checkpoints; the end of the run has one too.
         keep_checkpoints: how many stay on disk, at least 2.
         log_every: steps between rows of the training log. The loss is read from the device no more often.
@@ -77,6 +77,7 @@ class Recipe:
     validate_every: int | None = None
     select: str | None = None
     select_mode: str = "max"
+    select_in: str = "last"
     patience: int | None = None
     checkpoint_every: int | None = 1000
     keep_checkpoints: int = 2
@@ -100,6 +101,7 @@ class Recipe:
         require_one_of("mu_negatives", self.mu_negatives, ("rolled", "given"))
         require_one_of("precision", self.precision, PRECISIONS)
         require_one_of("select_mode", self.select_mode, ("max", "min"))
+        require_one_of("select_in", self.select_in, ("last", "all"))
         for name in ("learning_rate", "kappa_learning_rate"):
             value = getattr(self, name)
             optional = name == "kappa_learning_rate" and value is None

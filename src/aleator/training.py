@@ -226,7 +226,7 @@ def fit(
                     if validation_due:
                         metrics = _validate(fabric, validate, encoder)
                         logbook.log("validation", {"step": run.done, "phase": phase.part, **metrics})
-                        if recipe.select is not None and phase is plan[-1]:
+                        if recipe.select is not None and (phase is plan[-1] or recipe.select_in == "all"):
                             _select(run, recipe, metrics, encoder, loss)
                         _start_phase(encoder, loss, phase, trainable)
                     if save_due or (run.stopped and folder is not None):

@@ -77,6 +77,7 @@ class _Stacked(torch.nn.Module):
     def __init__(self, encoder: Encoder, mirrored: bool):
         super().__init__()
         self.encoder, self.head, self.mirrored = encoder, output_layers(encoder), mirrored
+        self.train(encoder.training)
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.encoder.backbone(images)
