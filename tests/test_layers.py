@@ -18,7 +18,7 @@ LAYERS = {
     1: ["vmf", "series", "backbones", "hub", "checkpoints", "logbook", "metrics", "labels", "augmentation", "cifar"],
     2: ["positivity", "encoders", "batches", "inputs", "data", "plots", "recipe", "downloads", "pretraining"],
     3: ["losses", "generative", "retrieval", "objective"],
-    4: ["training"],
+    4: ["settling", "training"],
     5: ["own_data", "experiments", "web", "quickstart"],
     6: ["cli", "__main__"],
 }

@@ -40,12 +40,18 @@ def reproduce(
 
 
 def show(found: dict[str, Any]) -> None:
-    from aleator.experiments.report import COLUMNS, cell, winners
+    """A line for each figure, so that the table fits a terminal however many figures a row has."""
+    from aleator.experiments.paper import paper_figure
+    from aleator.experiments.report import COLUMNS, winners, with_error
 
     rows = found["rows"] if len(found["rows"]) <= 20 else winners(found["rows"])
-    metrics = [name for name in COLUMNS if any(name in row["metrics"] for row in rows)]
-    table = Table("setting", "loss", *(COLUMNS[name] for name in metrics), caption="ours ± standard error (paper's)")
+    table = Table("setting", "loss", "figure", "ours", "paper")
     for row in rows:
-        cells = [cell(found["experiment"], row, name) for name in metrics]
-        table.add_row(row["setting"], row["loss"], *cells)
+        first = (row["setting"], row["loss"])
+        for metric in (name for name in COLUMNS if name in row["metrics"]):
+            theirs = paper_figure(found["experiment"], row["setting"], row["loss"], metric)
+            ours = with_error(*(row["metrics"][metric][part] for part in ("mean", "stderr")))
+            table.add_row(*first, COLUMNS[metric], ours, "" if theirs is None else with_error(*theirs))
+            first = ("", "")
+        table.add_section()
     Console().print(table)

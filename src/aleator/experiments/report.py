@@ -80,11 +80,13 @@ def table(experiment: str, rows: list[dict[str, Any]]) -> str:
 def cell(experiment: str, row: dict[str, Any], metric: str) -> str:
     """Ours, with its error, and the paper's figure in brackets."""
     value = row["metrics"].get(metric)
-    text = "" if value is None else number(value["mean"])
-    if value is not None and value["stderr"] is not None:
-        text += f" ± {number(value['stderr'])}"
+    text = "" if value is None else with_error(value["mean"], value["stderr"])
     theirs = paper_figure(experiment, row["setting"], row["loss"], metric)
     return text if theirs is None else f"{text} ({number(theirs[0])})".strip()
+
+
+def with_error(mean: float, error: float | None) -> str:
+    return number(mean) if error is None else f"{number(mean)} ± {number(error)}"
 
 
 def number(value: float) -> str:

@@ -15,6 +15,7 @@ import shutil
 import statistics
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -174,25 +175,42 @@ def _run_all(jobs: list[Job], device: str, runs: Path, count: int | None, progre
     shown = console.is_terminal if progress is None else progress
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not shown)
-    failures: list[tuple[Job, BaseException]] = []
-    with _shared_gpu(device, count), bar, _pool(count) as pool:
+    with bar:
         task = bar.add_task(f"{len(jobs)} runs, {count} at a time", total=len(jobs))
+        failures = []
+        for job, error in _one_by_one(jobs, device, runs) if count == 1 else _side_by_side(jobs, device, runs, count):
+            bar.advance(task)
+            if error is not None:
+                failures.append((job, error))
+    if failures:
+        job, error = failures[0]
+        raise RuntimeError(f"{len(failures)} of {len(jobs)} runs failed, the first being {job.key}") from error
+
+
+def _one_by_one(jobs: list[Job], device: str, runs: Path) -> Iterator[tuple[Job, Exception | None]]:
+    """In this process, one after another: each job as it ends, with its error."""
+    for job in jobs:
+        try:
+            _work(job, device, runs)
+        except Exception as error:
+            yield job, error
+        else:
+            yield job, None
+
+
+def _side_by_side(jobs: list[Job], device: str, runs: Path, count: int) -> Iterator[tuple[Job, BaseException | None]]:
+    """In processes of their own."""
+    with _shared_gpu(device), _pool(count) as pool:
         waiting: dict[Future, Job] = {pool.submit(_work, job, device, runs): job for job in jobs}
         try:
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    job = waiting.pop(future)
-                    if error := future.exception():
-                        failures.append((job, error))
-                    bar.advance(task)
-        except BaseException:
+                    yield waiting.pop(future), future.exception()
+        except BaseException:  # interrupted: nobody waits for what is still running
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in list((pool._processes or {}).values()):
                 worker.terminate()
             raise
-    if failures:
-        job, error = failures[0]
-        raise RuntimeError(f"{len(failures)} of {len(jobs)} runs failed, the first being {job.key}") from error
 
 
 @contextlib.contextmanager
@@ -201,7 +219,7 @@ def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+        with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _start_worker) as pool:
             yield pool
     finally:
         if before is None:
@@ -210,11 +228,23 @@ def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
             os.environ["OMP_NUM_THREADS"] = before
 
 
+def _start_worker() -> None:
+    """One thread, and the end where the parent ends: who outlived it would write into a second sitting's runs."""
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _work(job: Job, device: str, runs: Path) -> None:
-    """One run, in a process of its own."""
+    """One run, from its start or its last checkpoint to its outcome on disk."""
     from safetensors.torch import save_file
 
-    torch.set_num_threads(1)
     began, folder = time.time(), runs / job.key
     folder.mkdir(parents=True, exist_ok=True)
     outcome = job.run(job.setting, job.seed, device, folder)
@@ -230,10 +260,10 @@ def _work(job: Job, device: str, runs: Path) -> None:
 
 
 @contextlib.contextmanager
-def _shared_gpu(device: str, jobs: int) -> Iterator[None]:
+def _shared_gpu(device: str) -> Iterator[None]:
     """NVIDIA's service that lets processes use one GPU at the same time; without it they take turns."""
     control = shutil.which("nvidia-cuda-mps-control")
-    if not device.startswith("cuda") or jobs == 1 or control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+    if not device.startswith("cuda") or control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         yield
         return
     with tempfile.TemporaryDirectory(prefix="mps", ignore_cleanup_errors=True) as folder:

@@ -41,7 +41,12 @@ def base(preset: str) -> Setting:
     if preset == "best":
         return Setting(widths=(128, 128, 128), terms=32, recipe=_recipe(preset, 100_000))
     return Setting(
-        widths=(64, 64), batch_size=128, smoothing_steps=1000, points=2000, recipe=_recipe(preset, 1500, log_every=50)
+        widths=(64, 64),
+        batch_size=128,
+        terms=32,
+        smoothing_steps=1000,
+        points=2000,
+        recipe=_recipe(preset, 2400, learning_rate=0.01, log_every=50, checkpoint_every=200),
     )
 
 

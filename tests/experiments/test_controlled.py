@@ -1,0 +1,113 @@
+"""One run of the controlled experiment, and the tables of runs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from aleator.experiments.catalogue import EXPERIMENTS, PRESETS
+from aleator.experiments.controlled import LOSSES, BothWays, Rolled, Setting, make_batches, make_loss, run_seed
+from aleator.experiments.tables import base, circle, encoder_dim, high_dim, losses, recovery, samples, tuning
+from aleator.generative import GenerativeProcess
+from aleator.recipe import Recipe
+
+
+def tiny(**changes) -> Setting:
+    setting = base("quick")
+    few = {**setting.recipe, "steps": 3, **changes.pop("recipe", {})}
+    return replace(setting, dim=3, batch_size=8, smoothing_steps=5, points=60, recipe=few, **changes)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss_runs_and_is_measured(loss):
+    phases = {"phases": "mu"} if loss == "infonce" else {}
+    outcome = run_seed(tiny(loss=loss, samples=4, recipe=phases), 4)
+    assert all(isinstance(value, float) for value in outcome.metrics.values())
+    assert 0 <= outcome.metrics["mu_rmse"] <= 2
+    assert ("kappa_rank" in outcome.metrics) == (loss != "infonce")  # InfoNCE has no kappa to be judged by
+    assert outcome.arrays["learned_mu"].shape == (60, 3)
+
+
+@pytest.mark.parametrize("family", ["vmf", "gaussian", "laplace", "point"])
+def test_metrics_follow_the_family(family):
+    metrics = run_seed(tiny(family=family), 4).metrics
+    assert ("kappa_rmse" in metrics) == (family == "vmf")
+    assert ("spread_rank" in metrics) == (family != "point")
+
+
+def test_an_encoder_of_another_dimension_has_no_coverage():
+    assert "coverage_95" in run_seed(tiny(), 4).metrics
+    assert "coverage_95" not in run_seed(tiny(encoder_dim=5), 4).metrics
+
+
+def test_a_run_is_its_seed():
+    first, again, other = (run_seed(tiny(), seed).metrics for seed in (4, 4, 5))
+    assert first == again
+    assert first != other
+
+
+def test_training_brings_the_posteriors_closer():
+    setting = replace(tiny(recipe={"steps": 1}), batch_size=64, points=500)
+    long = replace(setting, recipe={**setting.recipe, "steps": 120})
+    short, trained = (run_seed(s, 4).metrics for s in (setting, long))
+    assert trained["mu_rmse"] < 0.7 * short["mu_rmse"]
+    assert trained["mu_rank"] > 0.8
+
+
+def test_rolled_negatives_are_the_positives_of_the_pair_before():
+    process = GenerativeProcess(3, smoothing_steps=5)
+    batches = make_batches(process, tiny(negatives="rolled"))
+    assert isinstance(batches, Rolled)
+    _, positive, negative = batches(0, torch.Generator().manual_seed(1))
+    assert negative.shape == (8, 1, 3)
+    assert torch.equal(negative[1:, 0], positive[:-1])
+
+
+def test_pairs_used_both_ways_share_their_negatives():
+    process = GenerativeProcess(3, smoothing_steps=5)
+    batches = make_batches(process, tiny(negatives="common", positives="joint", pool=7))
+    assert isinstance(batches, BothWays)
+    anchor, positive, negative = batches(0, torch.Generator().manual_seed(1))
+    assert negative.shape == (1, 7, 3)
+    assert torch.equal(anchor[:8], positive[8:])
+    assert torch.equal(anchor[8:], positive[:8])
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+def test_every_table_is_made_of_valid_settings(name, preset):
+    rows = EXPERIMENTS[name].rows(preset)
+    assert rows
+    settings = [row.setting for row in rows]
+    assert len({(s.name, s.loss) for s in settings}) == len(settings)  # a reader can tell them apart
+    for row in rows:
+        assert row.seeds
+        if isinstance(row.setting, Setting):
+            Recipe(**row.setting.recipe)
+            make_loss(row.setting)
+
+
+def test_the_paper_preset_has_the_papers_parameters():
+    """Appendix, Experiment Parameters and Hyperparameter Tuning."""
+    ambiguous, clear, injective = recovery("paper")
+    setting = ambiguous.setting
+    assert (setting.dim, setting.batch_size, setting.samples, setting.negatives) == (10, 512, 512, 32)
+    assert (setting.loss, setting.kernel, setting.kappa_pos, setting.widths) == ("mcinfonce", "vmf", 20.0, None)
+    recipe = Recipe(**setting.recipe)
+    assert (recipe.steps, recipe.learning_rate, recipe.schedule, recipe.step_factor) == (100_000, 1e-4, "step", 0.1)
+    assert [(phase.part, phase.end) for phase in recipe.plan()] == [("mu", 50_000), ("kappa", 100_000)]
+    assert recipe.mu_negatives == "rolled"
+    assert ambiguous.seeds == (4, 5, 6, 7, 8)
+    assert clear.setting.kappa_range == (64.0, 128.0)
+    assert injective.setting.family == "point"
+    plane = circle("paper")[0].setting
+    assert (plane.dim, plane.recipe["steps"]) == (2, 8192)
+    assert [row.setting.samples for row in samples("paper")] == [1, 4, 16, 64, 256, 512]
+    by_loss = {row.setting.loss: row.setting for row in losses("paper")}
+    assert (by_loss["hib"].negatives, by_loss["hib"].a, by_loss["hib"].b) == ("rolled", 1.0, 0.0)
+    assert by_loss["elk"].negatives == 1
+    assert by_loss["hib"].recipe["phases"] == by_loss["elk"].recipe["phases"] == "joint"
+    assert {row.setting.dim: row.setting.batch_size for row in high_dim("paper")}[64] == 256
+    assert {row.setting.encoder_dim: row.setting.samples for row in encoder_dim("paper")}[64] == 256
+    assert sum(row.setting.name.startswith("a ") for row in tuning("paper")) == 36
+    assert {row.seeds for row in tuning("paper")} == {(1, 2, 3)}  # none of the results' seeds

@@ -1,0 +1,119 @@
+"""Results as files and tables: the schema, the paper's figures beside ours, errors that list what is known."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from aleator.cli import app
+from aleator.experiments import reproduce
+from aleator.experiments.paper import paper_figure
+from aleator.experiments.report import cell, number, winners, write_report
+
+
+def row(setting="ambiguous", loss="mcinfonce", **metrics):
+    told = {name: {"mean": value, "stderr": 0.5, "values": [value]} for name, value in metrics.items()}
+    return {"setting": setting, "loss": loss, "seeds": [4], "metrics": told}
+
+
+def test_the_papers_figure_stands_beside_ours():
+    assert cell("recovery", row(kappa_mae=2.0), "kappa_mae") == "2.000 ± 0.500 (6.150)"
+    assert cell("recovery", row(kappa_rmse=2.0), "kappa_rmse") == "2.000 ± 0.500"  # the paper has no true RMSE
+    assert cell("losses", row(loss="hib"), "kappa_mae") == "(1.0e+14)"
+
+
+def test_beside_the_exact_loss_stands_the_one_it_replaces():
+    assert paper_figure("recovery", "clear", "exact", "kappa_rank") == (0.64, 0.04)
+    assert paper_figure("losses", "ambiguous", "elk", "kappa_rank") == (0.92, 0.00)
+    assert paper_figure("recovery", "dim-3", "exact", "kappa_rank") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.12345, "0.123"), (12.345, "12.3"), (12345.6, "12,346"), (2e14, "2.0e+14"), (float("nan"), "nan")],
+)
+def test_numbers_are_short(value, text):
+    assert number(value) == text
+
+
+def test_a_grid_is_shown_by_its_winners():
+    rows = [row(setting=str(i), loss=loss, kappa_rank=i / 20) for loss in ("hib", "elk") for i in range(15)]
+    rows.append(row(setting="failed", loss="hib", kappa_rank=float("nan")))
+    assert [(r["loss"], r["setting"]) for r in winners(rows)] == [
+        (loss, setting) for loss in ("hib", "elk") for setting in ("14", "13", "12")
+    ]
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """The experiment `circle`, quick, made of a few steps."""
+    from dataclasses import replace
+
+    from aleator.experiments import catalogue, tables
+
+    def rows(preset):
+        (made,) = tables.circle(preset)
+        recipe = {**made.setting.recipe, "steps": 5}
+        return [replace(made, setting=replace(made.setting, batch_size=8, smoothing_steps=5, points=50, recipe=recipe))]
+
+    changed = replace(catalogue.EXPERIMENTS["circle"], rows=rows)
+    monkeypatch.setitem(catalogue.EXPERIMENTS, "circle", changed)
+
+
+def test_a_result_has_the_schema_of_all_results(short, tmp_path):
+    arguments = {"device": "cpu", "results": tmp_path / "results", "runs": tmp_path / "runs", "jobs": 1}
+    reproduce("circle", "quick", **arguments)
+    path = tmp_path / "results/circle/quick.json"
+    found = json.loads(path.read_text())
+    assert set(found) == {"experiment", "preset", "provenance", "rows"}
+    assert {"command", "commit", "device", "versions", "wall_seconds"} <= set(found["provenance"])
+    (only,) = found["rows"]
+    assert (only["setting"], only["loss"], only["seeds"]) == ("dim-2", "exact", [4])
+    assert {
+        "mu_rmse",
+        "mu_mae",
+        "mu_rank",
+        "kappa_rmse",
+        "kappa_mae",
+        "kappa_rank",
+        "spread_rmse",
+        "coverage_95",
+    } <= set(only["metrics"])
+    assert set(only["metrics"]["mu_rmse"]) == {"mean", "stderr", "values"}
+    assert {p.name for p in (tmp_path / "results/circle/quick").iterdir()} == {"posteriors.png", "kappa.png"}
+    report = (tmp_path / "results/README.md").read_text()
+    assert "## circle" in report
+    assert "(0.820)" in report  # the paper's rank correlation
+    before = path.read_text()
+    reproduce("circle", "quick", **arguments)  # nothing left to run
+    assert json.loads(path.read_text())["rows"] == json.loads(before)["rows"]
+    assert json.loads(path.read_text())["provenance"]["sittings"] == 1
+
+
+def test_the_command_prints_both(short, tmp_path):
+    line = ["reproduce", "circle", "--device", "cpu", "--jobs", "1", "--seeds", "4"]
+    done = CliRunner().invoke(app, [*line, "--results", str(tmp_path / "r"), "--runs", str(tmp_path / "w")])
+    assert done.exit_code == 0, done.output
+    assert "dim-2" in done.output
+    assert "0.820 ± 0.050" in done.output  # the paper's rank correlation of kappa
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "recovery"),
+        (["circle", "--preset", "fast"], "best"),
+        (["circle", "--device", "tpu"], "cuda"),
+        (["circle", "--seeds", "4,x"], "seeds"),
+    ],
+)
+def test_an_unknown_name_gets_the_known_ones(arguments, message, tmp_path):
+    done = CliRunner().invoke(app, ["reproduce", *arguments, "--results", str(tmp_path), "--runs", str(tmp_path)])
+    assert done.exit_code == 2
+    assert message in done.output
+    assert len(done.output.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_without_results_has_an_empty_report(tmp_path):
+    assert write_report(tmp_path).read_text().startswith("# Results")

@@ -1,0 +1,102 @@
+"""Runs are made once, side by side, and an experiment that was interrupted goes on and ends in the same figures."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from aleator.experiments.runner import Outcome, Row, origin, outcome_arrays, resolve_device, run_rows
+
+
+@dataclass(frozen=True)
+class Coin:
+    name: str
+    loss: str = "exact"
+    bias: float = 0.5
+
+
+def toss(setting: Coin, seed: int, device: str, folder: Path) -> Outcome:
+    """A run that counts how often it was made."""
+    log = folder.parent.parent / "made.log"
+    with log.open("a") as file:
+        file.write(f"{setting.name} {seed}\n")
+    if setting.bias < 0:
+        raise ValueError("no such coin")
+    draws = torch.rand(100, generator=torch.Generator().manual_seed(seed)) < setting.bias
+    return Outcome({"heads": draws.double().mean().item()}, {"draws": draws.float()})
+
+
+def made(runs: Path) -> list[str]:
+    return sorted((runs / "made.log").read_text().splitlines())
+
+
+def test_every_run_is_made_once_and_summed_up(tmp_path):
+    rows = [Row(Coin("fair"), (1, 2, 3)), Row(Coin("bent", bias=0.9), (1,))]
+    found = run_rows(toss, rows, "cpu", tmp_path, "coins", jobs=2, progress=False)
+    assert made(tmp_path) == ["bent 1", "fair 1", "fair 2", "fair 3"]
+    values = [
+        (torch.rand(100, generator=torch.Generator().manual_seed(s)) < 0.5).double().mean().item() for s in (1, 2, 3)
+    ]
+    heads = found[0]["metrics"]["heads"]
+    assert heads["values"] == values
+    assert heads["mean"] == pytest.approx(sum(values) / 3)
+    assert heads["stderr"] == pytest.approx(torch.tensor(values).std().item() / 3**0.5, rel=1e-5)
+    assert found[1]["metrics"]["heads"]["stderr"] is None  # one run has no spread
+    assert found[1]["parameters"] == {"name": "bent", "loss": "exact", "bias": 0.9}
+    assert outcome_arrays(toss, rows[0], tmp_path)["draws"].shape == (100,)
+
+    again = run_rows(toss, [*rows, Row(Coin("bent", bias=0.9), (1, 2))], "cpu", tmp_path, "more coins", 1, False)
+    assert made(tmp_path) == ["bent 1", "bent 2", "fair 1", "fair 2", "fair 3"]  # only what was missing
+    assert again[:2] == found
+
+
+def test_a_result_says_where_it_came_from(tmp_path):
+    rows = [Row(Coin("fair"), (1, 2))]
+    run_rows(toss, rows, "cpu", tmp_path, "coins", 1, False)
+    said = origin(toss, rows, tmp_path, "coins")
+    assert said["runs"] == 2
+    assert said["runs shared with other experiments"] == 0
+    assert said["sittings"] == 1
+    assert "CPU" in said["device"]
+    assert said["versions"]["torch"] == torch.__version__
+    assert origin(toss, rows, tmp_path, "others")["runs shared with other experiments"] == 2
+
+
+def test_a_failed_run_is_named_and_the_others_are_kept(tmp_path):
+    rows = [Row(Coin("broken", bias=-1.0), (1,)), Row(Coin("fair"), (1, 2))]
+    with pytest.raises(RuntimeError, match="1 of 3 runs failed, the first being broken"):
+        run_rows(toss, rows, "cpu", tmp_path, "coins", 1, False)
+    run_rows(toss, rows[1:], "cpu", tmp_path, "coins", 1, False)
+    assert made(tmp_path) == ["broken 1", "fair 1", "fair 2"]
+
+
+def test_a_killed_experiment_goes_on_and_ends_in_the_same_figures(tmp_path):
+    """SIGKILL in the middle of training: the second sitting goes on from the checkpoint, bit for bit."""
+    script = Path(__file__).with_name("small_experiment.py")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def start(runs: Path) -> subprocess.Popen:
+        return subprocess.Popen([sys.executable, script, runs], stdout=subprocess.PIPE, env=environment, text=True)
+
+    whole = start(tmp_path / "whole").communicate()[0]
+    broken = start(tmp_path / "broken")
+    deadline = time.monotonic() + 100
+    while not list((tmp_path / "broken").rglob("step-*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    broken.send_signal(signal.SIGKILL)
+    broken.communicate()
+    assert not list((tmp_path / "broken").rglob("outcome.json")), "killed too late to show anything"
+    second = start(tmp_path / "broken").communicate()[0]
+    assert json.loads(second) == json.loads(whole)
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(ValueError, match=r"device = 'tpu'.*cuda"):
+        resolve_device("tpu")
