@@ -162,6 +162,21 @@ def grid(
     return figure
 
 
+def contours(
+    axis_values: Tensor, height: Tensor, points: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
+) -> "Figure":
+    """A surface (rows y, columns x) over a square by its contours, each four times the one before; and named points."""
+    figure, (axis,) = _figure(1, 4.2, width=5.6)
+    levels = [1e-5 * 4**n for n in range(9)]
+    lines = axis.contour(axis_values, axis_values, height, levels, colors=_GREY, linewidths=0.8)
+    axis.clabel(lines, fmt="%.0e", fontsize=6)
+    for colour, (name, (x, y)) in zip([*COLOURS, "black"], points.items(), strict=False):
+        axis.plot(x, y, "o", color=colour, markersize=5, label=name)
+    axis.set(xlabel=xlabel, ylabel=ylabel)
+    axis.legend(frameon=False, fontsize=7)
+    return figure
+
+
 def spread_out(q: VonMisesFisher, count: int) -> Tensor:
     """Indices of posteriors whose modes lie far apart: the surest, then each the farthest from those chosen before."""
     chosen = [int(q.kappa.argmax())]

@@ -27,7 +27,7 @@ from .encoders import Encoder
 from .objective import Objective
 
 _STEP = 1e-2  # of a central difference of gradients, in the units of theta
-_HESSIAN_BATCHES = 16
+_HESSIAN_BATCHES = 8
 _LONGEST = 0.1  # step along an axis: a quadratic picture of the loss reaches no further
 
 
@@ -59,14 +59,15 @@ def settle(
     changes = []
     for _ in range(rounds):
         hessian = outputs.hessian(min(count, _HESSIAN_BATCHES))
-        change = _downhill(hessian, outputs.gradient(outputs.theta, count))
+        change = downhill(hessian, outputs.gradient(outputs.theta, count))
         outputs.theta = outputs.theta + change
         changes.append(change.cpu())
     outputs.keep()
     return Settled(torch.stack(changes), hessian.cpu())
 
 
-def _downhill(hessian: Tensor, gradient: Tensor) -> Tensor:
+def downhill(hessian: Tensor, gradient: Tensor) -> Tensor:
+    """Newton's step with the absolute eigenvalues, no longer than 0.1 along any axis."""
     values, axes = torch.linalg.eigh(hessian)
     along = -(axes.T @ gradient) / values.abs().clamp_min(1e-4 * values.abs().max())
     return axes @ along.clamp(-_LONGEST, _LONGEST)

@@ -9,6 +9,7 @@ from torch import Tensor
 from . import cifar_figures, cifar_tables, figures, tables
 from .cifar import run_fold
 from .controlled import run_seed
+from .landscape import draw_landscape, landscape, run_landscape
 from .runner import Row, Run
 
 if TYPE_CHECKING:
@@ -37,5 +38,6 @@ def _experiments(run: Run, rows: Mapping[str, Callable], draw: Mapping[str, Call
 
 EXPERIMENTS: dict[str, Experiment] = {
     **_experiments(run_seed, tables.CONTROLLED, figures.FIGURES),
+    **_experiments(run_landscape, {"landscape": landscape}, {"landscape": draw_landscape}),
     **_experiments(run_fold, cifar_tables.CIFAR, cifar_figures.FIGURES),
 }

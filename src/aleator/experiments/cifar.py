@@ -109,7 +109,7 @@ def make_encoder(setting: CifarSetting, fold: int, started: Pretrained | None, d
         encoder = Encoder(backbone, setting.dim, setting.kappa, kappa_hidden=setting.kappa_hidden)
     encoder.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     sample = training_data(setting, fold)[0][-500:]
-    encoder.eval()
+    encoder.train(started is None)  # from scratch there are no running statistics to go by
     encoder.calibrate(network_input(sample.to(device)), (setting.kappa_start / 2, setting.kappa_start * 2))
     return encoder.train()
 
