@@ -161,6 +161,7 @@ def test_why_a_hit_is_there(visit, client):
     assert re.search(r"within \d+\.\d° of the query", page.locator("#rule").inner_text())
 
 
+@pytest.mark.slow
 def test_other_ways_to_search(visit):
     page = visit().open("/#item=" + "circle-0")
     page.locator("#query-title", has_text="circle-0").wait_for()
@@ -334,6 +335,7 @@ def test_surest_items_labels_and_the_reject_curve(visit, artefacts):
     page.screenshot(path=artefacts / "reject-curve.png")
 
 
+@pytest.mark.slow
 def test_a_collection_of_texts(visit, browser, artefacts):
     run = text_run()
     with serving(create_app(text_index(run), run=run)) as address:
@@ -386,6 +388,7 @@ def test_what_a_collection_says_is_text(visit):
         page.context.close()
 
 
+@pytest.mark.slow
 def test_the_token_opens_the_page(visit, index):
     token = "a-token_of-24-characters"
     with serving(create_app(index, token=token)) as address:
