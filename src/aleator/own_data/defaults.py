@@ -68,8 +68,9 @@ def choose(collection: Collection, labels: Labels, train_items: int, given: Sett
     require(isinstance(values["dim"], int) and values["dim"] >= 2, "dim", values["dim"], "too small", "pass 2 or more")
     kappa_pos = kernel_width(values["dim"], lift)
     settle("kappa_pos", kappa_pos, f"a sure match is then {_PEAK:g} x {lift:.3g} times likelier than a random pair")
-    settle("batch_size", min(256 if frozen else 128, max(8, train_items // 4)), f"for {train_items} training items")
     gpu = torch.cuda.is_available()
+    batch_size = 256 if frozen or gpu else 64
+    settle("batch_size", min(batch_size, max(8, train_items // 4)), f"for {train_items} training items")
     most = 1500 if frozen else 20_000 if gpu else 600  # a few minutes, on two cores or on a GPU
     steps = min(max((30 if frozen else 40) * train_items // values["batch_size"], 300), most)
     settle("steps", steps, f"{steps * values['batch_size'] / train_items:.0f} passes over the training items")

@@ -53,21 +53,23 @@ def prepare(
         images = _decoded(collection, inputs, folder / "cache", group, progress)
         mean, std = _colours(images)
         inputs = Inputs("images", size=values["size"], mean=mean, std=std)
-        encoder = Encoder(ResNet18(width=values["width"]), values["dim"])
-        _start_kappa(encoder, inputs.normalise(images[:256]), values["dim"])
+        network = ResNet18(width=values["width"])
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast on a CPU
+        encoder = Encoder(network, values["dim"])
+        _start_kappa(encoder, inputs.normalise(images[:: len(images) // 256 + 1]), values["dim"])
         return Job(inputs, encoder, images)
     if values["backbone"] == "features":
-        network, inputs = None, Inputs("features", features=collection.features)
+        frozen, inputs = None, Inputs("features", features=collection.features)
         rows = torch.from_numpy(np.concatenate([collection.raw(*s) for s in spans(0, len(collection), 65_536)]))
     else:
-        network, inputs = load_pretrained(values["backbone"].removeprefix("hf:"), collection.kind)
-        rows = _features(network, inputs, collection, folder / "cache", group, device, progress)
+        frozen, inputs = load_pretrained(values["backbone"].removeprefix("hf:"), collection.kind)
+        rows = _features(frozen, inputs, collection, folder / "cache", group, device, progress)
     width = rows.shape[1]
     hidden = MLP(width, [values["width"], values["width"]])
     head = Chain([Standardise(width).fit(_some(rows)), UnitScale(width), hidden])
     encoder = Encoder(head, values["dim"])
     _start_kappa(encoder, _some(rows)[:1024], values["dim"])
-    return Job(inputs, encoder, rows, network)
+    return Job(inputs, encoder, rows, frozen)
 
 
 def _start_kappa(encoder: Encoder, sample: Tensor, dim: int) -> None:

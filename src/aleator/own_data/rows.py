@@ -107,6 +107,8 @@ def stream(
         return inputs.prepare(collection.raw(*span))
 
     network.to(device).eval()
+    if inputs.kind == "images":
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for batch in prefetched(load, spans(first + rows.done, last, batch_size), threads):
         values = as_rows(network(batch.to(device) if isinstance(batch, Tensor) else batch))
         rows.append(values.float().cpu().numpy())
