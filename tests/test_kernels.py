@@ -16,6 +16,7 @@ from aleator import (
     controlled_encoder,
     fit,
     kernels,
+    products,
     series,
     vmf,
 )
@@ -30,6 +31,21 @@ def posteriors(*shape: int, dim: int, dtype: torch.dtype = torch.float64) -> Von
     kappa = torch.exp(torch.empty(shape, dtype=torch.float64).uniform_(math.log(1e-3), math.log(1e6)))
     kappa.view(-1)[0], kappa.view(-1)[-1] = 0.0, math.inf
     return VonMisesFisher(mu.to("cuda", dtype), kappa.to("cuda", dtype), validate_args=False)
+
+
+@pytest.mark.parametrize(("negatives", "dim"), [(1, 2), (32, 10), (7, 64), (1000, 3), (33, 1024)])
+def test_row_products(negatives, dim):
+    z = torch.randn(3, 17, dim, device="cuda", requires_grad=True)
+    others = torch.randn(3, 17, negatives, dim, device="cuda", requires_grad=True)
+    weight = torch.randn(3, 17, negatives, device="cuda")
+    found, plain = products.row_products(z, others), products.plain_row_products(z, others)
+    torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-4)
+    for ours, theirs in zip(
+        torch.autograd.grad((found * weight).sum(), (z, others)),
+        torch.autograd.grad((plain * weight).sum(), (z, others)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("dim", [2, 3, 10, 64, 1024])

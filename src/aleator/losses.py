@@ -22,6 +22,7 @@ from .checks import require
 from .gathering import gather_batch, process_count, process_rank, require_equal_batches
 from .harmonics import VMFKernel, ZonalKernel, check_kernel
 from .positivity import log_positivity
+from .products import row_products
 from .vmf import VonMisesFisher, log_sphere_area
 
 Noise = tuple[Tensor, Tensor, Tensor | None]
@@ -143,7 +144,10 @@ class _SampledLoss(ContrastiveLoss):
         own = (z * z_positive).sum(-1)
         if negative is None:
             return own, z @ gather_batch(z, dim=1).mT
-        return own, _cosine(z[..., None, :], draw(negative, base[2]))
+        z_negative = draw(negative, base[2])
+        if len(negative) == 1:  # that all anchors share
+            return own, z @ z_negative[:, 0].mT
+        return own, row_products(z, z_negative)
 
 
 class MCInfoNCE(_SampledLoss):
@@ -209,8 +213,8 @@ class HIB(_SampledLoss):
 
 def _cosine(mu1: Tensor, mu2: Tensor) -> Tensor:
     """Inner products over the last dimension; as one matrix product where every row meets every row."""
-    if mu1.dim() == mu2.dim() >= 3 and mu1.shape[-2] == 1 and mu2.shape[-3] == 1:
-        return mu1[..., 0, :] @ mu2[..., 0, :, :].mT
+    if mu1.dim() == mu2.dim() == 3 and mu1.shape[1] == 1 and mu2.shape[0] == 1:
+        return mu1[:, 0] @ mu2[0].mT
     return (mu1 * mu2).sum(-1)
 
 
