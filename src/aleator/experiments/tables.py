@@ -58,8 +58,8 @@ def _with_loss(setting: Setting, loss: str, preset: str) -> Setting:
         return setting
     few = 8 if preset == "quick" else 32
     recipe = dict(setting.recipe)
-    if preset == "best":
-        recipe["steps"] = 30_000
+    if preset != "paper":
+        recipe["steps"] = {"best": 30_000, "quick": 1000}[preset]
     changes: dict[str, Any] = {"loss": loss, "samples": _samples(preset), "settling": 0}
     if loss == "mcinfonce":
         changes["negatives"] = few
@@ -87,7 +87,7 @@ def recovery(preset: str) -> list[Row]:
     if preset == "best":
         injective = replace(injective, recipe=_recipe(preset, 40_000), settling=0)
     if preset == "quick":
-        injective = replace(injective, recipe={**injective.recipe, "steps": 1200}, settling=0)
+        injective = replace(_shorter(injective, 1200), settling=0)
     return [Row(setting, _seeds(preset, 5)) for setting in (ambiguous, clear, injective)]
 
 
@@ -109,7 +109,7 @@ def samples(preset: str) -> list[Row]:
     if preset == "best":
         setting = replace(setting, negatives=16, recipe=_recipe(preset, 20_000))
     if preset == "quick":
-        setting = replace(setting, recipe={**setting.recipe, "steps": 600})
+        setting = _shorter(setting, 600)
     rows = [Row(replace(setting, name=f"samples-{n}", samples=n), _seeds(preset, 3)) for n in counts]
     exact = replace(setting, name="no samples", loss="exact", kernel="acceptance")
     return rows if preset == "paper" else [*rows, Row(exact, _seeds(preset, 3))]
@@ -121,8 +121,8 @@ def families(preset: str) -> list[Row]:
     rows = [Row(setting, _seeds(preset, 5))]
     for family in ("gaussian", "laplace"):
         other = replace(setting, name=family, family=family, terms=None)
-        if preset == "best":
-            other = replace(other, recipe=_recipe(preset, 20_000))
+        if preset != "paper":
+            other = _shorter(other, {"best": 20_000, "quick": 1000}[preset])
         rows.append(Row(other, _seeds(preset, 5)))
     return rows
 
@@ -138,8 +138,8 @@ def losses(preset: str) -> list[Row]:
 def encoder_dim(preset: str) -> list[Row]:
     """Encoders of another dimension than the process's ten."""
     setting = base(preset)
-    if preset == "best":
-        setting = replace(setting, recipe=_recipe(preset, 20_000))
+    if preset != "paper":
+        setting = _shorter(setting, {"best": 20_000, "quick": 1000}[preset])
     rows = []
     for dim in (4, 8, 10, 16, 32, 64, 128) if preset != "quick" else (8, 16):
         row = replace(setting, name=f"encoder-dim-{dim}", encoder_dim=dim)
@@ -154,6 +154,8 @@ def high_dim(preset: str) -> list[Row]:
     setting = base(preset)
     if preset == "best":
         setting = replace(setting, widths=(256, 256, 256), recipe=_recipe(preset, 30_000, learning_rate=2e-3))
+    if preset == "quick":
+        setting = _shorter(setting, 1000)
     rows = []
     for dim in (10, 16, 32, 40, 48, 56, 64) if preset != "quick" else (16, 32):
         row = replace(setting, name=f"dim-{dim}", dim=dim)
@@ -199,6 +201,10 @@ def infonce(preset: str) -> list[Row]:
     """Does certainty cost accuracy in the mean? InfoNCE, which learns the mean alone, beside the others."""
     names = ("mcinfonce", "infonce") if preset == "paper" else ("exact", "mcinfonce", "infonce")
     return [Row(_with_loss(base(preset), loss, preset), _seeds(preset, 5)) for loss in names]
+
+
+def _shorter(setting: Setting, steps: int) -> Setting:
+    return replace(setting, recipe={**setting.recipe, "steps": steps})
 
 
 def _seeds(preset: str, count: int) -> tuple[int, ...]:
