@@ -104,3 +104,35 @@ def test_all_of_it_is_reproducible_and_normalised():
 def test_bad_settings_are_named(bad):
     with pytest.raises(ValueError):
         a.ImageAugmentation(**bad)
+
+
+@pytest.mark.gpu
+def test_a_captured_fit_on_images_is_the_ordinary_one():
+    """Bytes drawn, augmented and learned from in one CUDA graph: the losses are those of ordinary steps."""
+    import aleator as al
+    from aleator.data import LabelledBatches
+
+    pixels = torch.randint(256, (120, 3, 32, 32), dtype=torch.uint8, generator=SEEDED(1))
+    augment = a.ImageAugmentation(zoom=0.5, cutout=8, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    histories = []
+    for capture in (True, False):
+        torch.manual_seed(3)
+        encoder = al.Encoder(al.backbones.ResNet18(width=4), 8)
+        batches = LabelledBatches(
+            pixels, torch.arange(120) % 5, 16, 4, rule="contrast", share_negatives=True, augment=augment, device="cuda"
+        )
+        assert batches.capturable
+        recipe = al.Recipe(steps=10, learning_rate=1e-3, log_every=1, capture=capture)
+        result = al.fit(encoder, al.MCInfoNCE(samples=8), batches, recipe, device="cuda")
+        histories.append([row["loss"] for row in result.history])
+    assert histories[0] == pytest.approx(histories[1], rel=0.02)
+
+
+@pytest.mark.gpu
+def test_the_device_gives_what_the_cpu_gives():
+    """The transforms themselves, apart from their random numbers."""
+    x = images(20, 32)
+    top, side = torch.linspace(0, 10, 20), torch.linspace(6, 20, 20)
+    here = a.resized_crop(x, top, top.flip(0), side, side)
+    there = a.resized_crop(x.cuda(), top.cuda(), top.flip(0).cuda(), side.cuda(), side.cuda())
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-4, atol=1e-5)
