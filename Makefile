@@ -2,12 +2,13 @@
 # make test    set up and run the tests (a few minutes on two cores)
 # make check   format, lint, types and the fast tests
 # make bench   side-by-side timings, printed as ratios
+# make docs    docs/reference.md from the docstrings
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-all check format bench clean
+.PHONY: demo test test-all check format bench docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,6 +38,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+docs: $(STAMP)
+	$(BIN)/python docs/reference.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

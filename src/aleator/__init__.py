@@ -12,7 +12,15 @@ from .vmf import VonMisesFisher
 __version__ = "0.1.0"
 
 # Parts that need more than torch, numpy and scipy are imported when they are first asked for.
-_LATER = {"fit": "training", "FitResult": "training", "CredibleIndex": "retrieval", "GenerativeProcess": "generative"}
+_LATER = {
+    "fit": "training",
+    "FitResult": "training",
+    "settle": "settling",
+    "CredibleIndex": "retrieval",
+    "GenerativeProcess": "generative",
+    "LabelledBatches": "data",
+    "PairBatches": "data",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -37,7 +45,9 @@ __all__ = [
     "FitResult",
     "GenerativeProcess",
     "InfoNCE",
+    "LabelledBatches",
     "MCInfoNCE",
+    "PairBatches",
     "Recipe",
     "VMFKernel",
     "VonMisesFisher",
@@ -48,4 +58,5 @@ __all__ = [
     "log_positivity",
     "match_probability",
     "pairwise_log_positivity",
+    "settle",
 ]
