@@ -37,6 +37,7 @@ class PretrainingSetting:
         labels: "clean" for CIFAR-10's own, "votes" for CIFAR-10N's as probabilities.
         width: of the ResNet-18; 64 is the usual one.
         rising: the share of the steps in which the learning rate rises.
+        translate, zoom, cutout: see `ImageAugmentation`.
     """
 
     labels: str = "clean"
@@ -49,6 +50,7 @@ class PretrainingSetting:
     weight_decay: float = 5e-4
     label_smoothing: float = 0.0
     translate: int = 4
+    zoom: float | None = None
     cutout: int = 8
     seed: int = 0
 
@@ -161,7 +163,8 @@ def _train(
     """All epochs, from the last checkpoint on; returns the seconds spent before it."""
     images, labels = train.images.to(device), train.labels.to(device)
     labels = labels.float() if labels.is_floating_point() else labels
-    augment = ImageAugmentation(translate=setting.translate, cutout=setting.cutout, mean=MEAN, std=STD)
+    own = {"translate": setting.translate, "zoom": setting.zoom, "cutout": setting.cutout}
+    augment = ImageAugmentation(**own, mean=MEAN, std=STD)  # type: ignore[arg-type]
     steps = len(images) // setting.batch_size
     optimiser = _optimiser(classifier, setting)
     first, earlier = _resume(unfinished, classifier, optimiser)

@@ -81,7 +81,7 @@ def starting_network(setting: CifarSetting, device: str) -> Pretrained | None:
     if setting.pretraining_images is not None:
         folder = folder / f"of-{setting.pretraining_images}"
     test = test_set(data_folder())[0]
-    with _one_at_a_time(folder):
+    with _one_at_a_time(folder / network.name()):
         if (folder / network.name() / "classifier.json").is_file():  # no need to read the train images
             return pretrain_cifar(test, test, folder, network, device=device)
         train = train_set(data_folder())

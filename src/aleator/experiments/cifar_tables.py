@@ -213,19 +213,25 @@ def cifar_overfitting(preset: str) -> list[Row]:
         "longer, no augmentation, constant rate": {"augment": None, "head_first": None, "recipe": constant},
         "learning rate x 3": {"recipe": {**recipe, "learning_rate": 3 * recipe["learning_rate"]}},
         "learning rate / 3": {"recipe": {**recipe, "learning_rate": recipe["learning_rate"] / 3}},
-        "not mirrored": {"mirrored": False},
         "kappa head": {"kappa": "head"},
         "D 16": {"dim": 16, "kappa_start": 2 * setting.kappa_start},
-        "kappa_pos 32": {"kappa_pos": 32.0},
     }
+    gentle = {**setting.network, "epochs": max(setting.network.get("epochs", 30) * 2 // 5, 2), "zoom": 0.5}
+    plain["gentle pretraining"] = {"network": gentle}
     with_votes: dict[str, dict[str, Any]] = {
         "votes": {},
         "votes, in pretraining alone": {"labels": "soft", "recipe": recipe},
         "votes, in training alone": {"network": setting.network},
         "votes, fold's labels last": {"labels": "soft", "recipe": recipe, "votes_first": voted.recipe},
+        "votes, gentle pretraining": {"network": {**gentle, "labels": "votes"}},
     }
     rows = [replace(setting, name=name, **changes) for name, changes in plain.items()]
     rows += [replace(voted, name=name, **changes) for name, changes in with_votes.items()]
+    networks = {"": setting.network, ", gentle": gentle, ", votes": voted.network}
+    rows += [
+        replace(setting, name=f"classifier{name}", loss="softmax-entropy", network=network)
+        for name, network in networks.items()
+    ]
     return [Row(row, (TUNING_FOLD,)) for row in rows]
 
 
