@@ -1,4 +1,4 @@
-"""Writes reference.md from docstrings and from the command line's own help: `python docs/reference.py`, or `make docs`."""
+"""Writes reference.md from docstrings and from the command line's own help: `make docs`."""
 
 import importlib
 import inspect
