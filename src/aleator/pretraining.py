@@ -170,7 +170,7 @@ def _train(
     first, earlier = _resume(unfinished, classifier, optimiser)
     began = time.perf_counter()
     classifier.train()
-    with _fast_convolutions(device), _bar(setting.epochs, first, progress) as advance:
+    with fast_convolutions(device), _bar(setting.epochs, first, progress) as advance:
         for epoch in range(first, setting.epochs):
             # Seeded by the epoch, so that going on is exact.
             generator = torch.Generator(device).manual_seed(derived_seed(setting.seed, epoch))
@@ -228,7 +228,8 @@ def _resume(unfinished: Path, classifier: Classifier, optimiser: torch.optim.Opt
 
 
 @contextmanager
-def _fast_convolutions(device: torch.device) -> Iterator[None]:
+def fast_convolutions(device: torch.device) -> Iterator[None]:
+    """On a GPU, the fastest algorithm for each shape, found by trying: worth it where shapes stay the same."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = device.type == "cuda"
     try:

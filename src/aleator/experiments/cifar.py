@@ -27,7 +27,14 @@ from ..encoders import Encoder, load_encoder
 from ..harmonics import VMFKernel
 from ..losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
 from ..metrics import rank_correlation, recall_at_1
-from ..pretraining import Classifier, Pretrained, PretrainingSetting, predictions, pretrain_cifar
+from ..pretraining import (
+    Classifier,
+    Pretrained,
+    PretrainingSetting,
+    fast_convolutions,
+    predictions,
+    pretrain_cifar,
+)
 from ..recipe import Recipe
 from ..training import FitResult, fit
 from .cifar_evaluation import HeldOut, certainty_metrics, match_metrics, output_layers, posteriors
@@ -126,16 +133,11 @@ def train(
     setting: CifarSetting, fold: int, encoder: Encoder, validation: HeldOut, device: str, progress: bool | None
 ) -> FitResult:
     """All layers on the fold's labels."""
-    return fit(
-        encoder,
-        make_loss(setting),
-        make_batches(setting, *training_data(setting, fold), torch.device(device)),
-        _recipe(setting.recipe, fold, device),
-        validate=validator(setting, validation),
-        device=device,
-        loggers=(),
-        progress=progress,
-    )
+    batches = make_batches(setting, *training_data(setting, fold), torch.device(device))
+    recipe, watched = _recipe(setting.recipe, fold, device), validator(setting, validation)
+    shared: dict[str, Any] = {"device": device, "loggers": (), "progress": progress}
+    with fast_convolutions(torch.device(device)):
+        return fit(encoder, make_loss(setting), batches, recipe, validate=watched, **shared)
 
 
 def encoder_of_votes(setting: CifarSetting, started: Pretrained | None, device: str, progress: bool | None) -> Encoder:
@@ -153,7 +155,8 @@ def encoder_of_votes(setting: CifarSetting, started: Pretrained | None, device: 
                 _train_head(setting, encoder, images, labels, 0, device, progress)
             batches = make_batches(setting, images, labels, torch.device(device))
             recipe = _recipe(setting.votes_first, 0, device)
-            fit(encoder, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
+            with fast_convolutions(torch.device(device)):
+                fit(encoder, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
             encoder.save(folder)
     encoder = load_encoder(folder, device=device)
     return encoder.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
