@@ -90,9 +90,7 @@ def with_loss(preset: str, loss: str) -> CifarSetting:
     if loss == "elk":
         return replace(setting, loss=loss, negatives=1, kappa_pos=32.0, kappa_start=32.0, recipe=joint)
     chosen = {"select": "recall_at_1"} if "select" in joint else {}
-    return replace(
-        setting, loss=loss, recipe={**joint, "phases": "mu", "mu_negatives": "given", "schedule": "constant", **chosen}
-    )
+    return replace(setting, loss=loss, recipe={**joint, "phases": "mu", "mu_negatives": "given", **chosen})
 
 
 def votes(preset: str) -> CifarSetting:
@@ -186,7 +184,8 @@ def cifar_tuning(preset: str) -> list[Row]:
         setting = with_loss(preset, loss)
         for dim, negatives, kappa_pos, phases in product(dims, counts, kernels, ("joint", "mu-then-kappa")):
             name = f"D {dim}, M {0 if negatives == 'rolled' else negatives}, kappa_pos {kappa_pos:g}, {phases}"
-            recipe = {**setting.recipe, **(_JOINT if phases == "joint" else {"phases": phases, "schedule": "constant"})}
+            together = _JOINT if preset == "paper" and phases == "joint" else {}
+            recipe = {**base(preset).recipe, "phases": phases, **together}
             changes: dict[str, Any] = {"dim": dim, "negatives": negatives, "recipe": recipe}
             rows.append(replace(setting, name=name, kappa_pos=kappa_pos, kappa_start=kappa_pos, **changes))
     hib = with_loss(preset, "hib")
