@@ -104,7 +104,8 @@ def test_calibration_undoes_what_was_done_to_right_posteriors():
     boastful = calibrate(VonMisesFisher(q.mu, 3 * q.kappa), labels, kernel)
     assert boastful.kappa_scale == pytest.approx(1 / 3, rel=0.15)
     fresh, labels = items()
-    assert evaluate(fresh, labels, kernel, right.prior)["match_ece"] < 0.02
+    assert right.kappa_pos == pytest.approx(20.0, rel=0.3)
+    assert evaluate(fresh, labels, VMFKernel(right.kappa_pos), right.prior)["match_ece"] < 0.02
     assert evaluate(VonMisesFisher(fresh.mu, 3 * fresh.kappa), labels, kernel)["match_ece"] > 0.04
 
 

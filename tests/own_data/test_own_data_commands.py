@@ -91,6 +91,33 @@ def test_rank(trained):
     assert "kappa" in run_command("rank", trained / "a.safetensors").stdout
 
 
+def test_an_interrupted_training_goes_on(features, tmp_path, monkeypatch):
+    import aleator.data
+
+    draw = aleator.data.LabelledBatches.__call__
+
+    def interrupted(self, step, generator):
+        if step == 70:
+            raise KeyboardInterrupt
+        return draw(self, step, generator)
+
+    command = ("train", features / "x.npy", "--labels", features / "y.npy", "--output", tmp_path / "run")
+    command += ("--steps", 90, "--dim", 4, "--width", 16, "--batch-size", 16)
+    with monkeypatch.context() as patched:
+        patched.setattr(aleator.data.LabelledBatches, "__call__", interrupted)
+        result = CliRunner().invoke(app, [str(argument) for argument in command])
+    assert result.exit_code not in (0, 2)
+    assert "Traceback" not in result.output
+    seen = []
+    monkeypatch.setattr(
+        aleator.data.LabelledBatches,
+        "__call__",
+        lambda self, step, generator: seen.append(step) or draw(self, step, generator),
+    )
+    run_command(*command)
+    assert min(seen) == 50  # the last checkpoint
+
+
 def one_line(result) -> str:
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1, result.stderr
@@ -117,6 +144,7 @@ def test_mistakes_are_one_line(trained, features, tmp_path):
         (("evaluate", tmp_path / "broken.safetensors"), "is damaged"),
         (("evaluate", a, "--labels", tmp_path / "short.npy"), "has 3 rows"),
         (("rank", tmp_path / "none.safetensors"), "no such file"),
+        (("train", x, "--labels", features / "y.npy", "--output", x / "run", *QUICK), "Not a directory"),
         (("index", "build", tmp_path / "g", tmp_path / "broken.safetensors"), "is damaged"),
     ]
     for command, problem in mistakes:

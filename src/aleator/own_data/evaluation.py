@@ -5,6 +5,7 @@ carries cannot be a hit and is left out.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -128,34 +129,42 @@ def matching_pairs(labels: Labels, count: int, seed: int) -> Pairs:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What makes match probabilities right: all kappas times a factor, and the prior that stands for one half."""
+    """What makes match probabilities right: a factor of all kappas, the kernel, and the prior that stands for 1/2."""
 
     kappa_scale: float
+    kappa_pos: float
     prior: float
 
 
 def calibrate(q: VonMisesFisher, labels: Labels, kernel: VMFKernel, seed: int = 0) -> Calibration:
-    """The two numbers that make match probabilities of these held-out items likeliest.
+    """The three numbers that make match probabilities of these held-out items likeliest.
 
-    An encoder is surer of the items that it was trained on, so kappa is scaled down, for all items alike: no order of
-    certainties changes. And contrastive training fixes r up to a factor, since every negative shares it: that factor
-    goes into the prior. Both are found by maximum likelihood on pairs half of which were drawn to match.
+    An encoder is surer of the items that it was trained on, so kappa is scaled down where that helps, for all items
+    alike: no order of certainties changes. Contrastive training fixes r up to a factor, since every negative shares it:
+    that factor goes into the prior. Last, the kernel is widened or narrowed, which no credible set depends on. All by
+    maximum likelihood on pairs half of which were drawn to match.
     """
-    from scipy.optimize import minimize
+    pairs = matching_pairs(evaluation_labels(labels, len(q)), _PAIRS // 4, seed)
+    trained = math.log(float(kernel.kappa_pos))
 
-    pairs = matching_pairs(evaluation_labels(labels, len(q)), _PAIRS // 2, seed)
-    sides = (pairs.first, pairs.second)
-
-    def cost(parameters: np.ndarray) -> float:
-        scale, offset = parameters
-        first, second = (VonMisesFisher(q.mu[side], q.kappa[side] * math.exp(scale), False) for side in sides)
-        logit = log_positivity(first, second, kernel).double() + offset
+    def cost(scale: float, width: float, offset: float) -> float:
+        kappa = q.kappa * math.exp(scale)
+        first, second = (VonMisesFisher(q.mu[side], kappa[side], False) for side in (pairs.first, pairs.second))
+        logit = log_positivity(first, second, VMFKernel(math.exp(width))).double() + offset
         return torch.nn.functional.binary_cross_entropy_with_logits(logit, pairs.match).item()
 
-    options = {"maxfev": 80, "xatol": 1e-2, "fatol": 1e-6, "initial_simplex": [[0, 0], [-0.7, 0], [0, -0.7]]}
-    best = minimize(cost, [0.0, 0.0], method="Nelder-Mead", bounds=[(-3, 0), (-6, 6)], options=options)
-    scale, offset = best.x
-    return Calibration(math.exp(scale), 1 / (1 + math.exp(-offset)))
+    scale, offset = _least(lambda x: cost(x[0], trained, x[1]), (0.0, 0.0), [(-3, 0), (-6, 6)])
+    width, offset = _least(lambda x: cost(scale, x[0], x[1]), (trained, offset), [(trained - 2, trained + 2), (-6, 6)])
+    return Calibration(math.exp(scale), math.exp(width), 1 / (1 + math.exp(-offset)))
+
+
+def _least(cost: Callable[[np.ndarray], float], start: tuple[float, float], bounds: list[tuple[float, float]]) -> Any:
+    """Where a function of two numbers is least, to about a hundredth."""
+    from scipy.optimize import minimize
+
+    simplex = np.array(start) + np.array([[0, 0], [-0.7, 0], [0, -0.7]])
+    options = {"maxfev": 80, "xatol": 1e-2, "fatol": 1e-6, "initial_simplex": simplex}
+    return minimize(cost, start, method="Nelder-Mead", bounds=bounds, options=options).x
 
 
 def reliability(predicted: Tensor, outcome: Tensor, bins: int = _BINS) -> dict[str, list[float]]:

@@ -95,12 +95,16 @@ def train(
         log(f"trained {result.steps} steps in {result.seconds:.0f} s")
         q = posteriors(job, parts.calibration)
         calibration = calibrate(q, labels_of(labels, parts.calibration), kernel, settings.seed)
-        log(f"calibrated on {len(q)} held-out items: kappa x {calibration.kappa_scale:.2f}")
+        log(
+            f"calibrated on {len(q)} held-out items: kappa x {calibration.kappa_scale:.2f}, "
+            f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities"
+        )
         job.scale_kappa(calibration.kappa_scale)
         q = posteriors(job, parts.test)
+        kernel = VMFKernel(calibration.kappa_pos)
         metrics = evaluate(q, labels_of(labels, parts.test), kernel, calibration.prior, seed=settings.seed)
         metrics["provenance"] = provenance(began, next(job.encoder.parameters()).device)
-        match = {"kappa_pos": values["kappa_pos"], "prior": calibration.prior}
+        match = {"kappa_pos": calibration.kappa_pos, "prior": calibration.prior}
         save_run(folder, job.complete(), job.inputs, config, metrics, match)
         shutil.rmtree(folder / "training" / "encoder", ignore_errors=True)  # the whole one lies above
         shutil.rmtree(folder / "cache", ignore_errors=True)

@@ -138,8 +138,8 @@ def _train(
     found = calibrate(*posteriors(calibration, seed + 1), kernel, seed)
     with torch.no_grad():
         encoder.mu_head.weight.mul_(found.kappa_scale)
-    metrics = evaluate(*posteriors(test, seed + 2), kernel, found.prior, seed=seed)
-    match = {"kappa_pos": float(kernel.kappa_pos), "prior": found.prior}
+    metrics = evaluate(*posteriors(test, seed + 2), VMFKernel(found.kappa_pos), found.prior, seed=seed)
+    match = {"kappa_pos": found.kappa_pos, "prior": found.prior}
     config = {"settings": {"steps": steps, "seed": seed, "dim": DIM}, "data": {"source": "scikit-learn's digits"}}
     save_run(folder, encoder, inputs, config, metrics, match)
     return load_run(folder)
