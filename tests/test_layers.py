@@ -17,7 +17,7 @@ LAYERS = {
     0: ["checks", "bessel", "harmonics", "quantile", "kernels", "products", "bundle", "gathering", "capture", "provenance"],
     1: ["vmf", "series", "backbones", "hub", "checkpoints", "logbook", "metrics", "labels", "augmentation", "cifar"],
     2: ["positivity", "encoders", "batches", "inputs", "data", "plots", "recipe", "downloads", "pretraining"],
-    3: ["losses", "generative", "retrieval", "objective"],
+    3: ["losses", "generative", "retrieval", "objective", "optimisers"],
     4: ["settling", "training"],
     5: ["own_data", "experiments", "web", "quickstart"],
     6: ["cli", "__main__"],

@@ -26,11 +26,12 @@ from .checkpoints import (
     seed_generators,
     set_random_state,
 )
-from .checks import reject, require
+from .checks import require
 from .encoders import Encoder, is_lazy
 from .logbook import Logbook, ProgressBar
 from .objective import Objective, named_parts
-from .recipe import OPTIMISERS, PRECISIONS, Phase, Recipe
+from .optimisers import make_optimiser, matrix_precision, place_learning_rate, set_learning_rate
+from .recipe import PRECISIONS, Phase, Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -143,7 +144,7 @@ def fit(
     plan = recipe.plan()
     folder = None if folder is None else Path(folder).expanduser()
 
-    with preserved_randomness(here), _matrix_precision(recipe), _kept_trainability(encoder, loss) as trainable:
+    with preserved_randomness(here), matrix_precision(recipe), _kept_trainability(encoder, loss) as trainable:
         seed_generators(derived_seed(recipe.seed, rank))
         sources = _open_sources(batches, plan, recipe.seed, rank, here)
         if is_lazy(encoder):
@@ -175,14 +176,14 @@ def fit(
                     continue
                 source = sources[phase.part]
                 captured = _can_capture(recipe, fabric, source)
-                optimiser = _make_optimiser(recipe, *_start_phase(encoder, loss, phase, trainable), here, captured)
+                optimiser = make_optimiser(recipe, *_start_phase(encoder, loss, phase, trainable), here, captured)
                 objective, stepper = fabric.setup(
                     Objective(encoder, loss, phase.part, recipe.mu_negatives), optimiser, move_to_device=False
                 )
                 if saved is not None:
                     if run.done > phase.start:
                         optimiser.load_state_dict(saved["optimiser"])
-                        _place_learning_rate(optimiser, here if captured else None)
+                        place_learning_rate(optimiser, here if captured else None)
                     fabric.strategy.precision.load_state_dict(saved["precision"])
                     set_random_state(saved["ranks"][rank]["random"], here)
                     saved = None
@@ -191,7 +192,7 @@ def fit(
 
                 for step in range(run.done, phase.end):
                     learning_rate = recipe.learning_rate_at(step, phase)
-                    _set_learning_rate(optimiser, learning_rate)
+                    set_learning_rate(optimiser, learning_rate)
                     if graph is not None:
                         source.seed_for(step)  # type: ignore[union-attr]
                         value = graph()
@@ -386,61 +387,6 @@ def _captured(
     return CapturedStep(
         lambda: training_step(fabric, objective, stepper, source.draw(0), clip_norm), [source.generator]
     )
-
-
-@contextlib.contextmanager
-def _matrix_precision(recipe: Recipe) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    if recipe.precision == "tf32":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def _place_learning_rate(optimiser: torch.optim.Optimizer, device: torch.device | None) -> None:
-    """A tensor on the device for a captured step, a plain number otherwise; the checkpoint may hold either."""
-    for group in optimiser.param_groups:
-        group["lr"] = float(group["lr"]) if device is None else torch.tensor(float(group["lr"]), device=device)
-
-
-def _set_learning_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
-    for group in optimiser.param_groups:
-        if isinstance(group["lr"], Tensor):  # a captured step reads it from the device
-            group["lr"].fill_(learning_rate)
-        else:
-            group["lr"] = learning_rate
-
-
-def _make_optimiser(
-    recipe: Recipe,
-    encoder_parameters: list[nn.Parameter],
-    loss_parameters: list[nn.Parameter],
-    device: torch.device,
-    captured: bool,
-) -> torch.optim.Optimizer:
-    require(
-        bool(encoder_parameters),
-        "encoder",
-        "no parameter",
-        "requires a gradient in this phase, so there is nothing to train",
-        "unfreeze some, or choose other phases",
-    )
-    groups: list[dict[str, Any]] = [{"params": encoder_parameters, "weight_decay": recipe.weight_decay}]
-    if loss_parameters:
-        groups.append({"params": loss_parameters, "weight_decay": 0.0})
-    options = dict(recipe.optimiser_options)
-    # One pass over all parameters: a quarter of the time on a CPU. A gradient scaler could then not clip.
-    options.setdefault("fused", recipe.precision != "16")
-    if captured and recipe.optimiser != "sgd":  # which keeps no count of its steps
-        options.setdefault("capturable", True)
-    try:
-        optimiser = OPTIMISERS[recipe.optimiser](groups, lr=recipe.learning_rate, **options)
-    except TypeError as unknown:
-        reject("optimiser_options", dict(recipe.optimiser_options), str(unknown), "see torch.optim for the names")
-    _place_learning_rate(optimiser, device if captured else None)
-    return optimiser
 
 
 def _validate(

@@ -1,0 +1,67 @@
+"""The optimiser that a recipe asks for, its learning rate, and the precision of matrix products."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .checks import reject, require
+from .recipe import OPTIMISERS, Recipe
+
+
+def make_optimiser(
+    recipe: Recipe,
+    encoder_parameters: list[nn.Parameter],
+    loss_parameters: list[nn.Parameter],
+    device: torch.device,
+    captured: bool,
+) -> torch.optim.Optimizer:
+    require(
+        bool(encoder_parameters),
+        "encoder",
+        "no parameter",
+        "requires a gradient in this phase, so there is nothing to train",
+        "unfreeze some, or choose other phases",
+    )
+    groups: list[dict[str, Any]] = [{"params": encoder_parameters, "weight_decay": recipe.weight_decay}]
+    if loss_parameters:
+        groups.append({"params": loss_parameters, "weight_decay": 0.0})
+    options = dict(recipe.optimiser_options)
+    # One pass over all parameters: a quarter of the time on a CPU. A gradient scaler could then not clip.
+    options.setdefault("fused", recipe.precision != "16")
+    if captured and recipe.optimiser != "sgd":  # which keeps no count of its steps
+        options.setdefault("capturable", True)
+    try:
+        optimiser = OPTIMISERS[recipe.optimiser](groups, lr=recipe.learning_rate, **options)
+    except TypeError as unknown:
+        reject("optimiser_options", dict(recipe.optimiser_options), str(unknown), "see torch.optim for the names")
+    place_learning_rate(optimiser, device if captured else None)
+    return optimiser
+
+
+def place_learning_rate(optimiser: torch.optim.Optimizer, device: torch.device | None) -> None:
+    """A tensor on the device for a captured step, a plain number otherwise; the checkpoint may hold either."""
+    for group in optimiser.param_groups:
+        group["lr"] = float(group["lr"]) if device is None else torch.tensor(float(group["lr"]), device=device)
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):  # a captured step reads it from the device
+            group["lr"].fill_(learning_rate)
+        else:
+            group["lr"] = learning_rate
+
+
+@contextlib.contextmanager
+def matrix_precision(recipe: Recipe) -> Iterator[None]:
+    """TF32 where the recipe says so, for as long as it trains."""
+    before = torch.get_float32_matmul_precision()
+    if recipe.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
