@@ -75,12 +75,14 @@ def reliability(
     predicted: Sequence[float], observed: Sequence[float], count: Sequence[float], height: float = 3.0
 ) -> "Figure":
     """How often pairs match that are said to match so often; a dot's area is the share of pairs."""
-    figure, (axis,) = _figure(1, height)
+    figure, (axis,) = _figure(1, height, width=1.25 * height)
     axis.plot([0, 1], [0, 1], color=_GREY, linewidth=1, zorder=1)
     area = [15 + 250 * number / sum(count) for number in count]
     axis.plot(predicted, observed, color=COLOURS[0], linewidth=1, zorder=2)
     axis.scatter(predicted, observed, s=area, color=COLOURS[0], alpha=0.75, linewidths=0, zorder=3)
-    axis.set(xlabel="match probability", ylabel="share that matches", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+    axis.set(
+        xlabel="match probability", ylabel="share that matches", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal"
+    )
     return figure
 
 
