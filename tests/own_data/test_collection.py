@@ -151,6 +151,9 @@ def test_bad_folders(tmp_path, photos):
     image(photos / "loose.png")
     with pytest.raises(ValueError, match=r"loose\.png.*beside class folders"):
         read_collection(photos)
+    unlabelled = read_collection(photos, labels_optional=True)
+    assert unlabelled.labels is None
+    assert len(unlabelled) == 6
     with pytest.raises(ValueError, match="no such file or folder"):
         read_collection(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="unknown ending"):

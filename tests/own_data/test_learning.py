@@ -115,6 +115,18 @@ def test_images_in_class_folders(photos, tmp_path):
     assert len(q) == 2
 
 
+def test_many_images_stay_on_disk_and_give_the_same_run(photos, tmp_path, monkeypatch):
+    from aleator.own_data import preparation
+
+    settings = Settings(steps=6, dim=4, width=4, batch_size=16, size=8, holdout=0.4)
+    small = train(read_collection(photos), tmp_path / "small", settings, device="cpu")
+    monkeypatch.setattr(preparation, "_IN_MEMORY", 1000)
+    large = train(read_collection(photos), tmp_path / "large", settings, device="cpu")
+    weights, expected = large.encoder.state_dict(), small.encoder.state_dict()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+    assert not (tmp_path / "large/cache").exists()
+
+
 def test_a_corrupt_image_is_named_before_training(photos, tmp_path):
     shutil.copytree(photos, tmp_path / "photos")
     broken = tmp_path / "photos/red/07.png"

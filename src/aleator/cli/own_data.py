@@ -86,7 +86,7 @@ def embed(
     from aleator.own_data import load_run, read_collection
 
     with plain_errors():
-        collection = read_collection(data, labels)
+        collection = read_collection(data, labels, labels_optional=True)
         path = run_embedding(
             load_run(run),
             collection,

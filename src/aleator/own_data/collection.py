@@ -98,23 +98,26 @@ class Collection:
         return total.hexdigest()
 
 
-def read_collection(source: str | Path, labels: str | Path | None = None) -> Collection:
-    """The collection that a folder, .csv, .npy or .txt holds; `labels` go with .npy features. See the module."""
+def read_collection(
+    source: str | Path, labels: str | Path | None = None, *, labels_optional: bool = False
+) -> Collection:
+    """The collection that a folder, .csv, .npy or .txt holds; `labels` go with .npy features. See the module.
+
+    With `labels_optional`, a folder whose subfolders cannot be its classes is read without labels.
+    """
     source = Path(source).expanduser()
     require(source.exists(), "data", str(source), "there is no such file or folder", "check the path")
-    suffix = "folder" if source.is_dir() else source.suffix.lower()
-    readers = {"folder": _read_folder, ".csv": _read_csv, ".npy": _read_features, ".txt": _read_text}
-    require(
-        suffix in readers,
-        "data",
-        str(source),
-        "has an unknown ending",
-        "name a folder of images, or a .csv, .npy or .txt file",
-    )
-    if suffix == ".npy":
+    if not source.is_dir() and source.suffix.lower() == ".npy":
         return _read_features(source, None if labels is None else Path(labels).expanduser())
     require(labels is None, "labels", str(labels), "go with .npy features", "leave them out: they are in the data")
-    return readers[suffix](source)
+    if source.is_dir():
+        return _read_folder(source, labels_optional)
+    if source.suffix.lower() == ".csv":
+        return _read_csv(source)
+    if source.suffix.lower() == ".txt":
+        return _read_text(source)
+    way_out = "name a folder of images, or a .csv, .npy or .txt file"
+    return reject("data", str(source), "has an unknown ending", way_out)
 
 
 def example_sentences() -> Path:
@@ -122,7 +125,7 @@ def example_sentences() -> Path:
     return Path(__file__).with_name("sentences.csv")
 
 
-def _read_folder(folder: Path) -> Collection:
+def _read_folder(folder: Path, labels_optional: bool = False) -> Collection:
     paths, ignored = [], 0
     for path in _files(folder):
         if path.lower().endswith(IMAGE_SUFFIXES):
@@ -132,7 +135,7 @@ def _read_folder(folder: Path) -> Collection:
     require(bool(paths), "data", str(folder), "holds no image", f"put images there ({' '.join(IMAGE_SUFFIXES)})")
     classes = [path.split("/")[0] if "/" in path else None for path in paths]
     loose = [path for path, name in zip(paths, classes, strict=True) if name is None]
-    if len(loose) == len(paths):
+    if len(loose) == len(paths) or (loose and labels_optional):
         return Collection("images", folder, paths, folder, None, ignored)
     require(
         not loose,
@@ -141,8 +144,15 @@ def _read_folder(folder: Path) -> Collection:
         "lies beside class folders, so its class is not known",
         "move every image into the folder of its class",
     )
+    known = set(classes)
     for entry in sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."):
-        require(entry in set(classes), "data", f"{folder}/{entry}", "holds no image", "fill or remove the folder")
+        require(
+            labels_optional or entry in known,
+            "data",
+            f"{folder}/{entry}",
+            "holds no image",
+            "fill or remove the folder",
+        )
     return Collection("images", folder, paths, folder, named_labels(classes, "classes"), ignored)  # type: ignore[arg-type]
 
 

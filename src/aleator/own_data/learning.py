@@ -113,7 +113,7 @@ def train(
 
 
 def _batches(job: Job, labels: Labels, parts: Split, values: dict[str, Any], device: torch.device) -> Any:
-    items = job.items[torch.as_tensor(parts.train)]
+    items = job.part(parts.train)
     image = job.inputs.kind == "images" and job.network is None
     augment = _augmentation(job, values["augment"]) if image else None
     known = torch.as_tensor(labels.values)

@@ -27,6 +27,11 @@ class Job:
     def __init__(self, inputs: Inputs, encoder: Encoder, items: Tensor, network: nn.Module | None = None):
         self.inputs, self.encoder, self.items, self.network = inputs, encoder, items, network
 
+    def part(self, chosen: np.ndarray) -> "Tensor | Part":
+        """Some of the items: in memory, or where they lie if they are many."""
+        large = self.items.numel() * self.items.element_size() > _IN_MEMORY
+        return Part(self.items, chosen) if large else self.items[torch.as_tensor(chosen)]
+
     @torch.no_grad()
     def scale_kappa(self, factor: float) -> None:
         """Every kappa times a factor: kappa is the length of what the last layer gives."""
@@ -41,6 +46,19 @@ class Job:
         whole = Encoder(Chain([self.network, *head.parts]), self.encoder.dim)
         whole.mu_head = self.encoder.mu_head
         return whole.eval()
+
+
+class Part:
+    """Some rows of a tensor that is too large to copy, as a dataset."""
+
+    def __init__(self, items: Tensor, chosen: np.ndarray):
+        self.items, self.chosen = items, chosen
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.items[int(self.chosen[index])]
 
 
 def prepare(

@@ -1,0 +1,42 @@
+"""A pretrained vision network from a folder, kept as it is, with a head; its own preparation of images is used."""
+
+import json
+
+import pytest
+import torch
+
+from aleator.own_data import Settings, read_collection, train
+from aleator.own_data.pretrained import load_pretrained
+
+transformers = pytest.importorskip("transformers", reason="needs the extra hub")
+MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    """A small ViT with random weights, saved as the hub has it."""
+    folder = tmp_path_factory.mktemp("vit")
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        image_size=16, patch_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.ViTModel(config).save_pretrained(folder)
+    facts = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(facts | {"image_mean": MEAN, "image_std": STD}))
+    return folder
+
+
+def test_images_are_prepared_as_the_network_asks(network):
+    _, inputs = load_pretrained(str(network), "images")
+    assert (inputs.size, inputs.mean, inputs.std) == (16, tuple(MEAN), tuple(STD))
+
+
+def test_a_head_learns_on_a_frozen_network(network, photos, tmp_path):
+    before = load_pretrained(str(network), "images")[0].state_dict()
+    settings = Settings(backbone=f"hf:{network}", steps=60, width=32, batch_size=24, dim=4, holdout=0.4)
+    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu")
+    assert run.metrics["recall_at_1"] > 0.6
+    after = run.encoder.backbone.parts[0].state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert not (tmp_path / "run/cache").exists()
+    assert len(run.posteriors([photos / "red/00.png"])) == 1
