@@ -33,7 +33,7 @@ def linear_encoder() -> Encoder:
     return encoder
 
 
-@pytest.mark.parametrize("negatives", [0, 8], ids=["batch", "drawn"])
+@pytest.mark.parametrize("negatives", [0, pytest.param(8, marks=pytest.mark.slow)], ids=["batch", "drawn"])
 def test_a_shifted_encoder_settles_at_the_truth(negatives):
     truth, encoder = linear_encoder(), linear_encoder()
     with torch.no_grad():

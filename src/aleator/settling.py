@@ -55,14 +55,15 @@ def settle(
     require(encoder.kappa_head is not None, "encoder", encoder.kappa, "has no kappa head", 'build it with kappa="head"')
     require(count >= 1, "count", count, "no batch to look at", "pass for example 100")
     encoder.eval()
-    outputs = _Outputs(encoder, loss, batches, seed)
-    changes = []
+    outputs = _Outputs(encoder)
+    surface = Surface(Objective(encoder, loss, "joint", "given"), outputs.at, batches, seed)
+    theta, changes = torch.zeros_like(outputs.unit), []
     for _ in range(rounds):
-        hessian = outputs.hessian(min(count, _HESSIAN_BATCHES))
-        change = downhill(hessian, outputs.gradient(outputs.theta, count))
-        outputs.theta = outputs.theta + change
+        hessian = surface.hessian(theta, min(count, _HESSIAN_BATCHES))
+        change = downhill(hessian, surface.gradient(theta, count))
+        theta = theta + change
         changes.append(change.cpu())
-    outputs.keep()
+    outputs.keep(theta)
     return Settled(torch.stack(changes), hessian.cpu())
 
 
@@ -73,23 +74,23 @@ def downhill(hessian: Tensor, gradient: Tensor) -> Tensor:
     return axes @ along.clamp(-_LONGEST, _LONGEST)
 
 
-class _Outputs:
-    """The loss as a function of theta: mu's bias in units of the embedding's length, kappa's scale and shift."""
+class Surface:
+    """The mean loss over a fixed row of batches, as a function of a few numbers theta.
 
-    def __init__(self, encoder: Encoder, loss: nn.Module, batches: Callable[[int, Generator], Any], seed: int):
-        assert encoder.kappa_head is not None
-        self.objective = Objective(encoder, loss, "joint", "given")
-        self.batches, self.seed = batches, seed
-        head = encoder.kappa_head
-        self.parts = {
-            "encoder.mu_head.bias": encoder.mu_head.bias,
-            "encoder.kappa_head.scale": head.scale,
-            "encoder.kappa_head.shift": head.shift,
-        }
-        with torch.no_grad():
-            embedding = encoder.mu_head.weight.norm() / encoder.dim**0.5  # for features of size one, about
-        self.unit = torch.cat([embedding.expand(encoder.dim), head.scale[None], head.shift.new_ones(1)]).double()
-        self.theta = torch.zeros_like(self.unit)
+    Args:
+        objective: from a batch to its loss.
+        place: from theta to the tensors of the objective that it decides, by name.
+        batches: called as batches(step, generator); `seed` decides what it draws.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        place: Callable[[Tensor], dict[str, Tensor]],
+        batches: Callable[[int, Generator], Any],
+        seed: int,
+    ):
+        self.objective, self.place, self.batches, self.seed = objective, place, batches, seed
 
     def gradient(self, theta: Tensor, count: int) -> Tensor:
         """Of the mean loss over the first `count` batches."""
@@ -97,24 +98,41 @@ class _Outputs:
         for step in range(count):
             generator = torch.Generator(theta.device).manual_seed(derived_seed(self.seed, step))
             leaf = theta.clone().requires_grad_()
-            value = functional_call(self.objective, self._at(leaf), (self.batches(step, generator),))
+            value = functional_call(self.objective, self.place(leaf), (self.batches(step, generator),))
             total += torch.autograd.grad(value, leaf)[0]
         return total / count
 
-    def hessian(self, count: int) -> Tensor:
+    def hessian(self, theta: Tensor, count: int) -> Tensor:
+        """By central differences of gradients over the same batches."""
         rows = []
-        for step in _STEP * torch.eye(len(self.theta), dtype=torch.float64, device=self.theta.device):
-            ahead, behind = (self.gradient(self.theta + sign * step, count) for sign in (1, -1))
+        for step in _STEP * torch.eye(len(theta), dtype=theta.dtype, device=theta.device):
+            ahead, behind = (self.gradient(theta + sign * step, count) for sign in (1, -1))
             rows.append((ahead - behind) / (2 * _STEP))
         H = torch.stack(rows)
         return (H + H.T) / 2
 
-    @torch.no_grad()
-    def keep(self) -> None:
-        for name, value in self._at(self.theta).items():
-            self.parts[name].copy_(value)
 
-    def _at(self, theta: Tensor) -> dict[str, Tensor]:
+class _Outputs:
+    """Theta of an encoder: mu's bias in units of the embedding's length, kappa's scale and shift."""
+
+    def __init__(self, encoder: Encoder):
+        assert encoder.kappa_head is not None
+        head = encoder.kappa_head
+        self.parts = {
+            "encoder.mu_head.bias": encoder.mu_head.bias,
+            "encoder.kappa_head.scale": head.scale,
+            "encoder.kappa_head.shift": head.shift,
+        }
+        with torch.no_grad():
+            length = encoder.mu_head.weight.norm() / encoder.dim**0.5  # for features of size one, about
+        self.unit = torch.cat([length.expand(encoder.dim), head.scale[None], head.shift.new_ones(1)]).double()
+
+    def at(self, theta: Tensor) -> dict[str, Tensor]:
         bias, scale, shift = self.parts.values()
         change = (self.unit * theta).to(bias.dtype)
         return dict(zip(self.parts, (bias + change[:-2], scale + change[-2], shift + change[-1]), strict=True))
+
+    @torch.no_grad()
+    def keep(self, theta: Tensor) -> None:
+        for name, value in self.at(theta).items():
+            self.parts[name].copy_(value)

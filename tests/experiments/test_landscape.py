@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 
+import pytest
+
 from aleator.experiments.landscape import Landscape, run_landscape
 from aleator.experiments.tables import base
 
@@ -25,6 +27,7 @@ def test_a_kernel_that_did_not_accept_the_pairs_asks_for_other_posteriors():
     assert math.log(found["kappa_factor"]) < -6 * found["kappa_factor_error"]
 
 
+@pytest.mark.slow
 def test_fewer_negatives_say_less():
     one, eight = (measured(negatives=count)["anchors_for_one_percent"] for count in (1, 8))
     assert eight < 0.8 * one

@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
-from ..batches import derived_seed
 from ..generative import GenerativeProcess
 from ..harmonics import AcceptanceKernel
 from ..objective import Objective
-from ..settling import downhill
+from ..settling import Surface, downhill
 from ..vmf import VonMisesFisher
 from .controlled import Setting, make_batches, make_loss
 from .runner import Outcome, Row
@@ -33,7 +31,6 @@ from .tables import RESULT_SEEDS, base
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STEP = 0.02
 _REACH = 0.5  # of the picture, in a and t
 _ROUNDS = 12
 
@@ -76,13 +73,16 @@ def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path |
     steps = setting.smoothing_steps
     process = GenerativeProcess(setting.dim, setting.kappa_range, setting.family, kernel, seed, device, steps)
     generator = torch.Generator(device).manual_seed(seed)
-    surface = Surface(process, setting, row.count, generator)
+    objective = Objective(Nudged(process, generator), make_loss(setting), "joint", "given")  # type: ignore[arg-type]
+    surface = Surface(
+        objective, lambda theta: {"encoder.a": theta[0], "encoder.t": theta[1]}, make_batches(process, setting), seed
+    )
     theta = torch.zeros(2, dtype=torch.float64, device=device)
-    hessian = surface.hessian(theta)
+    hessian = surface.hessian(theta, row.count)
     for _ in range(_ROUNDS):
-        change = downhill(hessian, surface.gradient(theta))
+        change = downhill(hessian, surface.gradient(theta, row.count))
         theta = theta + change
-        hessian = surface.hessian(theta)
+        hessian = surface.hessian(theta, row.count)
         if change.abs().max() < 1e-3:
             break
     flat, steep = torch.linalg.eigvalsh(hessian).tolist()
@@ -101,31 +101,6 @@ def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path |
     offset = torch.cartesian_prod(reach, reach)
     height = torch.einsum("ni,ij,nj->n", offset, hessian.cpu(), offset) / 2
     return Outcome(metrics, {"excess": height.reshape(41, 41), "minimum": theta.cpu()})
-
-
-class Surface:
-    """The mean loss over a fixed set of batches as a function of (a, t)."""
-
-    def __init__(self, process: GenerativeProcess, setting: Setting, count: int, generator: torch.Generator):
-        self.objective = Objective(Nudged(process, generator), make_loss(setting), "joint", "given")  # type: ignore[arg-type]
-        self.batches, self.count, self.seed = make_batches(process, setting), count, process.seed
-
-    def gradient(self, theta: Tensor) -> Tensor:
-        total = torch.zeros_like(theta)
-        for step in range(self.count):
-            generator = torch.Generator(theta.device).manual_seed(derived_seed(self.seed, step))
-            leaf = theta.clone().requires_grad_()
-            nudge = {"encoder.a": leaf[0], "encoder.t": leaf[1]}
-            value = functional_call(self.objective, nudge, (self.batches(step, generator),))
-            total += torch.autograd.grad(value, leaf)[0]
-        return total / self.count
-
-    def hessian(self, theta: Tensor) -> Tensor:
-        rows = []
-        for step in _STEP * torch.eye(2, dtype=theta.dtype, device=theta.device):
-            rows.append((self.gradient(theta + step) - self.gradient(theta - step)) / (2 * _STEP))
-        H = torch.stack(rows)
-        return (H + H.T) / 2
 
 
 def landscape(preset: str) -> list[Row]:

@@ -11,6 +11,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -69,7 +70,8 @@ class Job:
         """A name for the run: readable, and different for every setting and seed."""
         text = json.dumps([self.run.__module__, dataclasses.asdict(self.setting)], sort_keys=True)  # type: ignore[call-overload]
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        return f"{self.setting.name}-{self.setting.loss}-{digest}/{self.seed}"
+        name = re.sub(r"[^\w.]+", "-", f"{self.setting.name}-{self.setting.loss}")
+        return f"{name}-{digest}/{self.seed}"
 
 
 def run_rows(
