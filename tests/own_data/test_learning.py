@@ -134,6 +134,9 @@ def test_a_corrupt_image_is_named_before_training(photos, tmp_path):
     with pytest.raises(ValueError, match=r"red/07\.png.*damaged"):
         train(read_collection(tmp_path / "photos"), tmp_path / "run", Settings(size=8))
     assert not (tmp_path / "run/training").exists()
+    broken.unlink()
+    settings = Settings(steps=2, dim=4, width=4, batch_size=16, size=8, holdout=0.4)
+    assert train(read_collection(tmp_path / "photos"), tmp_path / "run", settings, device="cpu").metrics["items"] == 12
 
 
 @pytest.mark.parametrize("kind", ["soft", "groups", "pairs"])

@@ -63,17 +63,6 @@ def train(
                 log(f"{choice.name} = {choice.value}: {choice.why}")
         job = prepare(collection, values, folder, group, device, progress)
         kernel = VMFKernel(values["kappa_pos"])
-        recipe = Recipe(
-            values["steps"],
-            learning_rate=values["learning_rate"],
-            schedule="one-cycle",
-            weight_decay=1e-4,
-            optimiser="adamw",
-            clip_norm=5.0,
-            seed=settings.seed,
-            checkpoint_every=max(50, values["steps"] // 10),
-            log_every=min(50, values["steps"]),
-        )
         batches = _batches(job, labels_of(labels, parts.train), parts, values, here)
         # A second thread has nothing to do on a small head but wait.
         small = values["backbone"] != "resnet18" and values["batch_size"] * values["width"] <= 2**15
@@ -82,7 +71,7 @@ def train(
                 job.encoder,
                 ExactInfoNCE(kernel),
                 batches,
-                recipe,
+                _recipe(values),
                 folder=folder / "training",
                 device=device,
                 loggers=("csv",),
@@ -110,6 +99,20 @@ def train(
         shutil.rmtree(folder / "cache", ignore_errors=True)
         group.wait()
     return load_run(folder)
+
+
+def _recipe(values: dict[str, Any]) -> Recipe:
+    return Recipe(
+        values["steps"],
+        learning_rate=values["learning_rate"],
+        schedule="one-cycle",
+        weight_decay=1e-4,
+        optimiser="adamw",
+        clip_norm=5.0,
+        seed=values["seed"],
+        checkpoint_every=max(50, values["steps"] // 10),
+        log_every=min(50, values["steps"]),
+    )
 
 
 def _batches(job: Job, labels: Labels, parts: Split, values: dict[str, Any], device: torch.device) -> Any:
@@ -147,27 +150,35 @@ def _described(collection: Collection) -> dict[str, Any]:
 def _claim(folder: Path, config: dict[str, Any], group: Processes) -> bool:
     """Make the folder this run's, or check that it is; returns whether the run is finished."""
     path = folder / "config.json"
-    if path.is_file():
-        known = json.loads(path.read_text())
-        now = json.loads(json.dumps(config))
-        for part in ("settings", "data"):
-            different = [name for name in now[part] if known[part].get(name) != now[part][name]]
-            require(
-                not different,
-                "output",
-                str(folder),
-                f"belongs to another run ({', '.join(different)} differ)",
-                "name a new folder, or repeat the command that began it",
-            )
-        group.wait()
-        return (folder / "metrics.json").is_file()
-    empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    require(empty, "output", str(folder), "is not empty", "name a new folder")
+    begun = path.is_file()
+    if begun:
+        known, now = json.loads(path.read_text()), json.loads(json.dumps(config))
+        different = [
+            name
+            for part in ("settings", "data")
+            for name in now[part]
+            if name != "source" and known[part].get(name) != now[part][name]
+        ]
+        # Before the first step nothing is lost: a collection that was mended may start again.
+        untrained = not (folder / "training").exists()
+        require(
+            untrained or not different,
+            "output",
+            str(folder),
+            f"belongs to another run ({', '.join(different)} differ)",
+            "name a new folder, or repeat the command that began it",
+        )
+        begun = not different
+        if different and group.first:
+            shutil.rmtree(folder / "cache", ignore_errors=True)
+    else:
+        empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+        require(empty, "output", str(folder), "is not empty", "name a new folder")
     group.wait()
-    if group.first:
+    if group.first and not begun:
         write_json(path, config)
     group.wait()
-    return False
+    return (folder / "metrics.json").is_file()
 
 
 def _summary(collection: Collection, labels: Labels, parts: Split) -> str:
