@@ -128,7 +128,7 @@ def load_pretrained(folder: str | Path, setting: PretrainingSetting, device: str
     """What `pretrain_cifar` kept."""
     bundle = read_bundle(folder, "classifier", FORMAT_VERSION)
     facts = bundle.facts
-    if facts["setting"] != asdict(setting):
+    if {**asdict(_DEFAULT), **facts["setting"]} != asdict(setting):
         reject("folder", str(folder), "holds a classifier of another setting", "name another folder")
     with torch.random.fork_rng(devices=[]):
         classifier = Classifier(setting.width)
