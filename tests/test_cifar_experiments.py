@@ -255,6 +255,25 @@ def test_gallery_holds_the_ends_and_the_credible_sets():
         assert (found["answer_label"][row] >= 0).sum() == min(int(inside), 12)
 
 
+def test_missing_data_is_one_line_before_anything_runs(tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    from aleator.cli import app
+
+    monkeypatch.delenv("ALEATOR_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for options, message in (
+        ([], "no data folder is named"),
+        (["--data-dir", str(tmp_path / "nowhere")], "is not a folder"),
+        (["--data-dir", str(tmp_path)], "CIFAR-10 is not there"),
+    ):
+        done = CliRunner().invoke(app, ["reproduce", "cifar-losses", *options])
+        assert done.exit_code == 2, done.output
+        assert message in " ".join(done.stderr.split())
+        assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 # Tables and figures
 
 

@@ -20,6 +20,9 @@ def reproduce(
         "runs"
     ),
     jobs: Annotated[int | None, typer.Option(help="runs side by side", min=1)] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="folder with CIFAR-10, -10H and -10N", envvar="ALEATOR_DATA")
+    ] = None,
 ) -> None:
     """Run one of the paper's experiments and print the paper's figures beside ours.
 
@@ -34,6 +37,10 @@ def reproduce(
             parts = seeds.split(",")
             require(all(part.strip().isdecimal() for part in parts), "seeds", seeds, "not whole numbers", "pass 4,5,6")
             chosen = [int(part) for part in parts]
+        if experiment.startswith("cifar-"):
+            from aleator.experiments.cifar_folds import require_data
+
+            require_data(data_dir)  # all of it, before anything is trained
         found = run(experiment, preset, seeds=chosen, device=device, results=results, runs=runs, jobs=jobs)
     show(found)
     print(f"{results / experiment / preset}.json, figures beside it, and the report {results / 'README.md'}")

@@ -3,6 +3,7 @@
 The data folder is the one that ALEATOR_DATA names.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -87,6 +88,14 @@ class CifarSetting:
     def __post_init__(self) -> None:
         require_one_of("loss", self.loss, LOSSES)
         require_one_of("labels", self.labels, LABELS)
+
+
+def require_data(folder: str | Path | None = None) -> None:
+    """Read everything once, so that a bad file is found before training, and name the folder to all processes."""
+    root = data_folder(folder).resolve()
+    test_set(root)
+    require_fit(train_set(root).images, load_cifar10n(root), "CIFAR-10N")
+    os.environ["ALEATOR_DATA"] = str(root)
 
 
 @lru_cache(maxsize=4)
