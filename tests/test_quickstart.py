@@ -20,6 +20,7 @@ def result(tmp_path_factory):
     return folder, quickstart(folder, steps=25, progress=False)
 
 
+@pytest.mark.slow
 def test_the_report_stands_alone(result):
     folder, report = result
     page = (folder / "report.html").read_text()
@@ -32,12 +33,14 @@ def test_the_report_stands_alone(result):
         assert -1 <= report["circle"][name] <= 1
 
 
+@pytest.mark.slow
 def test_even_a_short_run_learns_something(result):
     _, report = result
     assert report["digits"]["recall_at_1"] > 0.3
     assert report["digits"]["degradation_rank"] > 0.1
 
 
+@pytest.mark.slow
 def test_what_it_leaves_is_what_the_commands_take(result):
     folder, report = result
     run = load_run(folder / "run")

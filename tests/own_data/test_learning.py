@@ -156,7 +156,7 @@ def test_other_kinds_of_labels(tmp_path, kind):
         rows[120:] = rows[:120] + 0.05
         np.save(tmp_path / "x.npy", rows)
         path.write_text("first,second\n" + "\n".join(f"{a},{b}" for a, b in pairs) + "\n")
-    settings = Settings(steps=30, width=16, dim=4, batch_size=32, holdout=0.4)
+    settings = Settings(steps=10, width=16, dim=4, batch_size=32, holdout=0.4)
     run = train(read_collection(tmp_path / "x.npy", path), tmp_path / "run", settings, device="cpu")
     assert run.metrics["items"] > 20
     assert 0 <= run.metrics["recall_at_1"] <= 1
@@ -197,7 +197,7 @@ def test_long_features_are_not_taken_for_sure_ones(tmp_path):
     rows = 3 * np.eye(4, 16)[labels] + noise * generator.standard_normal((600, 16))
     np.save(tmp_path / "x.npy", rows.astype(np.float32))
     np.save(tmp_path / "y.npy", labels)
-    settings = Settings(steps=120, width=64, dim=8, batch_size=64)
+    settings = Settings(steps=80, width=64, dim=8, batch_size=64)
     run = train(read_collection(tmp_path / "x.npy", tmp_path / "y.npy"), tmp_path / "run", settings, device="cpu")
     assert rank_correlation(run.posteriors(rows).kappa, -noise[:, 0]) > 0.4
 

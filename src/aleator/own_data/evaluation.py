@@ -144,7 +144,8 @@ def calibrate(q: VonMisesFisher, labels: Labels, kernel: VMFKernel, seed: int = 
     that factor goes into the prior. Last, the kernel is widened or narrowed, which no credible set depends on. All by
     maximum likelihood on pairs half of which were drawn to match.
     """
-    pairs = matching_pairs(evaluation_labels(labels, len(q)), _PAIRS // 4, seed)
+    count = min(_PAIRS // 4, 25 * len(q))  # few items make few different pairs
+    pairs = matching_pairs(evaluation_labels(labels, len(q)), count, seed)
     trained = math.log(float(kernel.kappa_pos))
 
     def cost(scale: float, width: float, offset: float) -> float:
