@@ -14,7 +14,18 @@ PACKAGE = Path(aleator.__file__).parent
 
 # The layer of every module, or of every package as a whole. A module may import from its own layer and those below it.
 LAYERS = {
-    0: ["checks", "bessel", "harmonics", "quantile", "kernels", "products", "bundle", "gathering", "capture", "provenance"],
+    0: [
+        "checks",
+        "bessel",
+        "harmonics",
+        "quantile",
+        "kernels",
+        "products",
+        "bundle",
+        "gathering",
+        "capture",
+        "provenance",
+    ],
     1: ["vmf", "series", "backbones", "hub", "checkpoints", "logbook", "metrics", "labels", "augmentation", "cifar"],
     2: ["positivity", "encoders", "batches", "inputs", "data", "plots", "recipe", "downloads", "pretraining"],
     3: ["losses", "generative", "retrieval", "objective", "optimisers"],
