@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ def provenance(began: float, device: str | torch.device | None = None) -> dict[s
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return {
-        "command": " ".join([Path(sys.executable).name, *sys.orig_argv[1:]]),
+        "command": command(),
         "commit": commit(),
         "device": device_name(torch.device(device)),
         "python": platform.python_version(),
@@ -28,6 +29,19 @@ def provenance(began: float, device: str | torch.device | None = None) -> dict[s
         "wall_seconds": round(time.time() - began, 1),
         "finished": time.strftime("%Y-%m-%d", time.gmtime()),
     }
+
+
+def command() -> str:
+    """What was typed, without where this machine keeps its programs."""
+    program, *arguments = sys.orig_argv
+    if arguments and Path(arguments[0]).is_absolute():  # a script: an installed command goes by its own name
+        script = Path(arguments.pop(0))
+        return shlex.join([script.name] if not script.suffix else [Path(program).name, script.name]) + _rest(arguments)
+    return Path(program).name + _rest(arguments)
+
+
+def _rest(arguments: list[str]) -> str:
+    return "".join(" " + shlex.quote(argument) for argument in arguments)
 
 
 def commit() -> str | None:

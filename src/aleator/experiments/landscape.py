@@ -97,10 +97,10 @@ def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path |
         "flat": flat,
         "anchors_for_one_percent": anchors * (error[0].item() / 0.01) ** 2,
     }
-    reach = torch.linspace(-_REACH, _REACH, 41, dtype=torch.float64)
+    reach = torch.linspace(-_REACH, _REACH, 161, dtype=torch.float64)
     offset = torch.cartesian_prod(reach, reach)
     height = torch.einsum("ni,ij,nj->n", offset, hessian.cpu(), offset) / 2
-    return Outcome(metrics, {"excess": height.reshape(41, 41), "minimum": theta.cpu()})
+    return Outcome(metrics, {"excess": height.reshape(161, 161), "minimum": theta.cpu()})
 
 
 def landscape(preset: str) -> list[Row]:
@@ -124,7 +124,7 @@ def landscape(preset: str) -> list[Row]:
 def draw_landscape(rows: Any, arrays: Any) -> dict[str, "Figure"]:
     from ..plots import contours
 
-    reach = torch.linspace(-_REACH, _REACH, 41)
+    reach = torch.linspace(-_REACH, _REACH, 161)
     named = {row["setting"]: found for row, found in zip(rows, arrays, strict=True)}
     labels = ("t, the pull of mu towards the mean", "a, the change of log kappa")
     return {

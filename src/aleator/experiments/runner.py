@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from ..checks import require, require_one_of
-from ..provenance import provenance, write_json
+from ..provenance import command, provenance, write_json
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def origin(run: Run, rows: Sequence[Row], runs: Path, label: str) -> dict[str, A
     total = sum(len(row.seeds) for row in rows)
     made = min(total, sum(sitting["runs"] for sitting in sittings))
     return {
-        "command": provenance(time.time(), "cpu")["command"],
+        "command": command(),
         "commit": ", ".join(sorted({str(each["commit"]) for each in said})),
         "device": ", ".join(sorted({each["device"] for each in said})),
         "python": said[0]["python"],
