@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from aleator.own_data import embed, load_run, read_collection
+from aleator.backbones import ResNet18
+from aleator.encoders import Encoder
+from aleator.harmonics import VMFKernel
+from aleator.inputs import Inputs
+from aleator.own_data import Run, embed, load_run, read_collection
 from aleator.own_data.posteriors import ranked, read_embedded
 from aleator.own_data.rows import RowFile, prefetched, read_rows
 from aleator.retrieval import CredibleIndex
@@ -111,6 +116,37 @@ def test_two_processes_share_the_work(run, features, whole, tmp_path):
     assert done.stdout.count("400 items") == 1
     torch.testing.assert_close(load_file(output)["mu"], load_file(whole)["mu"], rtol=1e-5, atol=1e-6)
     assert len(output.with_suffix(".jsonl").read_text().splitlines()) == 400
+
+
+def test_images_from_folders_and_tables(photos, tmp_path):
+    """Nested folders, a table of paths: the same images, the same posteriors, whatever their order."""
+    encoder = Encoder(ResNet18(width=2), 4).eval()
+    run = Run(tmp_path, encoder, Inputs("images", size=8), VMFKernel(10.0), 0.5, "abc", {}, {})
+    folder = read_embedded(embed(run, read_collection(photos), tmp_path / "folder.safetensors", batch_size=7))
+    names = [facts["path"] for facts in folder.facts]
+    assert len(names) == 60
+    assert folder.facts[0] == {"id": "blue/00.png", "path": "blue/00.png", "label": "blue"}
+    table = photos / "items.csv"
+    table.write_text("path\n" + "\n".join(reversed(names)) + "\n")
+    turned = read_embedded(embed(run, read_collection(table), tmp_path / "table.safetensors", batch_size=16))
+    table.unlink()
+    torch.testing.assert_close(turned.q.mu.flip(0), folder.q.mu, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(folder.q.mu[:2], run.posteriors([photos / name for name in names[:2]]).mu)
+
+
+def test_a_damaged_image_stops_the_work_and_a_mended_one_lets_it_go_on(photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "photos")
+    broken = tmp_path / "photos/red/07.png"
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:60])
+    run = Run(tmp_path, Encoder(ResNet18(width=2), 4), Inputs("images", size=8), VMFKernel(10.0), 0.5, "abc", {}, {})
+    collection, output = read_collection(tmp_path / "photos"), tmp_path / "photos.safetensors"
+    with pytest.raises(ValueError, match=r"red/07\.png.*damaged"):
+        embed(run, collection, output, batch_size=10)
+    assert not output.exists()
+    assert (tmp_path / "photos.partial/part-0000.rows").stat().st_size == 40 * 4 * 5  # four batches of ten
+    broken.write_bytes(whole)
+    assert len(load_file(embed(run, collection, output, batch_size=10))["kappa"]) == 60
 
 
 def test_images_text_and_features_do_not_mix(run, photos, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -137,6 +138,12 @@ def test_a_corrupt_image_is_named_before_training(photos, tmp_path):
     broken.unlink()
     settings = Settings(steps=2, dim=4, width=4, batch_size=16, size=8, holdout=0.4)
     assert train(read_collection(tmp_path / "photos"), tmp_path / "run", settings, device="cpu").metrics["items"] == 12
+
+
+def test_without_the_extra_the_way_out_is_named(photos, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ValueError, match=r"hf:dino.*needs the package transformers; pip install"):
+        train(read_collection(photos), tmp_path / "run", Settings(backbone="hf:dino", holdout=0.4))
 
 
 @pytest.mark.parametrize("kind", ["soft", "groups", "pairs"])

@@ -20,8 +20,8 @@ def load_pretrained(name: str, kind: str) -> tuple[nn.Module, Inputs]:
         else:
             network = HubVision.from_pretrained(name)
             inputs = _vision_inputs(name)
-    except ImportError as missing:
-        reject("backbone", f"hf:{name}", str(missing), "or train on images with --backbone resnet18")
+    except ImportError:
+        reject("backbone", f"hf:{name}", "needs the package transformers", "pip install 'aleator[hub]'")
     except (OSError, ValueError) as problem:
         first_line = str(problem).strip().splitlines()[0]
         reject("backbone", f"hf:{name}", f"cannot be loaded ({first_line})", "name a folder, or a model on the hub")
