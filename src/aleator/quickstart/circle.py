@@ -36,7 +36,7 @@ def recover_circle(figures: Path, seed: int, steps: int, progress: bool | None =
     aligned = VonMisesFisher(learned.mu @ rotation, learned.kappa, validate_args=False)
     directions = pairwise_agreement(true.mu, learned.mu)
     coverage = cap_coverage(aligned, true.sample((), generator), LEVELS)
-    five = _spread_out(true, 5)
+    five = plots.spread_out(true, 5)
     panels = {"true posteriors": true, "learned": learned, "learned, turned to match": aligned}
     plots.circle({title: q[five] for title, q in panels.items()}).savefig(figures / "circle.png")
     plots.agreement(true.kappa, learned.kappa).savefig(figures / "circle-kappa.png")
@@ -47,12 +47,3 @@ def recover_circle(figures: Path, seed: int, steps: int, progress: bool | None =
         "kappa_rank": rank_correlation(true.kappa, learned.kappa),
         "coverage": {str(level): float(share) for level, share in zip(LEVELS, coverage, strict=True)},
     }
-
-
-def _spread_out(q: VonMisesFisher, count: int) -> torch.Tensor:
-    """Indices of posteriors whose modes lie far apart: the surest, then each the farthest from those chosen before."""
-    chosen = [int(q.kappa.argmax())]
-    for _ in range(count - 1):
-        nearest = (q.mu @ q.mu[chosen].T).max(1).values
-        chosen.append(int(nearest.argmin()))
-    return torch.tensor(chosen)
