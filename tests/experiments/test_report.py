@@ -17,8 +17,8 @@ def row(setting="ambiguous", loss="mcinfonce", **metrics):
 
 
 def test_the_papers_figure_stands_beside_ours():
-    assert cell("recovery", row(kappa_mae=2.0), "kappa_mae") == "2.000 ± 0.500 (6.150)"
-    assert cell("recovery", row(kappa_rmse=2.0), "kappa_rmse") == "2.000 ± 0.500"  # the paper has no true RMSE
+    assert cell("recovery", row(kappa_mae=2.0), "kappa_mae") == "2.000 ± 0.5000 (6.150)"
+    assert cell("recovery", row(kappa_rmse=2.0), "kappa_rmse") == "2.000 ± 0.5000"  # the paper has no true RMSE
     assert cell("losses", row(loss="hib"), "kappa_mae") == "(1.0e+14)"
 
 
@@ -30,7 +30,14 @@ def test_beside_the_exact_loss_stands_the_one_it_replaces():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.12345, "0.123"), (12.345, "12.3"), (12345.6, "12,346"), (2e14, "2.0e+14"), (float("nan"), "nan")],
+    [
+        (0.12345, "0.1235"),
+        (1.2345, "1.234"),
+        (12.345, "12.3"),
+        (12345.6, "12,346"),
+        (2e14, "2.0e+14"),
+        (float("nan"), "nan"),
+    ],
 )
 def test_numbers_are_short(value, text):
     assert number(value) == text
@@ -83,7 +90,7 @@ def test_a_result_has_the_schema_of_all_results(short, tmp_path):
     assert {p.name for p in (tmp_path / "results/circle/quick").iterdir()} == {"posteriors.png", "kappa.png"}
     report = (tmp_path / "results/README.md").read_text()
     assert "## circle" in report
-    assert "(0.820)" in report  # the paper's rank correlation
+    assert "(0.8200)" in report  # the paper's rank correlation
     before = path.read_text()
     reproduce("circle", "quick", **arguments)  # nothing left to run
     assert json.loads(path.read_text())["rows"] == json.loads(before)["rows"]
@@ -95,7 +102,7 @@ def test_the_command_prints_both(short, tmp_path):
     done = CliRunner().invoke(app, [*line, "--results", str(tmp_path / "r"), "--runs", str(tmp_path / "w")])
     assert done.exit_code == 0, done.output
     assert "dim-2" in done.output
-    assert "0.820 ± 0.050" in done.output  # the paper's rank correlation of kappa
+    assert "0.8200 ± 0.0500" in done.output  # the paper's rank correlation of kappa
 
 
 @pytest.mark.parametrize(

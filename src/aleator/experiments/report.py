@@ -97,12 +97,21 @@ def with_error(mean: float, error: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """Short, with as many places as matter: three for what is at most ten, fewer above."""
+    """Short, with as many places as matter: four below one, where errors and correlations live, and fewer above."""
     if not math.isfinite(value):
         return str(value)
-    if abs(value) >= 1e5:
+    size = abs(value)
+    if size >= 1e5:
         return f"{value:.1e}"
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}"
+    return (
+        f"{value:.4f}"
+        if size < 1
+        else f"{value:.3f}"
+        if size < 10
+        else f"{value:.1f}"
+        if size < 1000
+        else f"{value:,.0f}"
+    )
 
 
 def winners(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
