@@ -59,6 +59,7 @@ def signature(thing: object) -> str:
     except (TypeError, ValueError):
         return ""
     made = re.sub(r"\b(?:self|cls)(?:, )?", "", made, count=1)
+    made = re.sub(r"<(?:function|object)[^=]*? at 0x[0-9a-f]+>", "...", made)
     return made.replace("'", "").replace('"', "").replace("torch.Tensor", "Tensor")
 
 

@@ -61,6 +61,13 @@ def tiles(page):
     return page.locator("#grid .tile:not([hidden])")
 
 
+def has_count(found, number: int):
+    """The page asks the server: what it shows may come a moment later."""
+    from playwright.sync_api import expect
+
+    expect(found).to_have_count(number)
+
+
 def upload(page, data: bytes, name: str = "mine.png", kind: str = "image/png"):
     page.set_input_files("#file", {"name": name, "mimeType": kind, "buffer": data})
 
@@ -89,17 +96,17 @@ def test_the_page_at_first_sight_and_with_an_answer(visit, artefacts, name, view
     page = visit(viewport=viewport, color_scheme=scheme).open()
     assert page.locator("h1").inner_text().strip() == "in memory"
     tiles(page).first.wait_for()
-    assert tiles(page).count() == 48
+    has_count(tiles(page), 48)
     kappas = [float(text.replace(",", "")) for text in page.locator(".tile dd").all_inner_texts()]
     assert kappas == sorted(kappas)  # the least sure first
-    assert page.locator("#histogram svg .bar").count() == 40
-    assert page.locator("#histogram .marker").count() == 0
+    has_count(page.locator("#histogram svg .bar"), 40)
+    has_count(page.locator("#histogram .marker"), 0)
     page.wait_for_function(
         "[...document.querySelectorAll('#grid img')].slice(0, 6).every((image) => image.naturalWidth)"
     )
     page.screenshot(path=artefacts / f"first-{name}-{scheme}.png")
     ask_about_upload(page)
-    assert page.locator("#histogram .marker").count() == 1
+    has_count(page.locator("#histogram .marker"), 1)
     assert "Surer than" in page.locator("#certainty-sentence").inner_text()
     page.wait_for_function("document.querySelector('#query-face img').naturalWidth")
     page.screenshot(path=artefacts / f"answer-{name}-{scheme}.png", full_page=True)
@@ -139,7 +146,7 @@ def test_the_slider_shows_each_credible_set(visit, client):
         assert page.locator("#slider-label").inner_text() == f"Credible level {percent} %"
         assert page.locator("#size").inner_text() == f"{size} item{'' if size == 1 else 's'}"
         assert page.locator("#tab-size").inner_text() == str(size)
-        assert tiles(page).count() == min(size, 200)
+        has_count(tiles(page), min(size, 200))
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
     assert page.locator("#size").inner_text().split()[0] == str(sizes[97])
@@ -178,7 +185,7 @@ def test_other_ways_to_search(visit):
     page.get_by_text("Nearest", exact=True).click()
     page.locator("#rule", has_text="nearest in direction").wait_for()
     assert page.locator("#slider").is_hidden()
-    assert tiles(page).count() == 89
+    has_count(tiles(page), 89)
 
 
 def test_click_through_to_a_hit_and_back(visit):
@@ -195,7 +202,7 @@ def test_click_through_to_a_hit_and_back(visit):
     page.locator("#query-title", has_text="mine.png").wait_for()
     page.get_by_role("button", name="Clear").click()
     page.locator("#query").wait_for(state="hidden")
-    assert tiles(page).count() == 48
+    has_count(tiles(page), 48)
 
 
 @pytest.mark.slow
@@ -246,7 +253,7 @@ def test_marking_and_downloading(visit, artefacts):
     page.keyboard.press("Escape")
     assert page.locator("#marked").is_hidden()
     assert page.locator("#marked-count").inner_text() == "0"
-    assert page.locator('.mark[aria-pressed="true"]').count() == 0
+    has_count(page.locator('.mark[aria-pressed="true"]'), 0)
 
 
 def test_errors_are_said_and_the_page_goes_on(visit, artefacts):
@@ -258,7 +265,7 @@ def test_errors_are_said_and_the_page_goes_on(visit, artefacts):
     alert = page.get_by_role("alert")
     alert.get_by_text("This is no image that can be read here").wait_for()
     page.screenshot(path=artefacts / "error.png")
-    assert tiles(page).count() == 48
+    has_count(tiles(page), 48)
     page.get_by_role("button", name="Dismiss").click()
     assert alert.is_hidden()
     page.locator("#id").fill("no such item")
@@ -330,8 +337,8 @@ def test_surest_items_labels_and_the_reject_curve(visit, artefacts):
     assert page.get_by_role("button", name="Show more").is_hidden()
     page.get_by_role("tab", name="Reject curve").click()
     page.locator("#curve svg").wait_for()
-    assert page.locator("#curve .point").count() == 20
-    assert page.locator("#curve tr").count() == 21
+    has_count(page.locator("#curve .point"), 20)
+    has_count(page.locator("#curve tr"), 21)
     page.screenshot(path=artefacts / "reject-curve.png")
 
 
@@ -358,7 +365,7 @@ def test_a_collection_of_features(visit, artefacts, index):
     with serving(create_app(CredibleIndex.build(bare), run=feature_run())) as address:
         page = visit(address).open()
         tiles(page).first.wait_for()
-        assert page.locator(".tile .glyph").count() == 48
+        has_count(page.locator(".tile .glyph"), 48)
         assert page.get_by_role("tab", name="Reject curve").is_hidden()
         page.get_by_label("5 features of your own").fill("1, 0.5 -2; 3 [4]")
         page.locator("#features-form button").click()
