@@ -25,6 +25,7 @@ LAYERS = {
         "gathering",
         "capture",
         "provenance",
+        "progress",
     ],
     1: ["vmf", "series", "backbones", "hub", "checkpoints", "logbook", "metrics", "labels", "augmentation", "cifar"],
     2: ["positivity", "encoders", "batches", "inputs", "data", "plots", "recipe", "downloads", "pretraining"],

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .bundle import replace_file
 from .checks import require_one_of
+from .progress import progress_bar
 
 _PAPER = "https://raw.githubusercontent.com/mkirchhof/Probabilistic_Contrastive_Learning/main/data"
 
@@ -79,17 +80,11 @@ def download(
 
 
 def _fetch(source: Source, folder: Path, progress: bool | None) -> bytes:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    visible = console.is_terminal if progress is None else progress
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     content = io.BytesIO()
     try:
         with (
             urllib.request.urlopen(source.url, timeout=30) as response,
-            Progress(*columns, console=console, disable=not visible) as bar,
+            progress_bar(progress, bytes=True) as bar,
         ):
             size = response.headers.get("Content-Length")
             task = bar.add_task(source.file, total=int(size) if size else None)

@@ -9,6 +9,7 @@ from typing import Any
 
 from .bundle import replace_file
 from .checks import require_one_of
+from .progress import progress_bar
 
 Row = dict[str, Any]
 
@@ -84,21 +85,8 @@ class ProgressBar:
     """Steps, loss and time left; silent unless a person is watching."""
 
     def __init__(self, total: int, done: int, show: bool | None, writing: bool):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console = Console(stderr=True)
-        visible = writing and (console.is_terminal if show is None else show)
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not visible,
-        )
-        self.visible = visible
+        self.progress = progress_bar(show, writing, loss=True)
+        self.visible = not self.progress.disable
         self.task = self.progress.add_task("training", total=total, completed=done, loss="-")
         self.updated = 0.0
 

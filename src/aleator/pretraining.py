@@ -24,6 +24,7 @@ from .batches import derived_seed
 from .bundle import pack, read_bundle, unpack, write_bundle
 from .checks import reject, require
 from .cifar import CLASSES, MEAN, STD, CifarImages
+from .progress import progress_bar
 
 FORMAT_VERSION = 1
 _EVALUATED_AT_ONCE = 2000
@@ -240,18 +241,6 @@ def fast_convolutions(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _bar(epochs: int, first: int, progress: bool | None) -> Iterator:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    visible = console.is_terminal if progress is None else progress
-    columns = (
-        TextColumn("pretraining, epoch"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not visible) as bar:
-        task = bar.add_task("", total=epochs, completed=first, loss="-")
+    with progress_bar(progress, loss=True) as bar:
+        task = bar.add_task("pretraining, epoch", total=epochs, completed=first, loss="-")
         yield lambda loss: bar.update(task, advance=1, loss=f"{loss:.3f}")

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from ..checks import require, require_one_of
+from ..progress import progress_bar
 from ..provenance import command, provenance, write_json
 
 
@@ -162,22 +163,8 @@ def _done(runs: Path, job: Job) -> bool:
 
 
 def _run_all(jobs: list[Job], device: str, runs: Path, count: int | None, progress: bool | None) -> None:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     count = min(count or default_jobs(device), len(jobs))
-    console = Console(stderr=True)
-    shown = console.is_terminal if progress is None else progress
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not shown)
-    with bar:
+    with progress_bar(progress, elapsed=True) as bar:
         task = bar.add_task(f"{len(jobs)} runs, {count} at a time", total=len(jobs))
         failures = []
         for job, error in _one_by_one(jobs, device, runs) if count == 1 else _side_by_side(jobs, device, runs, count):

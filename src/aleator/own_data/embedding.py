@@ -17,9 +17,9 @@ import torch
 
 from ..bundle import replace_file
 from ..checks import require
+from ..progress import CountBar
 from .collection import Collection
 from .processes import own_device, processes
-from .progress import CountBar
 from .rows import RowFile, read_rows, stream
 from .run import Run
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from ..backbones import MLP, Chain, ResNet18, Standardise, UnitScale
 from ..encoders import Encoder
 from ..inputs import Inputs
+from ..progress import CountBar
 from ..vmf import VonMisesFisher
 from .collection import Collection
 from .pretrained import load_pretrained
 from .processes import Processes, own_device
-from .progress import CountBar
 from .rows import RowFile, prefetched, spans, stream
 
 _IN_MEMORY = 2**30  # bytes of images; more lie in a file of the run
