@@ -60,7 +60,9 @@ class Visit:
         self.page.on("request", lambda request: self._check(request.url))
 
     def open(self, path: str = "/") -> Any:
+        """The page, when it listens: what is done to it earlier would be lost."""
         self.page.goto(self.address + path)
+        self.page.locator("main:not([aria-busy])").wait_for()
         return self.page
 
     def _note(self, text: str) -> None:

@@ -352,8 +352,11 @@ async function start() {
   try {
     info = await call("/api/collection");
   } catch (error) {
-    return complain(error.message);
+    complain(error.message);
+  } finally {
+    document.querySelector("main").removeAttribute("aria-busy");
   }
+  if (!info) return;
   introduce();
   marks.open(info.name);
   wire();
