@@ -26,6 +26,7 @@ LAYERS = {
         "capture",
         "provenance",
         "progress",
+        "soap",
     ],
     1: ["vmf", "series", "backbones", "hub", "checkpoints", "logbook", "metrics", "labels", "augmentation", "cifar"],
     2: ["positivity", "encoders", "batches", "inputs", "data", "plots", "recipe", "downloads", "pretraining"],

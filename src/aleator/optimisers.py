@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .checks import reject, require
 from .recipe import OPTIMISERS, Recipe
+from .soap import SOAP
 
 
 def make_optimiser(
@@ -29,14 +30,15 @@ def make_optimiser(
     if loss_parameters:
         groups.append({"params": loss_parameters, "weight_decay": 0.0})
     options = dict(recipe.optimiser_options)
-    # One pass over all parameters: a quarter of the time on a CPU. A gradient scaler could then not clip.
-    options.setdefault("fused", recipe.precision != "16")
+    if recipe.optimiser != "soap":
+        # One pass over all parameters: a quarter of the time on a CPU. A gradient scaler could then not clip.
+        options.setdefault("fused", recipe.precision != "16")
     if captured and recipe.optimiser != "sgd":  # which keeps no count of its steps
         options.setdefault("capturable", True)
     try:
         optimiser = OPTIMISERS[recipe.optimiser](groups, lr=recipe.learning_rate, **options)
     except TypeError as unknown:
-        reject("optimiser_options", dict(recipe.optimiser_options), str(unknown), "see torch.optim for the names")
+        reject("optimiser_options", dict(recipe.optimiser_options), str(unknown), "see its documentation for the names")
     place_learning_rate(optimiser, device if captured else None)
     return optimiser
 
@@ -53,6 +55,12 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, learning_rate: float) ->
             group["lr"].fill_(learning_rate)
         else:
             group["lr"] = learning_rate
+
+
+def turn_bases(optimiser: torch.optim.Optimizer, step: int) -> None:
+    """What a captured step of SOAP cannot do itself; other optimisers have no bases."""
+    if isinstance(optimiser, SOAP) and step % optimiser.defaults["every"] == 0:
+        optimiser.turn()
 
 
 @contextlib.contextmanager

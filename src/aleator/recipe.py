@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from .checks import require, require_one_of
+from .soap import SOAP
 
-OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD, "soap": SOAP}
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 PHASES = {"joint": ("joint",), "mu-then-kappa": ("mu", "kappa"), "mu": ("mu",), "kappa": ("kappa",)}
 PRECISIONS = {"32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
@@ -29,7 +30,8 @@ class Recipe:
 
     Args:
         steps: updates in all, over all phases.
-        optimiser: "adam", "adamw" or "sgd"; `optimiser_options` go to it as they are (betas, momentum, ...).
+        optimiser: "adam", "adamw", "sgd" or "soap" (`SOAP`: for small networks of dense layers that are to be fitted
+            closely); `optimiser_options` go to it as they are (betas, momentum, ...).
         learning_rate: its highest value. The schedule multiplies it by a factor and starts anew in each
             phase.
         kappa_learning_rate: the same for a kappa phase, where it differs. A calibrated kappa head answers to small

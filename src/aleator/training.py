@@ -30,7 +30,7 @@ from .checks import require
 from .encoders import Encoder, is_lazy
 from .logbook import Logbook, ProgressBar
 from .objective import Objective, named_parts
-from .optimisers import make_optimiser, matrix_precision, place_learning_rate, set_learning_rate
+from .optimisers import make_optimiser, matrix_precision, place_learning_rate, set_learning_rate, turn_bases
 from .recipe import PRECISIONS, Phase, Recipe
 
 if TYPE_CHECKING:
@@ -196,6 +196,7 @@ def fit(
                     if graph is not None:
                         source.seed_for(step)  # type: ignore[union-attr]
                         value = graph()
+                        turn_bases(optimiser, step + 1)
                     else:
                         batch = fabric.to_device(source.next(step))
                         value = training_step(fabric, objective, stepper, batch, recipe.clip_norm)
