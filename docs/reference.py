@@ -20,7 +20,7 @@ SECTIONS = {
     "Training": {
         "aleator.training": ["fit", "FitResult"],
         "aleator.recipe": ["Recipe"],
-        "aleator.settling": ["settle"],
+        "aleator.soap": ["SOAP"],
     },
     "Retrieval": {"aleator.retrieval": ["CredibleIndex"]},
     "Metrics": {"aleator.metrics": None},

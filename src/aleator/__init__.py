@@ -15,7 +15,6 @@ __version__ = "0.1.0"
 _LATER = {
     "fit": "training",
     "FitResult": "training",
-    "settle": "settling",
     "CredibleIndex": "retrieval",
     "GenerativeProcess": "generative",
     "LabelledBatches": "data",
@@ -58,5 +57,4 @@ __all__ = [
     "log_positivity",
     "match_probability",
     "pairwise_log_positivity",
-    "settle",
 ]

@@ -1,7 +1,5 @@
-"""The optimiser that a recipe asks for, its learning rate, and the precision of matrix products."""
+"""The optimiser that a recipe asks for, and its learning rate."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -61,15 +59,3 @@ def turn_bases(optimiser: torch.optim.Optimizer, step: int) -> None:
     """What a captured step of SOAP cannot do itself; other optimisers have no bases."""
     if isinstance(optimiser, SOAP) and step % optimiser.defaults["every"] == 0:
         optimiser.turn()
-
-
-@contextlib.contextmanager
-def matrix_precision(recipe: Recipe) -> Iterator[None]:
-    """TF32 where the recipe says so, for as long as it trains."""
-    before = torch.get_float32_matmul_precision()
-    if recipe.precision == "tf32":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -1,10 +1,10 @@
 """SOAP: Adam, run in the eigenbasis of Shampoo's preconditioner (Vyas et al. 2024, arXiv:2409.11321).
 
 A contrastive loss with known posteriors is ill-conditioned: spread of mu against height of kappa is nearly flat
-(docs/theory.md), and Adam, which scales each weight by itself, drifts along such directions slowly. For a weight matrix
-with gradient G, the means of G G' and G' G say in which rows and columns of weights the loss is steep or flat together;
-in their eigenbases the gradient's entries are nearly uncorrelated, and Adam's scaling of each entry is close to the
-scaling that is due. What is not a matrix is left to plain Adam.
+(docs/understanding.md), and Adam, which scales each weight by itself, drifts along such directions slowly. For a weight
+matrix with gradient G, the means of G G' and G' G say in which rows and columns of weights the loss is steep or flat
+together; in their eigenbases the gradient's entries are nearly uncorrelated, and Adam's scaling of each entry is close
+to the scaling that is due. What is not a matrix is left to plain Adam.
 """
 
 from collections import defaultdict
@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from .precision import matrix_products
 
 _LARGEST = 2048  # rows or columns: beyond, a basis costs more than it brings, and that side keeps the standard one
 _SIDES = ("left", "right")
@@ -49,21 +51,23 @@ class SOAP(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         due = False
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    _begin(parameter, state, group["capturable"])
-                    continue
-                _update(parameter, state, group)
-                due = due or (not group["capturable"] and int(state["step"]) % group["every"] == 0)
+        with matrix_products("highest"):  # or the rounding of steep directions would cover the flat ones
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is None:
+                        continue
+                    state = self.state[parameter]
+                    if not state:
+                        _begin(parameter, state, group["capturable"])
+                        continue
+                    _update(parameter, state, group)
+                    due = due or (not group["capturable"] and int(state["step"]) % group["every"] == 0)
         if due:
             self.turn()
         return loss
 
     @torch.no_grad()
+    @matrix_products("highest")
     def turn(self) -> None:
         """Bring the bases closer to the factors' eigenvectors, and what Adam remembers along with them."""
         by_size = defaultdict(list)  # one call for all matrices of a size: on a GPU, each call costs more than its work

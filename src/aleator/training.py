@@ -30,7 +30,8 @@ from .checks import require
 from .encoders import Encoder, is_lazy
 from .logbook import Logbook, ProgressBar
 from .objective import Objective, named_parts
-from .optimisers import make_optimiser, matrix_precision, place_learning_rate, set_learning_rate, turn_bases
+from .optimisers import make_optimiser, place_learning_rate, set_learning_rate, turn_bases
+from .precision import matrix_products
 from .recipe import PRECISIONS, Phase, Recipe
 
 if TYPE_CHECKING:
@@ -142,9 +143,10 @@ def fit(
     encoder.to(here)
     loss.to(here)
     plan = recipe.plan()
+    products = "high" if recipe.precision == "tf32" else None
     folder = None if folder is None else Path(folder).expanduser()
 
-    with preserved_randomness(here), matrix_precision(recipe), _kept_trainability(encoder, loss) as trainable:
+    with preserved_randomness(here), matrix_products(products), _kept_trainability(encoder, loss) as trainable:
         seed_generators(derived_seed(recipe.seed, rank))
         sources = _open_sources(batches, plan, recipe.seed, rank, here)
         if is_lazy(encoder):

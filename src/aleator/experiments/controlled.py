@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from ..batches import derived_seed
 from ..checks import require_one_of
 from ..encoders import Encoder, controlled_encoder
 from ..generative import GenerativeProcess, NoisyDirection, PairSampler
@@ -17,7 +16,6 @@ from ..harmonics import AcceptanceKernel, VMFKernel, ZonalKernel
 from ..losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
 from ..metrics import aligning_rotation, cap_coverage, mae, pairwise_agreement, rank_correlation, rmse, spread
 from ..recipe import Recipe
-from ..settling import settle
 from ..training import fit
 from .runner import Outcome
 
@@ -43,7 +41,6 @@ class Setting:
         terms: of the exact loss's series; None for as many as point masses need.
         samples: of the Monte-Carlo losses; a, b: of HIB. learnable: kappa_pos (or a and b) of the loss.
         recipe: arguments of `Recipe`.
-        settling: on how many batches the output layers settle after training (settling.py); 0 for not at all.
     """
 
     name: str = "ambiguous"
@@ -71,7 +68,6 @@ class Setting:
     smoothing_steps: int = 5000
     points: int = 10_000
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    settling: int = 0
 
 
 def run_seed(
@@ -103,8 +99,6 @@ def run_seed(
     loss, batches = make_loss(setting), make_batches(process, setting)
     recipe = Recipe(**{"seed": seed, **setting.recipe})
     result = fit(encoder, loss, batches, recipe, folder=folder, device=device, loggers=(), progress=progress)
-    if setting.settling:
-        settle(encoder, loss, batches, setting.settling, seed=derived_seed(seed))
     outcome = measure(process, encoder, setting.points, generator)
     if setting.loss == "infonce":  # its kappa is not learned
         kept = {name: value for name, value in outcome.metrics.items() if name.startswith("mu_")}

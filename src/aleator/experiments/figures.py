@@ -101,6 +101,27 @@ def infonce(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     return panels
 
 
+def optimisers(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    by_name: dict[str, dict[int, Any]] = {}
+    for row in rows:
+        recipe = row["parameters"]["recipe"]
+        thousands = recipe["steps"] * row["parameters"]["batch_size"] // 1000
+        by_name.setdefault(recipe["optimiser"], {})[thousands] = row["metrics"]
+    counts = sorted(next(iter(by_name.values())))
+    labels = {"kappa_rmse": "RMSE of kappa", "mu_rmse": "RMSE of cosines between mu"}
+    return {
+        metric.replace("_", "-"): plots.lines(
+            counts,
+            {_OPTIMISERS[name]: [found[n][metric] for n in counts] for name, found in by_name.items()},
+            "thousands of pairs seen",
+            label,
+            log_x=True,
+            log_y=True,
+        )
+        for metric, label in labels.items()
+    }
+
+
 FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
     "recovery": recovery,
     "circle": circle,
@@ -112,7 +133,9 @@ FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
     "shared-backbone": shared_backbone,
     "tuning": tuning,
     "infonce": infonce,
+    "optimisers": optimisers,
 }
+_OPTIMISERS = {"adam": "Adam", "soap": "SOAP"}
 _RANKS = {"kappa_rank": "kappa", "mu_rank": "mu"}
 
 

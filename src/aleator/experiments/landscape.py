@@ -22,11 +22,11 @@ from torch.nn import functional as F
 from ..generative import GenerativeProcess
 from ..harmonics import AcceptanceKernel
 from ..objective import Objective
-from ..settling import Surface, downhill
 from ..vmf import VonMisesFisher
 from .controlled import Setting, make_batches, make_loss
 from .runner import Outcome, Row
-from .tables import RESULT_SEEDS, base
+from .surface import Surface, downhill
+from .tables import RESULT_SEEDS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,7 +105,7 @@ def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path |
 
 def landscape(preset: str) -> list[Row]:
     """What the loss asks for and how sharply: the kernel, the law of positives, the number of negatives."""
-    truth = replace(base("quick"), widths=None, batch_size=256, smoothing_steps=5000)
+    truth = Setting(batch_size=256, terms=32)
     count = {"quick": 40, "paper": 400, "best": 4000}[preset]
     changes: dict[str, dict[str, Any]] = {
         "matched": {},
