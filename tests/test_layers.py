@@ -27,6 +27,7 @@ LAYERS = {
         "provenance",
         "progress",
         "precision",
+        "devices",
         "soap",
     ],
     1: ["vmf", "series", "backbones", "hub", "checkpoints", "logbook", "metrics", "labels", "augmentation", "cifar"],

@@ -62,7 +62,7 @@ def test_every_schedule_survives_a_single_step():
     [
         ({"steps": 0}, "steps = 0"),
         ({"steps": 1.5}, "steps = 1.5"),
-        ({"optimiser": "adamx"}, "optimiser = 'adamx': not known; choose one of 'adam', 'adamw', 'sgd'"),
+        ({"optimiser": "adamx"}, "optimiser = 'adamx': not known; choose one of 'adam', 'adamw', 'sgd', 'soap'"),
         ({"schedule": "linear"}, "schedule"),
         ({"phases": "kappa-then-mu"}, "phases"),
         ({"precision": "8"}, "precision"),

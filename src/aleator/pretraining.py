@@ -24,6 +24,7 @@ from .batches import derived_seed
 from .bundle import pack, read_bundle, unpack, write_bundle
 from .checks import reject, require
 from .cifar import CLASSES, MEAN, STD, CifarImages
+from .devices import resolve_device
 from .progress import progress_bar
 
 FORMAT_VERSION = 1
@@ -92,7 +93,7 @@ def pretrain_cifar(
     folder: str | Path,
     setting: PretrainingSetting = _DEFAULT,
     *,
-    device: str | torch.device = "auto",
+    device: str = "auto",
     progress: bool | None = None,
 ) -> Pretrained:
     """The classifier of this setting, from `folder` if it is there, else trained and kept there.
@@ -100,7 +101,7 @@ def pretrain_cifar(
     Labels of the train images are classes (N,) or probabilities (N, 10). Interrupted training goes on from its last
     whole epochs.
     """
-    place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    place = resolve_device(device)
     folder = Path(folder).expanduser() / setting.name()
     if (folder / "classifier.json").is_file():
         return load_pretrained(folder, setting, place)

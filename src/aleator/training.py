@@ -27,6 +27,7 @@ from .checkpoints import (
     set_random_state,
 )
 from .checks import require
+from .devices import resolve_device
 from .encoders import Encoder, is_lazy
 from .logbook import Logbook, ProgressBar
 from .objective import Objective, named_parts
@@ -312,17 +313,14 @@ def _make_fabric(recipe: Recipe, device: str) -> "Fabric":
     from lightning_fabric import Fabric
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it greets every run with advice
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, index = device.partition(":")
-    require(kind in ("cpu", "cuda"), "device", device, "not known", 'pass "cpu", "cuda", "cuda:1" or "auto"')
+    here = resolve_device(device)
     precision: Any = PRECISIONS[recipe.precision]
     processes = int(os.environ.get("WORLD_SIZE", 1))
     if processes == 1:
-        return Fabric(accelerator=kind, devices=[int(index)] if index else 1, precision=precision)
+        return Fabric(accelerator=here.type, devices=1 if here.index is None else [here.index], precision=precision)
     per_machine = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
     return Fabric(
-        accelerator=kind,
+        accelerator=here.type,
         strategy="ddp",
         devices=per_machine,
         num_nodes=processes // per_machine,

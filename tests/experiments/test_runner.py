@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from aleator.experiments.runner import Outcome, Row, origin, outcome_arrays, resolve_device, run_rows
+from aleator.experiments.runner import Outcome, Row, origin, outcome_arrays, run_rows
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,3 @@ def test_a_killed_experiment_goes_on_and_ends_in_the_same_figures(tmp_path):
     assert not list((tmp_path / "broken").rglob("outcome.json")), "killed too late to show anything"
     second = start(tmp_path / "broken").communicate()[0]
     assert json.loads(second) == json.loads(whole)
-
-
-def test_an_unknown_device_is_refused():
-    with pytest.raises(ValueError, match=r"device = 'tpu'.*cuda"):
-        resolve_device("tpu")

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import require_one_of
+from ..devices import resolve_device
 from ..provenance import write_json
 from .catalogue import EXPERIMENTS, PRESETS
 from .report import write_report
-from .runner import origin, outcome_arrays, resolve_device, run_rows
+from .runner import origin, outcome_arrays, run_rows
 
 __all__ = ["EXPERIMENTS", "PRESETS", "reproduce"]
 
@@ -42,7 +43,7 @@ def reproduce(
     """
     require_one_of("experiment", name, EXPERIMENTS)
     require_one_of("preset", preset, PRESETS)
-    device = resolve_device(device)
+    device = str(resolve_device(device))
     experiment, label = EXPERIMENTS[name], f"{name}-{preset}"
     rows = experiment.rows(preset)
     if seeds:

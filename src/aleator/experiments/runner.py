@@ -27,7 +27,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..checks import require, require_one_of
 from ..progress import progress_bar
 from ..provenance import command, provenance, write_json
 
@@ -142,20 +141,6 @@ def outcome_arrays(run: Run, row: Row, runs: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     return load_file(runs / Job(run, row.setting, row.seeds[0]).key / "arrays.safetensors")
-
-
-def resolve_device(device: str) -> str:
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    require_one_of("device", device.partition(":")[0], ("auto", "cpu", "cuda"))
-    require(
-        not device.startswith("cuda") or torch.cuda.is_available(),
-        "device",
-        device,
-        "there is no GPU that torch can use",
-        'pass "cpu"',
-    )
-    return device
 
 
 def _done(runs: Path, job: Job) -> bool:

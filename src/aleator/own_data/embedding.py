@@ -17,9 +17,10 @@ import torch
 
 from ..bundle import replace_file
 from ..checks import require
+from ..devices import resolve_device
 from ..progress import CountBar
 from .collection import Collection
-from .processes import own_device, processes
+from .processes import processes
 from .rows import RowFile, read_rows, stream
 from .run import Run
 
@@ -79,7 +80,7 @@ def embed(
             _claim(parts, identity | {"processes": world})
         wait()
         first, last = count * rank // world, count * (rank + 1) // world
-        here = own_device(device)
+        here = resolve_device(device)
 
         def as_rows(q: Any) -> torch.Tensor:
             return torch.cat([q.mu, q.kappa[:, None]], 1)

@@ -18,6 +18,7 @@ import torch
 from ..augmentation import ImageAugmentation
 from ..checks import require
 from ..data import LabelledBatches, PairBatches
+from ..devices import resolve_device
 from ..generative import one_thread
 from ..harmonics import VMFKernel
 from ..losses import ExactInfoNCE
@@ -28,7 +29,7 @@ from .collection import Collection, Labels
 from .defaults import Settings, choose
 from .evaluation import calibrate, evaluate
 from .preparation import Job, posteriors, prepare
-from .processes import Processes, own_device, processes
+from .processes import Processes, processes
 from .run import Run, load_run, save_run
 from .splits import Split, labels_of, require_trainable, split
 
@@ -47,7 +48,7 @@ def train(
     """Train an encoder on the collection and write the run folder; see `run` for what is in it."""
     folder = Path(folder).expanduser()
     began = time.time()
-    here = own_device(device)
+    here = resolve_device(device)
     labels = require_trainable(collection)
     parts = split(collection, labels, settings.holdout, settings.seed)
     values, choices = choose(collection, labels, len(parts.train), settings)

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones import MLP, Chain, ResNet18, Standardise, UnitScale
+from ..devices import resolve_device
 from ..encoders import Encoder
 from ..inputs import Inputs
 from ..progress import CountBar
 from ..vmf import VonMisesFisher
 from .collection import Collection
 from .pretrained import load_pretrained
-from .processes import Processes, own_device
+from .processes import Processes
 from .rows import RowFile, prefetched, spans, stream
 
 _IN_MEMORY = 2**30  # bytes of images; more lie in a file of the run
@@ -154,7 +155,7 @@ def _features(
                 0,
                 len(collection),
                 batch_size=64,
-                device=own_device(device),
+                device=resolve_device(device),
                 advance=bar.advance,
             )
     group.wait()

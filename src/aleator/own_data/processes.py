@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checks import require
-
 
 @dataclass(frozen=True)
 class Processes:
@@ -40,15 +38,3 @@ def processes() -> Iterator[Processes]:
     finally:
         if ours:
             dist.destroy_process_group()
-
-
-def own_device(name: str) -> torch.device:
-    """The device of that name; "auto" is a GPU where there is one, each process of a machine its own."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "auto":
-        name = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % gpus}" if gpus else "cpu"
-    kind, _, index = name.partition(":")
-    known = name == "cpu" or (kind == "cuda" and (not index or (index.isdecimal() and int(index) < gpus)))
-    require(known, "device", name, "not known here", 'pass "cpu", "cuda", "cuda:1" or "auto"')
-    require(kind != "cuda" or gpus > 0, "device", name, "there is no GPU", 'pass "cpu"')
-    return torch.device(name)
