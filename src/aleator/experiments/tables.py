@@ -107,7 +107,7 @@ def samples(preset: str) -> list[Row]:
     counts = {"paper": (1, 4, 16, 64, 256, 512), "best": (1, 4, 16, 64, 256), "quick": (1, 4, 16)}[preset]
     setting = _with_loss(base(preset), "mcinfonce", preset)
     if preset == "best":
-        setting = replace(setting, negatives=16, recipe=_recipe(preset, 20_000))
+        setting = replace(setting, negatives=16, recipe=_recipe(preset, 10_000))
     if preset == "quick":
         setting = _shorter(setting, 600)
     rows = [Row(replace(setting, name=f"samples-{n}", samples=n), _seeds(preset, 3)) for n in counts]
@@ -139,7 +139,7 @@ def encoder_dim(preset: str) -> list[Row]:
     """Encoders of another dimension than the process's ten."""
     setting = base(preset)
     if preset != "paper":
-        setting = _shorter(setting, {"best": 20_000, "quick": 1000}[preset])
+        setting = _shorter(setting, {"best": 10_000, "quick": 1000}[preset])
     rows = []
     for dim in (4, 8, 10, 16, 32, 64, 128) if preset != "quick" else (8, 16):
         row = replace(setting, name=f"encoder-dim-{dim}", encoder_dim=dim)
@@ -153,7 +153,7 @@ def high_dim(preset: str) -> list[Row]:
     """Process and encoder of a higher dimension."""
     setting = base(preset)
     if preset == "best":
-        setting = _shorter(setting, 30_000)
+        setting = _shorter(setting, 20_000)
     if preset == "quick":
         setting = _shorter(setting, 1000)
     rows = []
