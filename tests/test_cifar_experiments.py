@@ -167,17 +167,32 @@ def test_the_head_is_trained_on_features_of_size_one_and_put_back(stand_in):
     assert not any(name.startswith("backbone") and "running" not in name for name in changed)
 
 
-def test_mirrored_posteriors_do_not_tell_left_from_right(stand_in):
+@pytest.mark.parametrize("views", [2, 10])
+def test_with_their_mirror_images_posteriors_do_not_tell_left_from_right(stand_in, views):
     encoder = cifar.make_encoder(TINY, 0, None, "cpu")
     images = cifar_folds.held_out(TINY, 0).images
     assert images.ne(images.flip(-1)).any()
-    plain, mirrored = (cifar_evaluation.posteriors(encoder, images, flag) for flag in (False, True))
+    plain, averaged = (cifar_evaluation.posteriors(encoder, images, count) for count in (1, views))
     expected = encoder.eval()(cifar.network_input(images))
     torch.testing.assert_close(plain.kappa, expected.kappa.double(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(plain.mu, expected.mu.double(), rtol=1e-5, atol=1e-5)
-    again = cifar_evaluation.posteriors(encoder, images.flip(-1), True)
-    torch.testing.assert_close(again.kappa, mirrored.kappa, rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(plain.kappa, mirrored.kappa)
+    again = cifar_evaluation.posteriors(encoder, images.flip(-1), views)
+    torch.testing.assert_close(again.kappa, averaged.kappa, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(plain.kappa, averaged.kappa)
+
+
+def test_views_are_the_image_shifted_and_mirrored():
+    image = torch.arange(64.0).reshape(1, 1, 8, 8)
+    plain, right, left, down, up, *mirrored = cifar_evaluation.seen_from(image, 10)
+    assert torch.equal(plain, image)
+    assert torch.equal(right[..., 2:], image[..., :-2])
+    assert torch.equal(left[..., :-2], image[..., 2:])
+    assert torch.equal(down[..., 2:, :], image[..., :-2, :])
+    assert torch.equal(up[..., :-2, :], image[..., 2:, :])
+    for view, other in zip((plain, right, left, down, up), mirrored, strict=True):
+        assert torch.equal(view, other.flip(-1))
+    with pytest.raises(ValueError, match="views = 3"):
+        cifar_evaluation.seen_from(image, 3)
 
 
 def test_rolled_negatives_are_the_positives_before(stand_in):

@@ -143,7 +143,7 @@ def train(
 def encoder_of_votes(setting: CifarSetting, started: Pretrained | None, device: str, progress: bool | None) -> Encoder:
     """The encoder after its stages on CIFAR-10N's votes, which no fold has a part in: made once and kept."""
     assert setting.votes_first is not None
-    own = replace(setting, name="", labels="soft", repeat=1, recipe={}, mirrored=False, watch=True)
+    own = replace(setting, name="", labels="soft", repeat=1, recipe={}, views=1, watch=True)
     fingerprint = started.fingerprint if started is not None else ""
     key = hashlib.sha256(json.dumps([asdict(own), fingerprint], sort_keys=True).encode()).hexdigest()[:12]
     folder = cache_folder() / "votes" / key
@@ -242,14 +242,14 @@ def make_loss(setting: CifarSetting) -> nn.Module:
 
 def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder], dict[str, float]]:
     """What `fit` follows on the validation fold; the crop correlation, which needs no labels, is the paper's choice."""
-    cropped, mirrored = validation.cropped(), setting.mirrored
+    cropped, views = validation.cropped(), setting.views
 
     def validate(encoder: Encoder) -> dict[str, float]:
         if setting.loss == "infonce":  # it has no certainty
-            return {"recall_at_1": recall_at_1(posteriors(encoder, validation.images, mirrored).mu, validation.hard)}
-        found = {"crop_rank": rank_correlation(posteriors(encoder, cropped, mirrored).kappa, validation.crop_sizes)}
+            return {"recall_at_1": recall_at_1(posteriors(encoder, validation.images, views).mu, validation.hard)}
+        found = {"crop_rank": rank_correlation(posteriors(encoder, cropped, views).kappa, validation.crop_sizes)}
         if setting.watch:
-            kappa = posteriors(encoder, validation.images, mirrored).kappa
+            kappa = posteriors(encoder, validation.images, views).kappa
             found["entropy_rank"] = rank_correlation(-kappa, validation.entropy)
         return found
 
@@ -262,7 +262,7 @@ def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder],
 def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: HeldOut, fold: int) -> Outcome:
     random_images, random_sizes = test.randomly_cropped(fold)
     q, cropped, randomly_cropped, q_validation = (
-        posteriors(encoder, images, setting.mirrored)
+        posteriors(encoder, images, setting.views)
         for images in (test.images, test.cropped(), random_images, validation.images)
     )
     randomly = randomly_cropped.kappa, random_sizes

@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from ..augmentation import centre_crops, random_crops
 from ..backbones import Features
+from ..checks import require_one_of
 from ..cifar import label_entropy
 from ..data import LabelledBatches
 from ..encoders import Encoder
@@ -30,6 +31,7 @@ PRIOR = 0.5  # the share of matches among the held-out pairs
 PAIRS = 20_000
 KEPT = tuple(i / 20 for i in range(1, 21))
 _BINS = 15
+_SHIFT = 2  # pixels
 
 
 @dataclass(frozen=True)
@@ -65,26 +67,37 @@ def _bytes(images: Tensor) -> Tensor:
     return (images * 255).round().clamp(0, 255).to(torch.uint8)
 
 
-def posteriors(encoder: Encoder, images: Tensor, mirrored: bool = False) -> VonMisesFisher:
-    """Of bytes (N, 3, 32, 32), in evaluation mode; on the CPU, float64. `mirrored`: see `CifarSetting`."""
-    q = predictions(_Stacked(encoder, mirrored), images).cpu().double()
+def posteriors(encoder: Encoder, images: Tensor, views: int = 1) -> VonMisesFisher:
+    """Of bytes (N, 3, 32, 32), in evaluation mode; on the CPU, float64. `views`: see `CifarSetting`."""
+    q = predictions(_Stacked(encoder, views), images).cpu().double()
     return VonMisesFisher(torch.nn.functional.normalize(q[:, 1:], dim=-1), q[:, 0], validate_args=False)
 
 
 class _Stacked(torch.nn.Module):
     """kappa and mu in one tensor (B, 1 + D)."""
 
-    def __init__(self, encoder: Encoder, mirrored: bool):
+    def __init__(self, encoder: Encoder, views: int):
         super().__init__()
-        self.encoder, self.head, self.mirrored = encoder, output_layers(encoder), mirrored
+        self.encoder, self.head, self.views = encoder, output_layers(encoder), views
         self.train(encoder.training)
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.encoder.backbone(images)
-        if self.mirrored:
-            features = (features + self.encoder.backbone(images.flip(-1))) / 2
+        views = seen_from(images, self.views)
+        features = sum(self.encoder.backbone(view) for view in views) / len(views)
         q = self.head(features)
         return torch.cat([q.kappa[:, None], q.mu], 1)
+
+
+def seen_from(images: Tensor, views: int) -> list[Tensor]:
+    """The images (B, C, H, W) themselves; 2: their mirror images too; 10: both shifted four ways as well."""
+    require_one_of("views", views, (1, 2, 10))
+    seen = [images]
+    if views == 10:
+        height, width = images.shape[-2:]
+        padded = torch.nn.functional.pad(images, (_SHIFT,) * 4, mode="reflect")
+        corners = ((_SHIFT, 0), (_SHIFT, 2 * _SHIFT), (0, _SHIFT), (2 * _SHIFT, _SHIFT))
+        seen += [padded[..., top : top + height, left : left + width] for top, left in corners]
+    return seen if views == 1 else seen + [view.flip(-1) for view in seen]
 
 
 def output_layers(encoder: Encoder) -> Encoder:

@@ -55,7 +55,8 @@ class CifarSetting:
         votes_first: the same for all layers on CIFAR-10N's votes, before the fold's own labels; the same for all folds,
             so it is made once and kept.
         recipe: arguments of `Recipe`.
-        mirrored: whether an image is measured by the mean features of itself and its mirror image.
+        views: an image is measured by the mean features of so many views: 1, itself; 2, its mirror image too; 10, both
+            shifted by two pixels in each direction as well.
         watch: whether validations also follow the entropy correlation.
     """
 
@@ -82,7 +83,7 @@ class CifarSetting:
     head_first: Mapping[str, Any] | None = None
     votes_first: Mapping[str, Any] | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    mirrored: bool = False
+    views: int = 1
     watch: bool = True
 
     def __post_init__(self) -> None:

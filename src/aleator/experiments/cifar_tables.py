@@ -57,7 +57,7 @@ def base(preset: str) -> CifarSetting:
                 "validate_every": 50,
                 "precision": "bf16",
             },
-            mirrored=True,
+            views=10,
         )
     return CifarSetting(
         loss="exact",
