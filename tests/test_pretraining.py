@@ -66,3 +66,17 @@ def test_settings_have_names_of_their_own():
 def test_too_few_images_are_refused(tmp_path):
     with pytest.raises(ValueError, match="batch_size = 512: there are 10 images"):
         pretrain_cifar(coloured(10, 1), coloured(10, 2), tmp_path, device="cpu")
+
+
+def test_mixing_gives_image_and_label_the_same_share():
+    labels = torch.eye(10).repeat(40, 1)
+    values = torch.arange(10.0)
+    images = (labels @ values)[:, None, None, None].expand(-1, 3, 4, 4)  # an image shows its class as its brightness
+    mixed, target = pretraining._mixed(images, labels, 0.4, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(mixed, (target @ values)[:, None, None, None].expand_as(mixed))
+    torch.testing.assert_close(target.sum(1), torch.ones(400))
+    own = (target * labels).sum(1)
+    assert own.min() >= 0.6 - 1e-6
+    different = own < 1
+    assert 0.85 < different.float().mean() < 0.95  # one in ten partners has the same class
+    assert abs(own[different].mean() - 0.8) < 0.02

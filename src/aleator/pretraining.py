@@ -40,6 +40,8 @@ class PretrainingSetting:
         width: of the ResNet-18; 64 is the usual one.
         rising: the share of the steps in which the learning rate rises.
         translate, zoom, cutout: see `ImageAugmentation`.
+        mixup: the largest share of another image, and of its label, that is mixed into one (Zhang et al. 2018); the
+            share is uniform below it.
     """
 
     labels: str = "clean"
@@ -54,6 +56,7 @@ class PretrainingSetting:
     translate: int = 4
     zoom: float | None = None
     cutout: int = 8
+    mixup: float = 0.0
     seed: int = 0
 
     def name(self) -> str:
@@ -164,7 +167,7 @@ def _train(
 ) -> float:
     """All epochs, from the last checkpoint on; returns the seconds spent before it."""
     images, labels = train.images.to(device), train.labels.to(device)
-    labels = labels.float() if labels.is_floating_point() else labels
+    labels = labels.float() if labels.is_floating_point() else F.one_hot(labels, len(CLASSES)).float()
     own = {"translate": setting.translate, "zoom": setting.zoom, "cutout": setting.cutout}
     augment = ImageAugmentation(**own, mean=MEAN, std=STD)  # type: ignore[arg-type]
     steps = len(images) // setting.batch_size
@@ -184,10 +187,12 @@ def _train(
                 for group in optimiser.param_groups:
                     group["lr"] = setting.learning_rate * factor
                 index = order[step * setting.batch_size : (step + 1) * setting.batch_size]
-                batch = augment(images[index].float().div_(255), generator)
+                batch, target = augment(images[index].float().div_(255), generator), labels[index]
+                if setting.mixup:
+                    batch, target = _mixed(batch, target, setting.mixup, generator)
                 with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                     logits = classifier(batch.contiguous(memory_format=torch.channels_last))
-                loss = F.cross_entropy(logits.float(), labels[index], label_smoothing=setting.label_smoothing)
+                loss = F.cross_entropy(logits.float(), target, label_smoothing=setting.label_smoothing)
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
@@ -208,6 +213,13 @@ def _train(
     classifier.zero_grad()  # or whoever trains it next would begin with the last gradients
     classifier.eval()
     return earlier
+
+
+def _mixed(images: Tensor, labels: Tensor, largest: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Each image and its label (probabilities) with a share of another of the batch."""
+    share = largest * torch.rand(len(images), 1, generator=generator, device=images.device)
+    other = torch.randperm(len(images), generator=generator, device=images.device)
+    return torch.lerp(images, images[other], share[:, :, None, None]), torch.lerp(labels, labels[other], share)
 
 
 def _optimiser(classifier: Classifier, setting: PretrainingSetting) -> torch.optim.Optimizer:
