@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aleator.experiments.catalogue import EXPERIMENTS, PRESETS
-from aleator.experiments.controlled import LOSSES, BothWays, Rolled, Setting, make_batches, make_loss, run_seed
+from aleator.experiments.controlled import LOSSES, Rolled, Setting, make_batches, make_loss, run_seed
 from aleator.experiments.tables import base, circle, encoder_dim, high_dim, losses, recovery, samples, tuning
 from aleator.generative import GenerativeProcess
 from aleator.recipe import Recipe
@@ -61,16 +61,6 @@ def test_rolled_negatives_are_the_positives_of_the_pair_before():
     _, positive, negative = batches(0, torch.Generator().manual_seed(1))
     assert negative.shape == (8, 1, 3)
     assert torch.equal(negative[1:, 0], positive[:-1])
-
-
-def test_pairs_used_both_ways_share_their_negatives():
-    process = GenerativeProcess(3, smoothing_steps=5)
-    batches = make_batches(process, tiny(negatives="common", positives="joint", pool=7))
-    assert isinstance(batches, BothWays)
-    anchor, positive, negative = batches(0, torch.Generator().manual_seed(1))
-    assert negative.shape == (1, 7, 3)
-    assert torch.equal(anchor[:8], positive[8:])
-    assert torch.equal(anchor[8:], positive[:8])
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -33,7 +33,7 @@ class Setting:
         dim, kappa_range, family, kappa_pos: of the process.
         positives: the law of positive pairs.
         negatives: how many are drawn for each anchor from P(x); "batch" takes the other anchors, "rolled" the positive
-            of the pair before, the paper's M = 0; "common" draws `pool` for all anchors and uses each pair both ways.
+            of the pair before, the paper's M = 0.
         encoder_dim: the encoder's dimension where it differs from the process's.
         shared, widths, initialisation: see `controlled_encoder`.
         calibrated: whether kappa starts out spanning `kappa_start`, as in the paper.
@@ -52,7 +52,6 @@ class Setting:
     positives: str = "ratio"
     batch_size: int = 512
     negatives: int | str = "batch"
-    pool: int = 256
     encoder_dim: int | None = None
     shared: bool = False
     widths: tuple[int, ...] | None = None
@@ -110,8 +109,6 @@ def run_seed(
 def make_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], tuple[Tensor, ...]]:
     if setting.negatives == "rolled":
         return Rolled(process.batches(setting.batch_size, positives=setting.positives))
-    if setting.negatives == "common":
-        return BothWays(process.batches(setting.batch_size, positives=setting.positives), setting.pool)
     drawn = 0 if setting.negatives == "batch" else int(setting.negatives)
     return process.batches(setting.batch_size, drawn, setting.positives)
 
@@ -127,24 +124,6 @@ class Rolled:
     def __call__(self, step: int, generator: Generator) -> tuple[Tensor, ...]:
         x, positive = self.pairs(step, generator)
         return x, positive, positive.roll(1, 0)[:, None]
-
-
-class BothWays:
-    """Pairs, each once from either side, and negatives from P(x) that all anchors share.
-
-    Right for pairs accepted jointly, whose law is symmetric. A pair then says twice what it knows, and no anchor is
-    another's negative, so nothing grows with the square of the batch.
-    """
-
-    capturable = True
-
-    def __init__(self, pairs: PairSampler, pool: int):
-        self.pairs, self.device, self.pool = pairs, pairs.device, pool
-
-    def __call__(self, step: int, generator: Generator) -> tuple[Tensor, ...]:
-        x, positive = self.pairs(step, generator)
-        negative = self.pairs.process.inputs(1, self.pool, generator=generator)
-        return torch.cat([x, positive]), torch.cat([positive, x]), negative
 
 
 def make_loss(setting: Setting) -> nn.Module:

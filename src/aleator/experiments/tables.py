@@ -205,7 +205,7 @@ def infonce(preset: str) -> list[Row]:
 
 def optimisers(preset: str) -> list[Row]:
     """The error against the number of pairs, with Adam, which scales each weight by itself, and with SOAP."""
-    counts = {"quick": (750, 1500, 3000), "paper": (1000, 4000), "best": (2000, 8000, 32_000)}[preset]
+    counts = {"quick": (3000, 12_000), "paper": (3000, 12_000), "best": (2000, 8000, 32_000)}[preset]
     setting = base("best" if preset == "paper" else preset)
     changes: dict[str, dict[str, Any]] = {
         "adam": {"optimiser": "adam", "learning_rate": 0.01 if preset == "quick" else 0.003},
