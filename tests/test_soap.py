@@ -145,6 +145,12 @@ def test_parameters_without_a_gradient_stay():
     assert one.abs().max() > 0
 
 
+@pytest.mark.parametrize("options", [{"every": 0}, {"betas": (0.9, 1.0)}, {"betas": (-0.1, 0.9)}])
+def test_bad_options_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        SOAP([nn.Parameter(torch.zeros(2, 2))], **options)
+
+
 def test_a_closure_gives_the_loss():
     weight = nn.Parameter(torch.ones(2, 2))
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .checks import require
 from .precision import matrix_products
 
 _LARGEST = 2048  # rows or columns: beyond, a basis costs more than it brings, and that side keeps the standard one
@@ -41,6 +42,9 @@ class SOAP(torch.optim.Optimizer):
         every: int = 10,
         capturable: bool = False,
     ):
+        require(every >= 1, "every", every, "the bases would never turn", "pass 1 or more; 10 is usual")
+        for beta in betas:
+            require(0 <= beta < 1, "betas", betas, "not both inside [0, 1)", "try (0.95, 0.95)")
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "every": every}
         super().__init__(params, options | {"capturable": capturable})
 
