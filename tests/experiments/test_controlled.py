@@ -9,6 +9,7 @@ from aleator.experiments.catalogue import EXPERIMENTS, PRESETS
 from aleator.experiments.controlled import LOSSES, Rolled, Setting, make_batches, make_loss, run_seed
 from aleator.experiments.tables import base, circle, encoder_dim, high_dim, losses, recovery, samples, tuning
 from aleator.generative import GenerativeProcess
+from aleator.optimisers import make_optimiser
 from aleator.recipe import Recipe
 
 
@@ -73,7 +74,8 @@ def test_every_table_is_made_of_valid_settings(name, preset):
     for row in rows:
         assert row.seeds
         if isinstance(row.setting, Setting):
-            Recipe(**row.setting.recipe)
+            weight = torch.nn.Parameter(torch.zeros(2, 2))
+            make_optimiser(Recipe(**row.setting.recipe), [weight], [], weight.device, captured=False)
             make_loss(row.setting)
 
 
