@@ -248,7 +248,8 @@ def controlled_encoder(
     `shared` gives the ablation with one backbone and a kappa head of three layers. Call `calibrate` on a
     sample of inputs before training, as the paper does. `initialisation="he"` (He et al. 2015) keeps the scale
     of the signal through the eight layers; with torch's own, all inputs start in nearly one direction, which
-    in two dimensions training may never leave. `widths` replaces the paper's hidden layers.
+    in two dimensions training may never leave. `widths` replaces the paper's hidden layers; a shared backbone then has
+    two linear heads, because each further layer costs more pairs than it is worth.
     """
     require_one_of("initialisation", initialisation, ("torch", "he"))
 
@@ -260,7 +261,7 @@ def controlled_encoder(
         in_features if dim is None else dim,
         kappa="head",
         kappa_backbone=None if shared else network(),
-        kappa_hidden=(50 * in_features,) * 2 if widths is None else tuple(widths[-2:]),
+        kappa_hidden=(50 * in_features,) * 2 if widths is None else (),
         kappa_range=kappa_range,
     )
     if initialisation == "he":
