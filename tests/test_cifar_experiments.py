@@ -99,7 +99,7 @@ def test_kinds_of_labels(stand_in):
     "changes",
     [
         {},
-        {"votes_first": {"steps": 2}, "kappa": "head", "kappa_hidden": (4,)},
+        {"votes_first": TINY.recipe, "kappa": "head", "kappa_hidden": (4,)},
         {"loss": "mcinfonce", "negatives": 2, "head_first": None, "recipe": {"steps": 4, "phases": "mu-then-kappa"}},
         {"loss": "hib", "negatives": "rolled", "head_first": None},
         {"loss": "elk", "negatives": 1, "labels": "hard", "pretrained": False, "head_first": None, "augment": None},

@@ -154,7 +154,8 @@ def encoder_of_votes(setting: CifarSetting, started: Pretrained | None, device: 
             if setting.head_first is not None:
                 _train_head(setting, encoder, images, labels, 0, device, progress)
             batches = make_batches(setting, images, labels, torch.device(device))
-            recipe = _recipe(setting.votes_first, 0, device)
+            unwatched = {**setting.votes_first, "validate_every": None, "select": None}
+            recipe = _recipe(unwatched, 0, device)
             with fast_convolutions(torch.device(device)):
                 fit(encoder, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
             encoder.save(folder)
