@@ -208,8 +208,10 @@ def infonce(preset: str) -> list[Row]:
 def optimisers(preset: str) -> list[Row]:
     """The error against the number of pairs, with Adam, which scales each weight by itself, and with SOAP."""
     counts = (2000, 8000, 32_000) if preset == "best" else (2000, 8000)
-    wide = base("best")  # an encoder that is too small has an error of its own
-    setting = replace(base("quick"), widths=wide.widths) if preset == "quick" else wide
+    setting = base("best")
+    if preset == "quick":  # an encoder that is too small would have an error of its own
+        quick = base(preset)
+        setting = replace(setting, batch_size=quick.batch_size, points=quick.points, recipe=quick.recipe)
     changes: dict[str, dict[str, Any]] = {
         "adam": {"optimiser": "adam", "optimiser_options": {}, "learning_rate": 0.003},
         "soap": {},
