@@ -4,7 +4,7 @@
 - paper: the paper's parameters, with pairs from its appendix's law and a correct sampler of vMF latents.
 - best: what we recommend. The encoder is three layers of 128 rather than seven of up to 500: the truth is a network
   of ten units a layer, and with fresh pairs in every step the error is that of estimating the weights there are.
-  SOAP takes the place of Adam, which needs twenty times as many pairs (docs/understanding.md).
+  SOAP takes the place of Adam, which needs many more pairs for the same error (docs/understanding.md).
 """
 
 from collections.abc import Callable
