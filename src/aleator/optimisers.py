@@ -55,7 +55,10 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, learning_rate: float) ->
             group["lr"] = learning_rate
 
 
-def turn_bases(optimiser: torch.optim.Optimizer, step: int) -> None:
-    """What a captured step of SOAP cannot do itself; other optimisers have no bases."""
-    if isinstance(optimiser, SOAP) and step % optimiser.defaults["every"] == 0:
+def turn_bases(optimiser: torch.optim.Optimizer, updates: int) -> None:
+    """What a captured step of SOAP cannot do itself, when an ordinary one would; other optimisers have no bases.
+
+    `updates` are those of the weights so far: SOAP's first step only chooses its bases.
+    """
+    if isinstance(optimiser, SOAP) and updates and updates % optimiser.defaults["every"] == 0:
         optimiser.turn()

@@ -199,7 +199,7 @@ def fit(
                     if graph is not None:
                         source.seed_for(step)  # type: ignore[union-attr]
                         value = graph()
-                        turn_bases(optimiser, step + 1)
+                        turn_bases(optimiser, step - phase.start)
                     else:
                         batch = fabric.to_device(source.next(step))
                         value = training_step(fabric, objective, stepper, batch, recipe.clip_norm)

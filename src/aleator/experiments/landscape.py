@@ -31,7 +31,7 @@ from .tables import RESULT_SEEDS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_REACH = 0.5  # of the picture, in a and t
+_AXIS = torch.linspace(-0.5, 0.5, 161, dtype=torch.float64)  # of the picture, in a and in t
 _ROUNDS = 12
 
 
@@ -97,10 +97,9 @@ def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path |
         "flat": flat,
         "anchors_for_one_percent": anchors * (error[0].item() / 0.01) ** 2,
     }
-    reach = torch.linspace(-_REACH, _REACH, 161, dtype=torch.float64)
-    offset = torch.cartesian_prod(reach, reach)
+    offset = torch.cartesian_prod(_AXIS, _AXIS)
     height = torch.einsum("ni,ij,nj->n", offset, hessian.cpu(), offset) / 2
-    return Outcome(metrics, {"excess": height.reshape(161, 161), "minimum": theta.cpu()})
+    return Outcome(metrics, {"excess": height.reshape(len(_AXIS), len(_AXIS)), "minimum": theta.cpu()})
 
 
 def landscape(preset: str) -> list[Row]:
@@ -124,12 +123,11 @@ def landscape(preset: str) -> list[Row]:
 def draw_landscape(rows: Any, arrays: Any) -> dict[str, "Figure"]:
     from ..plots import contours
 
-    reach = torch.linspace(-_REACH, _REACH, 161)
     named = {row["setting"]: found for row, found in zip(rows, arrays, strict=True)}
     labels = ("t, the pull of mu towards the mean", "a, the change of log kappa")
     return {
         "loss": contours(
-            reach,
+            _AXIS,
             named["matched"]["excess"],
             {name: found["minimum"].flip(0).tolist() for name, found in named.items() if name != "clear"},
             *labels,

@@ -100,18 +100,10 @@ def number(value: float) -> str:
     """Short, with as many places as matter: four below one, where errors and correlations live, and fewer above."""
     if not math.isfinite(value):
         return str(value)
-    size = abs(value)
-    if size >= 1e5:
-        return f"{value:.1e}"
-    return (
-        f"{value:.4f}"
-        if size < 1
-        else f"{value:.3f}"
-        if size < 10
-        else f"{value:.1f}"
-        if size < 1000
-        else f"{value:,.0f}"
-    )
+    for bound, style in ((1, ".4f"), (10, ".3f"), (1000, ".1f"), (1e5, ",.0f")):
+        if abs(value) < bound:
+            return format(value, style)
+    return f"{value:.1e}"
 
 
 def winners(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

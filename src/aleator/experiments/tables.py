@@ -4,7 +4,7 @@
 - paper: the paper's parameters, with pairs from its appendix's law and a correct sampler of vMF latents.
 - best: what we recommend. The encoder is three layers of 128 rather than seven of up to 500: the truth is a network
   of ten units a layer, and with fresh pairs in every step the error is that of estimating the weights there are.
-  SOAP takes the place of Adam, which needs many more pairs for the same error (docs/understanding.md).
+  SOAP takes the place of Adam, which needs several times as many pairs for the same error (docs/understanding.md).
 """
 
 from collections.abc import Callable
@@ -109,7 +109,7 @@ def samples(preset: str) -> list[Row]:
     counts = {"paper": (1, 4, 16, 64, 256, 512), "best": (1, 4, 16, 64, 256), "quick": (1, 4, 16)}[preset]
     setting = _with_loss(base(preset), "mcinfonce", preset)
     if preset == "best":
-        setting = replace(setting, negatives=16, recipe=_recipe(preset, 10_000))
+        setting = _shorter(replace(setting, negatives=16), 10_000)
     if preset == "quick":
         setting = _shorter(setting, 600)
     rows = [Row(replace(setting, name=f"samples-{n}", samples=n), _seeds(preset, 3)) for n in counts]

@@ -107,14 +107,15 @@ def read_collection(
     """
     source = Path(source).expanduser()
     require(source.exists(), "data", str(source), "there is no such file or folder", "check the path")
-    if not source.is_dir() and source.suffix.lower() == ".npy":
+    suffix = "a folder" if source.is_dir() else source.suffix.lower()
+    if suffix == ".npy":
         return _read_features(source, None if labels is None else Path(labels).expanduser())
     require(labels is None, "labels", str(labels), "go with .npy features", "leave them out: they are in the data")
-    if source.is_dir():
+    if suffix == "a folder":
         return _read_folder(source, labels_optional)
-    if source.suffix.lower() == ".csv":
+    if suffix == ".csv":
         return _read_csv(source)
-    if source.suffix.lower() == ".txt":
+    if suffix == ".txt":
         return _read_text(source)
     way_out = "name a folder of images, or a .csv, .npy or .txt file"
     return reject("data", str(source), "has an unknown ending", way_out)
