@@ -145,6 +145,25 @@ def test_parameters_without_a_gradient_stay():
     assert one.abs().max() > 0
 
 
+def test_parameters_together_move_as_each_would_alone():
+    """Whatever their shapes, and though one of them gets its first gradient later."""
+    shapes, late = [(4, 6), (4, 6), (6, 4), (1, 5), (5,), (4, 6)], 5
+    drawn = [gradients(20, *shape) for shape in shapes]
+    drawn[late] = drawn[late][:12]
+    alone = []
+    for shape, own in zip(shapes, drawn, strict=True):
+        weight = nn.Parameter(torch.ones(shape, dtype=torch.float64))
+        alone.append(descend(SOAP([weight], lr=0.1, every=NEVER, weight_decay=0.1), weight, own))
+    weights = [nn.Parameter(torch.ones(shape, dtype=torch.float64)) for shape in shapes]
+    together = SOAP(weights, lr=0.1, every=NEVER, weight_decay=0.1)
+    for step in range(20):
+        for weight, own in zip(weights, drawn, strict=True):
+            weight.grad = own[step - 20 + len(own)].clone() if step >= 20 - len(own) else None
+        together.step()
+    for weight, expected in zip(weights, alone, strict=True):
+        torch.testing.assert_close(weight.detach(), expected)
+
+
 @pytest.mark.parametrize("options", [{"every": 0}, {"betas": (0.9, 1.0)}, {"betas": (-0.1, 0.9)}])
 def test_bad_options_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):

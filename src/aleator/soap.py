@@ -20,6 +20,8 @@ from .precision import matrix_products
 _LARGEST = 2048  # rows or columns: beyond, a basis costs more than it brings, and that side keeps the standard one
 _SIDES = ("left", "right")
 
+State = dict[str, Any]
+
 
 class SOAP(torch.optim.Optimizer):
     """Adam in a basis that turns with the gradients' second moments.
@@ -55,17 +57,21 @@ class SOAP(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         due = False
+        newest = max((state["cohort"] for state in self.state.values()), default=-1)
         with matrix_products("highest"):  # or the rounding of steep directions would cover the flat ones
             for group in self.param_groups:
+                cohorts = defaultdict(list)  # what began together has made as many steps
                 for parameter in group["params"]:
                     if parameter.grad is None:
                         continue
                     state = self.state[parameter]
-                    if not state:
-                        _begin(parameter, state, group["capturable"])
-                        continue
-                    _update(parameter, state, group)
-                    due = due or (not group["capturable"] and int(state["step"]) % group["every"] == 0)
+                    if state:
+                        cohorts[state["cohort"]].append((parameter, state))
+                    else:
+                        _begin(parameter, state, group["capturable"], newest + 1)
+                for cohort in cohorts.values():
+                    _update([parameter for parameter, _ in cohort], [state for _, state in cohort], group)
+                    due = due or (not group["capturable"] and int(cohort[0][1]["step"]) % group["every"] == 0)
         if due:
             self.turn()
         return loss
@@ -95,43 +101,74 @@ class SOAP(torch.optim.Optimizer):
                 state["mean"].copy_(moved @ mean if axis == 0 else mean @ moved.mT)
 
 
-def _begin(parameter: Tensor, state: dict[str, Any], capturable: bool) -> None:
+def _begin(parameter: Tensor, state: State, capturable: bool, cohort: int) -> None:
     """The first gradient chooses the bases; a step in a basis of its own making would be as long in every direction."""
+    state["cohort"] = cohort
     state["step"] = torch.zeros((), device=parameter.device if capturable else "cpu")
     state["mean"], state["square"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
     if parameter.dim() != 2:
         return
+    assert parameter.grad is not None
     for side, size in zip(_SIDES, parameter.shape, strict=True):
         if 1 < size <= _LARGEST:
-            state[side] = _factor(parameter, side)
+            state[side] = _factor(parameter.grad, side)
             state[f"{side}_basis"] = torch.linalg.eigh(state[side]).eigenvectors.flip(-1).contiguous()
 
 
-def _factor(parameter: Tensor, side: str) -> Tensor:
-    gradient = parameter.grad
-    assert gradient is not None
+def _factor(gradient: Tensor, side: str) -> Tensor:
     return gradient @ gradient.mT if side == "left" else gradient.mT @ gradient
 
 
-def _update(parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    gradient = parameter.grad
-    assert gradient is not None
+def _update(parameters: list[Tensor], states: list[State], group: dict[str, Any]) -> None:
+    """One step of parameters that have made as many. On a GPU a small kernel costs as much as a large one, so matrices
+    of one shape are stacked, and what is done to each entry is done to all parameters at once."""
     first, second = group["betas"]
-    left, right = state.get("left_basis"), state.get("right_basis")
-    state["step"] += 1
-    # Shampoo's factors.
-    for side in _SIDES:
-        if side in state:
-            state[side].lerp_(_factor(parameter, side), 1 - second)
-    # Adam in their basis.
-    turned = gradient if left is None else left.mT @ gradient
-    turned = turned if right is None else turned @ right
-    state["mean"].lerp_(turned, 1 - first)
-    state["square"].lerp_(turned.square(), 1 - second)
-    corrected = (state["square"] / (1 - second ** state["step"])).sqrt_().add_(group["eps"])
-    change = state["mean"] / (1 - first ** state["step"]) / corrected
-    change = change if left is None else left @ change
-    change = change if right is None else change @ right.mT
+    gradients = [parameter.grad for parameter in parameters]
+    steps, means, squares = ([state[name] for state in states] for name in ("step", "mean", "square"))
+    alike = defaultdict(list)
+    for i, parameter in enumerate(parameters):
+        if parameter.dim() == 2:
+            alike[parameter.shape].append(i)
+    stacks = [(of, _Bases([states[i] for i in of])) for of in alike.values()]
+    # Shampoo's factors, and the gradients in their bases.
+    turned: list[Any] = list(gradients)
+    for of, bases in stacks:
+        stacked = torch.stack([turned[i] for i in of])
+        for side in bases.sides:
+            torch._foreach_lerp_([states[i][side] for i in of], list(_factor(stacked, side)), 1 - second)
+        for i, one in zip(of, bases.into(stacked), strict=True):
+            turned[i] = one
+    # Adam there.
+    torch._foreach_add_(steps, 1)
+    torch._foreach_lerp_(means, turned, 1 - first)
+    torch._foreach_lerp_(squares, torch._foreach_mul(turned, turned), 1 - second)
+    scale = torch._foreach_div(squares, 1 - second ** steps[0])
+    torch._foreach_sqrt_(scale)
+    torch._foreach_add_(scale, group["eps"])
+    change = list(torch._foreach_div(means, scale))
+    torch._foreach_mul_(change, group["lr"] / (1 - first ** steps[0]))
+    # And back.
+    for of, bases in stacks:
+        for i, one in zip(of, bases.out_of(torch.stack([change[i] for i in of])), strict=True):
+            change[i] = one
     if group["weight_decay"]:
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-    parameter.sub_(group["lr"] * change)
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+    torch._foreach_sub_(parameters, change)
+
+
+class _Bases:
+    """The bases of matrices of one shape, which therefore have the same sides."""
+
+    def __init__(self, states: list[State]):
+        self.sides = [side for side in _SIDES if side in states[0]]
+        self.basis = {side: torch.stack([state[f"{side}_basis"] for state in states]) for side in self.sides}
+
+    def into(self, matrices: Tensor) -> Tensor:
+        if "left" in self.basis:
+            matrices = self.basis["left"].mT @ matrices
+        return matrices @ self.basis["right"] if "right" in self.basis else matrices
+
+    def out_of(self, matrices: Tensor) -> Tensor:
+        if "left" in self.basis:
+            matrices = self.basis["left"] @ matrices
+        return matrices @ self.basis["right"].mT if "right" in self.basis else matrices
