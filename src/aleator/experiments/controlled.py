@@ -3,6 +3,7 @@ the two agree. What a run is made of is a `Setting`; the experiments (tables.py)
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,11 @@ def run_seed(
     setting: Setting, seed: int, device: str = "cpu", folder: Path | None = None, progress: bool | None = None
 ) -> Outcome:
     """Train from scratch, or go on from the folder's last checkpoint, and measure."""
-    process = GenerativeProcess(
+    process = _process(
         setting.dim,
         setting.kappa_range,
         setting.family,
-        AcceptanceKernel(setting.kappa_pos),
+        setting.kappa_pos,
         seed,
         device,
         setting.smoothing_steps,
@@ -104,6 +105,20 @@ def run_seed(
         outcome = Outcome(kept, outcome.arrays)
     outcome.metrics["loss"] = result.history[-1]["loss"]
     return outcome
+
+
+@lru_cache(maxsize=4)
+def _process(
+    dim: int,
+    kappa_range: tuple[float, float],
+    family: str,
+    kappa_pos: float,
+    seed: int,
+    device: str,
+    smoothing_steps: int,
+) -> GenerativeProcess:
+    """Rows of a table share their processes, which take seconds to smooth."""
+    return GenerativeProcess(dim, kappa_range, family, AcceptanceKernel(kappa_pos), seed, device, smoothing_steps)
 
 
 def make_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], tuple[Tensor, ...]]:

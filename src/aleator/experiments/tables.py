@@ -207,7 +207,7 @@ def infonce(preset: str) -> list[Row]:
 
 def optimisers(preset: str) -> list[Row]:
     """The error against the number of pairs, with Adam, which scales each weight by itself, and with SOAP."""
-    counts = (2000, 8000, 32_000) if preset == "best" else (2000, 8000)
+    counts = (1000, 4000, 16_000) if preset == "best" else (2000, 8000)
     setting = base("best")
     if preset == "quick":  # an encoder that is too small would have an error of its own
         quick = base(preset)
