@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from scipy import stats
 from torch.nn import functional as F
 
 from aleator import (
@@ -14,9 +15,9 @@ from aleator import (
     VMFKernel,
     VonMisesFisher,
     controlled_encoder,
+    encounters,
     fit,
     kernels,
-    products,
     series,
     vmf,
 )
@@ -33,19 +34,43 @@ def posteriors(*shape: int, dim: int, dtype: torch.dtype = torch.float64) -> Von
     return VonMisesFisher(mu.to("cuda", dtype), kappa.to("cuda", dtype), validate_args=False)
 
 
-@pytest.mark.parametrize(("negatives", "dim"), [(1, 2), (32, 10), (7, 64), (1000, 3), (33, 1024)])
-def test_row_products(negatives, dim):
-    z = torch.randn(3, 17, dim, device="cuda", requires_grad=True)
-    others = torch.randn(3, 17, negatives, dim, device="cuda", requires_grad=True)
-    weight = torch.randn(3, 17, negatives, device="cuda")
-    found, plain = products.row_products(z, others), products.plain_row_products(z, others)
-    torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-4)
-    for ours, theirs in zip(
-        torch.autograd.grad((found * weight).sum(), (z, others)),
-        torch.autograd.grad((plain * weight).sum(), (z, others)),
-        strict=True,
+@pytest.mark.parametrize(("samples", "negatives", "dim"), [(1, 1, 2), (512, 32, 10), (33, 7, 64), (9, 2, 700)])
+def test_encounters(samples, negatives, dim):
+    q = posteriors(17, negatives, dim=dim, dtype=torch.float32)
+    z = F.normalize(torch.randn(samples, 17, dim, device="cuda"), dim=-1)
+    noise = encounters.draw_noise((samples, 17, negatives), dim, z)
+    table = angle_table(dim, torch.float32, z.device)
+    plain = encounters.plain_cosines(z, q.mu, q.kappa, noise, table, True)
+    for name, ours, theirs in zip(
+        ("cosine", "turn", "slope"), kernels.fused_cosines(z, q.mu, q.kappa, noise, table, True), plain, strict=True
     ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-3)
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4, msg=name)
+    grad = torch.randn_like(plain[0])
+    for needed in ((True, True), (True, False), (False, True)):
+        for ours, theirs in zip(
+            kernels.fused_cosines_backward(grad, z, q.mu, *plain[1:], needed),
+            encounters.plain_cosines_backward(grad, z, q.mu, *plain[1:], needed),
+            strict=True,
+        ):
+            assert (ours is None) == (theirs is None)
+            if ours is not None:
+                torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 10, 65])
+def test_noise_of_encounters(dim):
+    """What the kernel draws for itself follows the law of what is drawn outside, and differs from sample to sample."""
+    q = VonMisesFisher(
+        F.normalize(torch.ones(1, 4, dim, device="cuda"), dim=-1), torch.full((1, 4), 5.0, device="cuda")
+    )
+    z = F.normalize(torch.arange(1.0, dim + 1, device="cuda"), dim=0).expand(50_000, 1, dim)
+    found = encounters.sampled_cosines(z, q, torch.Generator("cuda").manual_seed(1))
+    assert found.flatten().unique().numel() > 0.9 * found.numel()
+    noise = encounters.draw_noise((50_000, 1, 4), dim, z)
+    expected, *_ = encounters.plain_cosines(z, q.mu, q.kappa, noise, angle_table(dim, torch.float32, z.device), False)
+    assert stats.ks_2samp(found.flatten().cpu().numpy(), expected.flatten().cpu().numpy()).pvalue > 1e-4
+    again = encounters.sampled_cosines(z, q, torch.Generator("cuda").manual_seed(1))
+    assert torch.equal(found, again)
 
 
 @pytest.mark.parametrize("dim", [2, 3, 10, 64, 1024])

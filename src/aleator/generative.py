@@ -38,6 +38,7 @@ from torch.nn import functional as F
 from .checks import require, require_one_of
 from .harmonics import AcceptanceKernel, ZonalKernel, check_kernel
 from .positivity import log_positivity, pairwise_log_positivity, series_terms
+from .precision import matrix_products
 from .vmf import VonMisesFisher
 
 FAMILIES = ("vmf", "gaussian", "laplace", "point")
@@ -211,6 +212,7 @@ class PairSampler:
         self.proposals = self._count_proposals() if proposals is None else proposals
 
     @torch.no_grad()
+    @matrix_products("highest")  # whatever the encoder's precision, the pairs are those of this process
     def __call__(self, step: int = 0, generator: Generator | None = None) -> tuple[Tensor, ...]:
         if self.positives == "joint":
             x, positive = self.process.inputs(2, self.proposals, generator=generator)

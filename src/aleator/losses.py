@@ -19,10 +19,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from .checks import require
+from .encounters import sampled_cosines
 from .gathering import gather_batch, process_count, process_rank, require_equal_batches
 from .harmonics import VMFKernel, ZonalKernel, check_kernel
 from .positivity import log_positivity
-from .products import row_products
+from .precision import matrix_products
 from .vmf import VonMisesFisher, log_sphere_area
 
 Noise = tuple[Tensor, Tensor, Tensor | None]
@@ -40,7 +41,7 @@ class ContrastiveLoss(nn.Module):
     ) -> Tensor:
         """The mean loss of B anchors; see the module for shapes. Losses that sample take `generator` and `noise`."""
         _check_batch(anchor, positive, negative)
-        with torch.autocast(anchor.mu.device.type, enabled=False):
+        with torch.autocast(anchor.mu.device.type, enabled=False), matrix_products("highest"):
             return self.per_anchor(anchor, positive, negative, **options).mean()
 
     def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
@@ -144,10 +145,11 @@ class _SampledLoss(ContrastiveLoss):
         own = (z * z_positive).sum(-1)
         if negative is None:
             return own, z @ gather_batch(z, dim=1).mT
-        z_negative = draw(negative, base[2])
-        if len(negative) == 1:  # that all anchors share
-            return own, z @ z_negative[:, 0].mT
-        return own, row_products(z, z_negative)
+        if len(negative) == 1 < len(anchor):  # that all anchors share: one sample meets them all
+            return own, z @ draw(negative, base[2])[:, 0].mT
+        if noise is None:
+            return own, sampled_cosines(z, negative, generator)
+        return own, (z.unsqueeze(-2) * draw(negative, base[2])).sum(-1)
 
 
 class MCInfoNCE(_SampledLoss):

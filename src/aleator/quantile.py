@@ -24,6 +24,8 @@ import torch
 from scipy import special
 from torch import Tensor
 
+from .precision import matrix_products
+
 _NODES = 64
 # Where the density has fallen by e^-37 it no longer counts in float64: so many standard deviations.
 _REACH = 8.6
@@ -114,13 +116,14 @@ class AngleTable:
         degrees = torch.arange(len(self.coefficients), dtype=kappa.dtype, device=kappa.device)
         basis = torch.cos(torch.acos(x).unsqueeze(-1) * degrees)
         scale = (complement / self.shift).sqrt().unsqueeze(-1)  # (kappa + c)^(-1/2)
-        value = basis @ self.coefficients
         shape = (len(kappa), self.intervals, 4)
-        if not slopes:
-            return (value * scale).view(shape), None
-        # d/dkappa: scale' = -scale^3/2 and dzeta/dkappa = c scale^4
-        slope = (basis @ self.derivative) * (self.shift * scale**5) - value * (scale**3 / 2)
-        return (value * scale).view(shape), slope.view(shape)
+        with matrix_products("highest"):
+            value = ((basis * scale) @ self.coefficients).view(shape)
+            if not slopes:
+                return value, None
+            # d/dkappa: scale' = -scale^3/2 and dzeta/dkappa = c scale^4
+            parts = torch.cat([basis * (self.shift * scale**5), basis * (scale**3 / -2)], -1)
+            return value, (parts @ torch.cat([self.derivative, self.coefficients])).view(shape)
 
     def angle(self, sigma: Tensor, value: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """sigma (K, B) and the rows of B posteriors -> theta/sigma and, given their slopes, its own; (K, B)."""

@@ -326,7 +326,7 @@ class _Sample(torch.autograd.Function):
         table = angle_table(mu.shape[-1], mu.dtype, mu.device)
         slopes = ctx.needs_input_grad[1]
         z = noise if fresh else noise.clone()
-        fused = _fused(z)
+        fused = fused_kernels(z)
         if fused:
             kept = fused.fused_sample(z, mu, *table.rows(kappa, slopes), table.first, table.spacing)
         else:
@@ -338,12 +338,12 @@ class _Sample(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         mu, z, slope = ctx.saved_tensors
-        fused = _fused(z)
+        fused = fused_kernels(z)
         grad_mu, grad_kappa = (fused.fused_sample_backward if fused else plain_sample_backward)(grad, z, mu, slope)
         return grad_mu if ctx.needs_input_grad[0] else None, grad_kappa if slope is not None else None, None, None
 
 
-def _fused(z: Tensor) -> Any:
+def fused_kernels(z: Tensor) -> Any:
     """The module of GPU kernels where it can be used, else None."""
     if not z.is_cuda:
         return None
