@@ -8,9 +8,13 @@ from scipy import stats
 from torch.nn import functional as F
 
 from aleator import (
+    ELK,
+    HIB,
     AcceptanceKernel,
     ExactInfoNCE,
     GenerativeProcess,
+    InfoNCE,
+    MCInfoNCE,
     Recipe,
     VMFKernel,
     VonMisesFisher,
@@ -154,6 +158,29 @@ def test_captured_training_equals_ordinary_training(phases, tmp_path):
     with pytest.raises(StopError):
         run(True, tmp_path / "run", stop)
     torch.testing.assert_close(run(True, tmp_path / "run"), ordinary, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda learnable: ExactInfoNCE(VMFKernel(20.0, learnable)),
+        lambda learnable: MCInfoNCE(VMFKernel(20.0, learnable), 4),
+        lambda learnable: MCInfoNCE(AcceptanceKernel(20.0, learnable), 4),
+        lambda learnable: HIB(1.0, 0.0, 4, learnable),
+        lambda learnable: ELK(20.0, learnable),
+        lambda learnable: InfoNCE(20.0, learnable),
+    ],
+    ids=["exact", "mcinfonce", "mcinfonce-acceptance", "hib", "elk", "infonce"],
+)
+@pytest.mark.parametrize("negatives", [0, 3])
+def test_every_loss_can_be_captured(make, learnable, negatives):
+    process = GenerativeProcess(4, seed=1, device="cuda", smoothing_steps=10)
+    phases = "mu" if isinstance(make(learnable), InfoNCE) else "joint"
+    recipe = Recipe(8, phases=phases, mu_negatives="given", capture=True, learning_rate=1e-3)
+    batches = process.batches(16, negatives=negatives)
+    result = fit(controlled_encoder(4), make(learnable), batches, recipe, device="cuda", loggers=())
+    assert math.isfinite(result.history[-1]["loss"])
 
 
 def test_captured_step_equals_ordinary_steps():

@@ -263,9 +263,15 @@ def _debye(order: float, kappa: Tensor, with_ratio: bool = True) -> tuple[Tensor
 
 def _horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     value = torch.full_like(x, coefficients[-1])
-    for c in x.new_tensor(coefficients[-2::-1]).unbind():
+    for c in _constants(coefficients[-2::-1], x.dtype, x.device):
         torch.addcmul(c, value, x, out=value)
     return value
+
+
+@lru_cache(maxsize=1024)
+def _constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+    """Scalars on the device, sent there once: nothing may come from the host while a CUDA graph is recorded."""
+    return torch.tensor(values, dtype=dtype, device=device).unbind()
 
 
 @lru_cache(maxsize=4096)
