@@ -233,6 +233,15 @@ def test_positives_follow_their_law_and_no_other(family, positives):
     assert all(other > 2.5 for other in fits.values()), fits
 
 
+@pytest.mark.parametrize("family", ["vmf", "gaussian"])
+def test_a_batch_of_several_groups_follows_the_same_law(family):
+    process = circle(family)
+    batches = process.batches(333)
+    assert batches._groups == 3
+    assert [len(part) for part in batches()] == [333, 333]
+    assert misfit(cell_frequencies(batches, 120), brute_force_laws(process)["ratio"]) < 1.6
+
+
 @pytest.mark.parametrize("kernel", [AcceptanceKernel(20.0), VMFKernel(4.0)], ids=["acceptance", "vmf"])
 def test_means_in_ten_dimensions(ten, kernel):
     """E f under the laws from tables of r between inputs, against draws, within four standard errors."""
@@ -278,10 +287,10 @@ def test_enough_proposals_are_made(ten, positives):
             assert accepted.sum() >= 64
         else:
             x, candidate = batches._inputs(64, batches.proposals, generator=generator)
-            log_w = batches._log_weights(x, candidate, generator) - batches._log_bound(x)[:, None]
+            log_w = batches._log_weights(x, candidate, generator) - batches._log_bound(x)[..., None]
             assert log_w.max() <= 1e-5
             accepted = torch.rand(log_w.shape, generator=generator) < log_w.exp()
-            assert accepted.any(1).all()
+            assert accepted.any(-1).all()
 
 
 @pytest.mark.gpu

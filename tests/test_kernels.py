@@ -90,15 +90,16 @@ def test_rows(dim, kernel: ZonalKernel):
 
 @pytest.mark.parametrize("dim", [2, 3, 10, 64, 512])
 @pytest.mark.parametrize("kernel", [VMFKernel(20.0), VMFKernel(200.0), AcceptanceKernel(20.0)], ids=repr)
-@pytest.mark.parametrize("layout", ["pairwise", "elementwise", "negatives"])
+@pytest.mark.parametrize("layout", ["pairwise", "elementwise", "negatives", "groups"])
 def test_series(dim, kernel: ZonalKernel, layout):
     shapes = {"pairwise": ((37, 1), (1, 53)), "elementwise": ((41, 1), (41, 1)), "negatives": ((29, 1), (29, 7))}
+    shapes["groups"] = ((3, 8, 1), (3, 1, 9))
     first, second = (posteriors(*shape, dim=dim) for shape in shapes[layout])
     terms = kernel.terms(dim, 1e-12)
     log_lam, sign = kernel.series(dim, terms, torch.device("cuda"))
     kappa_pos = kernel.concentration(first.mu) if isinstance(kernel, VMFKernel) else None
     rows1, rows2 = series.rows(dim, first.kappa, log_lam), series.rows(dim, second.kappa, log_lam, sign)
-    cosine = (first.mu * second.mu).sum(-1)
+    cosine = (first.mu * second.mu).sum(-1).contiguous()
     fused = series.log_series(dim, cosine, rows1, rows2, log_lam, kappa_pos, slopes=True)
     plain = series.plain_log_series(dim, cosine, rows1, rows2, log_lam, kappa_pos, slopes=True)
     for name in ("log_r", "slope_c", "slope_1", "slope_2"):

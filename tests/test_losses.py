@@ -338,3 +338,23 @@ def test_elk_is_the_expected_likelihood():
     integral = (q1.log_prob(z) + q2.log_prob(z)).exp().mean() * 2 * math.pi
     value = log_positivity(q1, q2, VMFKernel(math.inf)) - log_sphere_area(2)
     torch.testing.assert_close(value.exp(), integral)
+
+
+def test_groups_of_a_batch_are_batches_of_their_own():
+    anchor, positive = posteriors(12), posteriors(12)
+    kernel = AcceptanceKernel(20.0)
+    whole = ExactInfoNCE(kernel, group=4)(anchor, positive)
+    parts = [ExactInfoNCE(kernel)(anchor[i : i + 4], positive[i : i + 4]) for i in (0, 4, 8)]
+    torch.testing.assert_close(whole, sum(parts) / 3)
+    torch.testing.assert_close(
+        torch.autograd.grad(whole, (anchor.mu, anchor.kappa), retain_graph=True),
+        torch.autograd.grad(sum(parts) / 3, (anchor.mu, anchor.kappa), retain_graph=True),
+    )
+    torch.testing.assert_close(ExactInfoNCE(kernel, group=12)(anchor, positive), ExactInfoNCE(kernel)(anchor, positive))
+
+
+def test_a_group_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="group = 5: does not divide the batch of 12"):
+        ExactInfoNCE(group=5)(posteriors(12), posteriors(12))
+    with pytest.raises(ValueError, match="group = 1"):
+        ExactInfoNCE(group=1)

@@ -339,6 +339,26 @@ class TestHowItIsSummed:
         assert log_positivity(q1[:, None, None], q2[:, None], VMFKernel(20.0)).shape == (5, 4, 1)
         assert log_positivity(q1[:0], q2[:0], VMFKernel(20.0)).shape == (0,)
 
+    @pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0)], ids=repr)
+    def test_groups_are_tables_of_their_own(self, kernel, monkeypatch):
+        q1, q2 = some_posteriors(15, 7), some_posteriors(12, 7, seed=1)
+        leaves = [x.clone().requires_grad_() for x in (q1.mu, q1.kappa, q2.mu, q2.kappa)]
+        first, second = VonMisesFisher(*leaves[:2]), VonMisesFisher(*leaves[2:])
+        tables = [
+            pairwise_log_positivity(first[5 * g : 5 * g + 5], second[4 * g : 4 * g + 4], kernel, 30) for g in range(3)
+        ]
+        expected = torch.stack(tables)
+        weight = torch.randn_like(expected)
+        slopes = torch.autograd.grad((expected * weight).sum(), leaves)
+        for block in (2**15, 30):
+            monkeypatch.setattr(aleator.series, "_BLOCK", block)
+            grouped = VonMisesFisher(leaves[0].view(3, 5, 7), leaves[1].view(3, 5))
+            others = VonMisesFisher(leaves[2].view(3, 4, 7), leaves[3].view(3, 4))
+            found = log_positivity(grouped[:, :, None], others[:, None, :], kernel, 30)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+            for ours, theirs in zip(torch.autograd.grad((found * weight).sum(), leaves), slopes, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+
     def test_memory_does_not_grow_with_the_terms(self):
         """What backward keeps is a few numbers per pair, however many terms were summed."""
         q1, q2 = some_posteriors(200, 10), some_posteriors(200, 10, seed=1)

@@ -37,7 +37,7 @@ from torch.nn import functional as F
 
 from .checks import require, require_one_of
 from .harmonics import AcceptanceKernel, ZonalKernel, check_kernel
-from .positivity import log_positivity, pairwise_log_positivity, series_terms
+from .positivity import log_positivity, series_terms
 from .precision import matrix_products
 from .vmf import VonMisesFisher
 
@@ -50,7 +50,7 @@ _REDRAWS = 100
 _TOLERANCE = 1e-8  # of the largest r: what the series may leave out of an acceptance probability
 _FAILURE = 1e-9  # of a batch: the probability that an anchor accepts none of its candidates
 _MOST_CANDIDATES = 2**14  # beyond this, a sharp kernel's draws are nearly rather than exactly in proportion
-_ANCHORS = 512  # that share their candidates: more would cost the square of the batch and gain nothing
+_ANCHORS = 128  # that share their candidates: more would cost the square of the batch and gain nothing
 
 
 class GenerativeProcess:
@@ -177,7 +177,7 @@ class PairSampler:
 
     Called as sampler(step, generator): the step is not used, and generator=None means torch's own, as is
     easiest in a CUDA graph. `proposals` says how many proposals a draw looks at: pairs for "joint", else
-    candidates that a block of up to 512 anchors shares. Each x+ follows its law, but two anchors of a block may get
+    candidates that a group of up to 128 anchors shares. Each x+ follows its law, but two anchors of a group may get
     the same one: in D = 10 the mean of B positives has a variance 32 % above that of independent ones for 2 B
     candidates, 17 % for 4 B (the least by default) and 8 % for 8 B.
     """
@@ -205,7 +205,8 @@ class PairSampler:
         )
         self.process, self.device = process, process.device
         self.batch_size, self.negatives, self.positives = batch_size, negatives, positives
-        self._blocks = [min(_ANCHORS, batch_size - start) for start in range(0, batch_size, _ANCHORS)]
+        self._groups = math.ceil(batch_size / _ANCHORS)
+        self._anchors = math.ceil(batch_size / self._groups)  # of each group: the last may have some too many
         # The largest kappa of 1,000 inputs is not quite the largest of all.
         self._sharpest = 1.25 * process.kappa_range[1]
         self._terms = series_terms(process.kernel, process.dim, _TOLERANCE, self._sharpest, self._sharpest)
@@ -220,34 +221,36 @@ class PairSampler:
             chosen = keys.topk(self.batch_size, largest=False).indices
             x, positive = x[chosen], positive[chosen]
         else:
-            x, positive = (torch.cat(part) for part in zip(*self._pairs_by_block(generator), strict=True))
+            x, candidate = self._inputs(self._anchors, self.proposals, generator=generator)
+            chosen = _keys(self._log_weights(x, candidate, generator), generator).argmin(-1)
+            positive = candidate.take_along_dim(chosen[..., None], 1)
+            x, positive = (part.flatten(0, 1)[: self.batch_size] for part in (x, positive))
         if not self.negatives:
             return x, positive
         return x, positive, self.process.inputs(self.batch_size, self.negatives, generator=generator)
 
-    def _pairs_by_block(self, generator: Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
-        for anchors in self._blocks:
-            x, candidate = self._inputs(anchors, self.proposals, generator=generator)
-            keys = _keys(self._log_weights(x, candidate, generator), generator)
-            yield x, candidate[keys.argmin(1)]
-
-    def _inputs(self, *counts: int, generator: Generator | None) -> tuple[Tensor, ...]:
-        return self.process.inputs(sum(counts), generator=generator).split(counts)
+    def _inputs(self, *counts: int, generator: Generator | None) -> list[Tensor]:
+        """So many inputs for each group, several times; (G, count, D) each."""
+        drawn = self.process.inputs(self._groups * sum(counts), generator=generator)
+        parts = drawn.split([self._groups * count for count in counts])
+        return [part.unflatten(0, (self._groups, -1)) for part in parts]
 
     def _log_weights(self, x: Tensor, candidate: Tensor, generator: Generator | None) -> Tensor:
-        """log w of anchors (B, D) with candidates (N, D): log r, or log g of latents; (B, N)."""
+        """log w of anchors (..., B, D) with candidates (..., N, D): log r, or log g of latents; (..., B, N)."""
         process = self.process
         q, q_candidate = process.posterior(x), process.posterior(candidate)
         if self.positives == "ratio" and process.family == "vmf":
-            return pairwise_log_positivity(q, q_candidate, process.kernel, self._terms)  # type: ignore[arg-type]
+            assert isinstance(q, VonMisesFisher)
+            assert isinstance(q_candidate, VonMisesFisher)
+            return log_positivity(q[..., :, None], q_candidate[..., None, :], process.kernel, self._terms)
         z_candidate = q_candidate.sample((), generator)
         if self.positives == "partner" or process.family == "point":
             # One latent for all candidates: the partner law. Of a point mass there is only one, and g is r.
-            cosine = q.sample((), generator) @ z_candidate.T
+            cosine = q.sample((), generator) @ z_candidate.mT
         else:
             # r has no closed form, but to accept with probability g of fresh latents is to accept with E g.
-            z = q.sample((len(candidate),), generator)  # (N, B, D): for every candidate a new latent
-            cosine = torch.einsum("nbd,nd->bn", z, z_candidate)
+            z = q.sample((candidate.shape[-2],), generator)  # (N, ..., B, D): for every candidate a new latent
+            cosine = torch.einsum("n...bd,...nd->...bn", z, z_candidate)
         return process.kernel.log_values(process.dim, cosine)
 
     def _log_pair_weights(self, x: Tensor, positive: Tensor, generator: Generator | None) -> Tensor:
@@ -276,11 +279,11 @@ class PairSampler:
             s2 = -2 * math.log(_FAILURE)
             m = ((math.sqrt(s2) + math.sqrt(s2 + 4 * self.batch_size)) / 2) ** 2
             return math.ceil(1.1 * m / rate)
-        x, candidate = self._inputs(512, 1024, generator=generator)
+        x, candidate = self.process.inputs(512 + 1024, generator=generator).split((512, 1024))
         rates = (self._log_weights(x, candidate, generator) - self._log_bound(x)[:, None]).exp().mean(1)
         needed = math.log(self.batch_size / _FAILURE) / max(rates.min().item(), 1e-9)
         # More than a draw needs, so that anchors, which share the candidates, seldom share a positive.
-        return max(4 * self._blocks[0], min(math.ceil(needed), _MOST_CANDIDATES))
+        return max(4 * self._anchors, min(math.ceil(needed), _MOST_CANDIDATES))
 
 
 def _keys(log_w: Tensor, generator: Generator | None) -> Tensor:

@@ -83,7 +83,7 @@ def fused_log_series(
     constants: tuple[float, float, float],
     slopes: bool,
 ) -> tuple[Tensor, ...]:
-    """(log r,) or (log r, slope_c, slope_1, slope_2) at cosines (N, M).
+    """(log r,) or (log r, slope_c, slope_1, slope_2) at cosines (N, M) or (G, N, M).
 
     `first` and `second` are series.Rows; `recurrences` (5, terms) holds a, b of P_n, the factor of P_n', and a, b of
     the Q_{n-1} that it multiplies; `constants` are the depth, floor and tilt.
@@ -95,16 +95,10 @@ def fused_log_series(
     for side in (first, second):
         weight, slope = (x.movedim(-1, 0).contiguous() for x in (side.weight, side.slope))
         lengths = [x.contiguous() for x in (side.log_length, side.mean, side.mean_slope)]
-        # a pair's index into this side's rows: row * stride_0 + column * stride_1
-        height, width = side.log_length.shape
-        sides += [
-            weight,
-            slope,
-            *lengths,
-            weight[0].numel(),
-            width if height > 1 else 0,
-            1 if width > 1 else 0,
-        ]
+        # a pair's index into this side's rows: group * stride_0 + row * stride_1 + column * stride_2
+        groups, height, width = (1, *side.log_length.shape)[-3:]
+        strides = (height * width if groups > 1 else 0, width if height > 1 else 0, 1 if width > 1 else 0)
+        sides += [weight, slope, *lengths, weight[0].numel(), *strides]
     if cosine.numel():
         _series_kernel[(triton.cdiv(cosine.numel(), _BLOCK),)](
             cosine,
@@ -113,7 +107,8 @@ def fused_log_series(
             log_lam,
             *(out if slopes else out * 4),
             cosine.numel(),
-            cosine.shape[1],
+            cosine.shape[-2],
+            cosine.shape[-1],
             terms,
             dim,
             0.0 if kappa_pos is None else float(kappa_pos),
@@ -326,17 +321,18 @@ if triton is not None:
     @triton.jit
     def _series_kernel(
         c_ptr,
-        w1_ptr, d1_ptr, length1_ptr, mean1_ptr, turn1_ptr, rows1, row1, column1,
-        w2_ptr, d2_ptr, length2_ptr, mean2_ptr, turn2_ptr, rows2, row2, column2,
+        w1_ptr, d1_ptr, length1_ptr, mean1_ptr, turn1_ptr, rows1, group1, row1, column1,
+        w2_ptr, d2_ptr, length2_ptr, mean2_ptr, turn2_ptr, rows2, group2, row2, column2,
         table_ptr, log_lam_ptr, log_r_ptr, slope_c_ptr, slope_1_ptr, slope_2_ptr,
-        count, width, terms, dim, kappa_pos, depth, floor, tilt,
+        count, height, width, terms, dim, kappa_pos, depth, floor, tilt,
         LINE: tl.constexpr, SLOPES: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         """One thread per pair: the sums of series._sums and series._inner together, then series.plain_log_series."""
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         live = i < count
-        i1 = (i // width) * row1 + (i % width) * column1
-        i2 = (i // width) * row2 + (i % width) * column2
+        group, row, column = i // (height * width), (i // width) % height, i % width
+        i1 = group * group1 + row * row1 + column * column1
+        i2 = group * group2 + row * row2 + column * column2
         kappa_pos = kappa_pos.to(tl.float64)
         floor = floor.to(tl.float64)
         c = tl.minimum(tl.maximum(tl.load(c_ptr + i, mask=live, other=0.0), -1.0), 1.0)

@@ -52,6 +52,8 @@ class ContrastiveLoss(nn.Module):
 class _SimilarityLoss(ContrastiveLoss):
     """-log( e^s(x,x+) / (e^s(x,x+) + sum_m e^s(x,x_m-)) ) for a similarity s of two posteriors, which broadcast."""
 
+    group: int | None = None
+
     def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
         raise NotImplementedError
 
@@ -59,6 +61,10 @@ class _SimilarityLoss(ContrastiveLoss):
         own = self.similarity(anchor, positive)
         if negative is not None:
             others = self.similarity(anchor[:, None], negative)
+        elif self.group is not None:
+            size = (-1, self.group)
+            crowd = VonMisesFisher(anchor.mu.unflatten(0, size), anchor.kappa.unflatten(0, size), validate_args=False)
+            others = (self.similarity(crowd[:, :, None], crowd[:, None, :]) + _not_itself(crowd[0])).flatten(0, 1)
         else:
             crowd = VonMisesFisher(gather_batch(anchor.mu), gather_batch(anchor.kappa), validate_args=False)
             others = self.similarity(anchor[:, None], crowd[None, :]) + _not_itself(anchor)
@@ -87,12 +93,25 @@ class ExactInfoNCE(_SimilarityLoss):
         kernel: what counts as a match; `AcceptanceKernel` for data accepted by the paper's rule.
         terms: how many terms of the series to sum; by default as many as the kernel needs, even for point masses. On a
             GPU, where looking at the batch would cost a synchronisation, fewer are enough when kappa stays small.
+        group: of negatives taken from the batch, how many anchors share theirs; by default all. The cost grows with it,
+            what is learned from a pair hardly does once it is several times the largest r (docs/understanding.md).
     """
 
-    def __init__(self, kernel: ZonalKernel | None = None, terms: int | None = None):
+    def __init__(self, kernel: ZonalKernel | None = None, terms: int | None = None, group: int | None = None):
         super().__init__()
         self.kernel = check_kernel(kernel if kernel is not None else VMFKernel(20.0))
-        self.terms = terms
+        require(group is None or group >= 2, "group", group, "an anchor alone has no negatives", "pass for example 128")
+        self.terms, self.group = terms, group
+
+    def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+        require(
+            negative is not None or self.group is None or len(anchor) % self.group == 0,
+            "group",
+            self.group,
+            f"does not divide the batch of {len(anchor)}",
+            "pass a divisor of the batch size, or leave it out",
+        )
+        return super().per_anchor(anchor, positive, negative)
 
     def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
         return log_positivity(q1, q2, self.kernel, self.terms)

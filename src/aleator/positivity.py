@@ -120,9 +120,10 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
     kappa1, kappa2 = q1.kappa.double(), q2.kappa.double()
     if isinstance(kernel, VMFKernel) and kernel.is_identity:
         return _log_likelihood_kernel(dim, cosine, kappa1, kappa2).to(dtype)
-    if len(shape) != 2:  # the series works on a table of pairs; any other shape is a table of one column
+    if len(shape) not in (2, 3):  # the series works on tables of pairs; any other shape is a table of one column
         kappa1, kappa2 = kappa1.expand(shape).reshape(-1, 1), kappa2.expand(shape).reshape(-1, 1)
         cosine = cosine.reshape(-1, 1)
+    kappa1, kappa2 = (kappa[(None,) * (cosine.dim() - kappa.dim())] for kappa in (kappa1, kappa2))
     count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, kappa2)
     require(count >= 2, "terms", count, "the series needs two terms or more", "leave it out")
     log_lam, sign = kernel.series(dim, count, cosine.device)
@@ -135,8 +136,8 @@ def _cosine(q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
     """mu.mu' in float64: a sharp kernel multiplies its error by kappa_pos, and GPUs may round products to ten bits."""
     mu1, mu2 = q1.mu.double(), q2.mu.double()
     b1, b2 = q1.batch_shape, q2.batch_shape
-    if len(b1) == len(b2) == 2 and b1[1] == 1 and b2[0] == 1:
-        return mu1[:, 0] @ mu2[0].T
+    if len(b1) == len(b2) >= 2 and b1[-1] == 1 and b2[-2] == 1:  # every row with every column
+        return mu1.squeeze(-2) @ mu2.squeeze(-3).mT
     return (mu1 * mu2).sum(-1)
 
 
@@ -193,7 +194,8 @@ def _log_likelihood_kernel(dim: int, cosine: Tensor, kappa1: Tensor, kappa2: Ten
 
 
 class _LogSeries(torch.autograd.Function):
-    """log r at cosines (N, M); kappa1, kappa2 broadcast to (N, M). Value and slopes come from one pass (series.py)."""
+    """log r at cosines (N, M) or (G, N, M), to which kappa1 and kappa2 broadcast. Value and slopes come from one pass
+    (series.py)."""
 
     @staticmethod
     def forward(ctx, cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos):

@@ -33,10 +33,11 @@ _BLOCK = 2**15
 
 @dataclass(frozen=True)
 class Rows:
-    """What the pass needs of one side: (N, 1), (1, M) or (N, M) posteriors, times T terms where it says so."""
+    """What the pass needs of one side: posteriors of a shape that broadcasts to the table's, (N, M) or (G, N, M), as
+    (N, 1) and (1, M) do; times T terms where it says so."""
 
-    weight: Tensor  # (.., .., T): w_n
-    slope: Tensor  # (.., .., T): d_n, the slope in kappa of the row before scaling, scaled like it
+    weight: Tensor  # (..., T): w_n
+    slope: Tensor  # (..., T): d_n, the slope in kappa of the row before scaling, scaled like it
     log_length: Tensor  # log of the row's length before scaling
     mean: Tensor  # A_1
     mean_slope: Tensor  # A_1'
@@ -49,7 +50,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Pairs:
-    """log r of every pair and, if asked for, its slopes; all (N, M). The last five serve a learnable kernel."""
+    """log r of every pair and, if asked for, its slopes, as a table. The last five serve a learnable kernel."""
 
     log_r: Tensor
     slope_c: Tensor | None = None
@@ -96,7 +97,8 @@ def log_series(
     slopes: bool,
     learnable: bool = False,
 ) -> Pairs:
-    """log r at cosines (N, M); with kappa_pos, the vMF kernel's straight continuation. `learnable`: more slopes."""
+    """log r at cosines (N, M) or (G, N, M), a table for each of G groups; with kappa_pos, the vMF kernel's straight
+    continuation. `learnable`: more slopes."""
     if cosine.is_cuda and not learnable:
         from .kernels import fused_log_series, triton_available
 
@@ -106,7 +108,7 @@ def log_series(
             return Pairs(*fused_log_series(dim, cosine, first, second, table, log_lam, kappa_pos, constants, slopes))
     if learnable or cosine.device.type != "cpu" or cosine.numel() <= _BLOCK:
         return plain_log_series(dim, cosine, first, second, log_lam, kappa_pos, slopes)
-    step = max(1, _BLOCK // cosine.shape[1])
+    step = max(1, _BLOCK // max(1, cosine[0].numel()))
     out = [torch.empty_like(cosine) for _ in range(4 if slopes else 1)]
     for start in range(0, len(cosine), step):
         stop = min(start + step, len(cosine))
@@ -183,7 +185,7 @@ def term_totals(dim: int, cosine: Tensor, first: Rows, second: Rows, factor: Ten
 
 
 def _sums(dim: int, cosine: Tensor, first: Rows, second: Rows, slopes: bool) -> tuple[Tensor, ...]:
-    """(s,) or (s, s_c, s_1, s_2) at cosines (N, M)."""
+    """(s,) or (s, s_c, s_1, s_2) at the cosines."""
     w1, w2 = first.weight.unbind(-1), second.weight.unbind(-1)
     d1, d2 = first.slope.unbind(-1), second.slope.unbind(-1)
     s = torch.zeros_like(cosine)
@@ -225,8 +227,8 @@ def _recurrences(dim: int, terms: int, device: torch.device) -> Tensor:
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
     """sum_n a_n b_n for every pair: the series at c = 1, where every P_n is 1."""
-    if a.shape[1] == 1 and b.shape[0] == 1:
-        return a[:, 0] @ b[0].T
+    if a.shape[-2] == 1 and b.shape[-3] == 1:
+        return a.squeeze(-2) @ b.squeeze(-3).mT
     return (a * b).sum(-1)
 
 
