@@ -35,6 +35,7 @@ class Setting:
         positives: the law of positive pairs.
         negatives: how many are drawn for each anchor from P(x); "batch" takes the other anchors, "rolled" the positive
             of the pair before, the paper's M = 0.
+        group: how many anchors share their negatives where the batch gives them; None for all. Of the exact loss alone.
         encoder_dim: the encoder's dimension where it differs from the process's.
         shared, widths, initialisation: see `controlled_encoder`.
         calibrated: whether kappa starts out spanning `kappa_start`, as in the paper.
@@ -53,6 +54,7 @@ class Setting:
     positives: str = "ratio"
     batch_size: int = 512
     negatives: int | str = "batch"
+    group: int | None = None
     encoder_dim: int | None = None
     shared: bool = False
     widths: tuple[int, ...] | None = None
@@ -146,7 +148,7 @@ def make_loss(setting: Setting) -> nn.Module:
     require_one_of("kernel", setting.kernel, ("acceptance", "vmf"))
     kind: Callable[..., ZonalKernel] = AcceptanceKernel if setting.kernel == "acceptance" else VMFKernel
     if setting.loss == "exact":
-        return ExactInfoNCE(kind(setting.kappa_pos, setting.learnable), setting.terms)
+        return ExactInfoNCE(kind(setting.kappa_pos, setting.learnable), setting.terms, setting.group)
     if setting.loss == "mcinfonce":
         return MCInfoNCE(kind(setting.kappa_pos, setting.learnable), setting.samples)
     if setting.loss == "hib":

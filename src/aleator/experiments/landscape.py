@@ -105,7 +105,7 @@ def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path |
 def landscape(preset: str) -> list[Row]:
     """What the loss asks for and how sharply: the kernel, the law of positives, the number of negatives."""
     truth = Setting(batch_size=256, terms=32)
-    count = {"quick": 40, "paper": 400, "best": 4000}[preset]
+    count = {"quick": 40, "paper": 400, "best": 400}[preset]
     changes: dict[str, dict[str, Any]] = {
         "matched": {},
         "clear": {"kappa_range": (64.0, 128.0), "terms": 56},
