@@ -137,138 +137,181 @@ def fit(
         config: anything else, as JSON, that makes this run what it is (data, setting); a folder remembers it.
     """
     _check_arguments(encoder, loss, recipe, validate)
-    began = time.perf_counter()
     fabric = fabric or _make_fabric(recipe, device)
     fabric.launch()
-    here, rank, writing = fabric.device, fabric.global_rank, fabric.is_global_zero
-    encoder.to(here)
-    loss.to(here)
-    plan = recipe.plan()
+    encoder.to(fabric.device)
+    loss.to(fabric.device)
+    training = _Training(encoder, loss, recipe, fabric, validate, folder)
     products = "high" if recipe.precision == "tf32" else None
-    folder = None if folder is None else Path(folder).expanduser()
+    with (
+        preserved_randomness(fabric.device),
+        matrix_products(products),
+        _kept_trainability(encoder, loss) as training.trainable,
+    ):
+        training.open(batches, loggers, config)
+        with (
+            contextlib.closing(training.logbook),
+            ProgressBar(recipe.steps, training.run.done, progress, fabric.is_global_zero) as training.bar,
+        ):
+            for phase in training.plan:
+                if not training.run.stopped and training.run.done < phase.end:
+                    training.follow(phase)
+    return training.result()
 
-    with preserved_randomness(here), matrix_products(products), _kept_trainability(encoder, loss) as trainable:
-        seed_generators(derived_seed(recipe.seed, rank))
-        sources = _open_sources(batches, plan, recipe.seed, rank, here)
+
+class _Training:
+    """One call of `fit`: what it works with, and how far it has come."""
+
+    sources: dict[str, Source]
+    logbook: Logbook
+    bar: ProgressBar
+    trainable: set[nn.Parameter]
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        loss: nn.Module,
+        recipe: Recipe,
+        fabric: "Fabric",
+        validate: Callable[[Encoder], Mapping[str, float]] | None,
+        folder: str | Path | None,
+    ):
+        self.began = time.perf_counter()
+        self.encoder, self.loss, self.recipe, self.fabric, self.validate = encoder, loss, recipe, fabric, validate
+        self.device, self.rank, self.writing = fabric.device, fabric.global_rank, fabric.is_global_zero
+        self.plan = recipe.plan()
+        self.run = Run(window=torch.zeros(recipe.log_every, device=self.device))
+        self.folder = None if folder is None else Path(folder).expanduser()
+        self.checkpoints = None if self.folder is None else Checkpoints(self.folder, recipe.keep_checkpoints)
+        self.saved: Any = None  # the checkpoint to go on from, until its phase has taken the rest of it up
+        self.resumed_from: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.run.seconds + time.perf_counter() - self.began
+
+    def open(self, batches: Any, loggers: Sequence[str] | None, config: Mapping[str, Any] | None) -> None:
+        """The data, the run's folder, and what an earlier sitting left there."""
+        encoder, loss, recipe, fabric = self.encoder, self.loss, self.recipe, self.fabric
+        seed_generators(derived_seed(recipe.seed, self.rank))
+        self.sources = _open_sources(batches, self.plan, recipe.seed, self.rank, self.device)
         if is_lazy(encoder):
             with torch.no_grad():
-                encoder(fabric.to_device(named_parts(sources[plan[0].part].peek())[0]))
-
-        # Who this run is, and how far it has come.
-        run = Run(window=torch.zeros(recipe.log_every, device=here))
+                encoder(fabric.to_device(named_parts(self.sources[self.plan[0].part].peek())[0]))
         identity = _identity(encoder, loss, recipe, fabric.world_size, config)
-        logbook = Logbook(folder, loggers, writing, identity)
-        saved = None
-        if folder is not None:
-            checkpoints = Checkpoints(folder, recipe.keep_checkpoints)
-            if writing:
-                claim_run_folder(folder, identity)
-                saved = checkpoints.latest()
-            saved = fabric.broadcast(saved)
-        if saved is not None:
-            encoder.load_state_dict(saved["encoder"])
-            loss.load_state_dict(saved["loss"])
-            run.restore(saved["run"])
-            sources[run.part].restore(saved["ranks"][rank]["source"])
-        resumed_from = None if saved is None else run.done
-        logbook.open({} if saved is None else saved["rows"], run.done)
+        self.logbook = Logbook(self.folder, loggers, self.writing, identity)
+        if self.checkpoints is not None:
+            assert self.folder is not None
+            if self.writing:
+                claim_run_folder(self.folder, identity)
+                self.saved = self.checkpoints.latest()
+            self.saved = fabric.broadcast(self.saved)
+        if self.saved is not None:
+            encoder.load_state_dict(self.saved["encoder"])
+            loss.load_state_dict(self.saved["loss"])
+            self.run.restore(self.saved["run"])
+            self.sources[self.run.part].restore(self.saved["ranks"][self.rank]["source"])
+            self.resumed_from = self.run.done
+        self.logbook.open({} if self.saved is None else self.saved["rows"], self.run.done)
 
-        with contextlib.closing(logbook), ProgressBar(recipe.steps, run.done, progress, writing) as bar:
-            for phase in plan:
-                if run.stopped or run.done >= phase.end:
-                    continue
-                source = sources[phase.part]
-                captured = _can_capture(recipe, fabric, source)
-                optimiser = make_optimiser(recipe, *_start_phase(encoder, loss, phase, trainable), here, captured)
-                objective, stepper = fabric.setup(
-                    Objective(encoder, loss, phase.part, recipe.mu_negatives), optimiser, move_to_device=False
-                )
-                if saved is not None:
-                    if run.done > phase.start:
-                        optimiser.load_state_dict(saved["optimiser"])
-                        place_learning_rate(optimiser, here if captured else None)
-                    fabric.strategy.precision.load_state_dict(saved["precision"])
-                    set_random_state(saved["ranks"][rank]["random"], here)
-                    saved = None
-                run.part = phase.part
-                graph = _captured(fabric, objective, stepper, source, recipe.clip_norm) if captured else None
+    def follow(self, phase: Phase) -> None:
+        """One phase of the recipe, to its end or to where it stops early."""
+        recipe, fabric, run, source = self.recipe, self.fabric, self.run, self.sources[phase.part]
+        captured = _can_capture(recipe, fabric, source)
+        optimiser = make_optimiser(recipe, *self.start(phase), self.device, captured)
+        objective, stepper = fabric.setup(
+            Objective(self.encoder, self.loss, phase.part, recipe.mu_negatives), optimiser, move_to_device=False
+        )
+        if self.saved is not None:
+            if run.done > phase.start:
+                optimiser.load_state_dict(self.saved["optimiser"])
+                place_learning_rate(optimiser, self.device if captured else None)
+            fabric.strategy.precision.load_state_dict(self.saved["precision"])
+            set_random_state(self.saved["ranks"][self.rank]["random"], self.device)
+            self.saved = None
+        run.part = phase.part
+        graph = _captured(fabric, objective, stepper, source, recipe.clip_norm) if captured else None
+        for step in range(run.done, phase.end):
+            learning_rate = recipe.learning_rate_at(step, phase)
+            set_learning_rate(optimiser, learning_rate)
+            if graph is not None:
+                source.seed_for(step)  # type: ignore[union-attr]
+                value = graph()
+                turn_bases(optimiser, step - phase.start)
+            else:
+                batch = fabric.to_device(source.next(step))
+                value = training_step(fabric, objective, stepper, batch, recipe.clip_norm)
+            run.window[step % recipe.log_every] = value
+            run.done = step + 1
+            self.bar.advance(run.done, phase.part)
+            self.attend(phase, learning_rate, optimiser)
+            if run.stopped:
+                break
 
-                for step in range(run.done, phase.end):
-                    learning_rate = recipe.learning_rate_at(step, phase)
-                    set_learning_rate(optimiser, learning_rate)
-                    if graph is not None:
-                        source.seed_for(step)  # type: ignore[union-attr]
-                        value = graph()
-                        turn_bases(optimiser, step - phase.start)
-                    else:
-                        batch = fabric.to_device(source.next(step))
-                        value = training_step(fabric, objective, stepper, batch, recipe.clip_norm)
-                    run.window[step % recipe.log_every] = value
-                    run.done = step + 1
-                    bar.advance(run.done, phase.part)
+    def start(self, phase: Phase) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        return _start_phase(self.encoder, self.loss, phase, self.trainable)
 
-                    # Everything below is rare: the device is waited for only where one of these is due.
-                    last = run.done == recipe.steps
-                    log_due = last or run.done % recipe.log_every == 0
-                    validation_due = validate is not None and (last or _due(run.done, recipe.validate_every))
-                    save_due = folder is not None and (last or _due(run.done, recipe.checkpoint_every))
-                    if not (log_due or validation_due or save_due):
-                        continue
-                    mean = run.recent_loss(fabric)
-                    if log_due:
-                        seconds = run.seconds + time.perf_counter() - began
-                        logbook.log(
-                            "training",
-                            {
-                                "step": run.done,
-                                "phase": phase.part,
-                                "loss": mean,
-                                "learning_rate": learning_rate,
-                                "seconds": round(seconds, 3),
-                            },
-                        )
-                        bar.advance(run.done, phase.part, mean)
-                    if validation_due:
-                        metrics = _validate(fabric, validate, encoder)
-                        logbook.log("validation", {"step": run.done, "phase": phase.part, **metrics})
-                        if recipe.select is not None and (phase is plan[-1] or recipe.select_in == "all"):
-                            _select(run, recipe, metrics, encoder, loss)
-                        _start_phase(encoder, loss, phase, trainable)
-                    if save_due or (run.stopped and folder is not None):
-                        here_now = {"random": random_state(here), "source": sources[phase.part].state()}
-                        state = {
-                            "encoder": encoder.state_dict(),
-                            "loss": loss.state_dict(),
-                            "optimiser": optimiser.state_dict(),
-                            "precision": fabric.strategy.precision.state_dict(),
-                            "run": run.state() | {"seconds": run.seconds + time.perf_counter() - began},
-                            "rows": logbook.rows,
-                            "ranks": _gathered(fabric, here_now),
-                        }
-                        if writing:
-                            checkpoints.save(run.done, state)
-                        fabric.barrier()
-                    if run.stopped:
-                        break
+    def attend(self, phase: Phase, learning_rate: float, optimiser: torch.optim.Optimizer) -> None:
+        """What is due after a step. The device is waited for only where something is."""
+        recipe, run = self.recipe, self.run
+        last = run.done == recipe.steps
+        log_due = last or run.done % recipe.log_every == 0
+        validation_due = self.validate is not None and (last or _due(run.done, recipe.validate_every))
+        save_due = self.checkpoints is not None and (last or _due(run.done, recipe.checkpoint_every))
+        if not (log_due or validation_due or save_due):
+            return
+        place = {"step": run.done, "phase": phase.part}
+        mean = run.recent_loss(self.fabric)
+        if log_due:
+            now = {"loss": mean, "learning_rate": learning_rate, "seconds": round(self.seconds, 3)}
+            self.logbook.log("training", place | now)
+            self.bar.advance(run.done, phase.part, mean)
+        if validation_due:
+            metrics = _validate(self.fabric, self.validate, self.encoder)
+            self.logbook.log("validation", place | metrics)
+            if recipe.select is not None and (phase is self.plan[-1] or recipe.select_in == "all"):
+                _select(run, recipe, metrics, self.encoder, self.loss)
+            self.start(phase)  # validating left training mode
+        if self.checkpoints is not None and (save_due or run.stopped):
+            self.save(phase, optimiser)
 
-        if run.best is not None:
-            encoder.load_state_dict(run.best["encoder"])
-            loss.load_state_dict(run.best["loss"])
-    encoder.eval()
-    if folder is not None and writing:
-        encoder.save(folder / "encoder", overwrite=True)
-    return FitResult(
-        encoder=encoder,
-        steps=run.done,
-        history=logbook.rows["training"],
-        validations=logbook.rows["validation"],
-        best_step=run.best["step"] if run.best else None,
-        best_value=run.best["value"] if run.best else None,
-        stopped_early=run.stopped,
-        resumed_from=resumed_from,
-        folder=folder,
-        seconds=run.seconds + time.perf_counter() - began,
-    )
+    def save(self, phase: Phase, optimiser: torch.optim.Optimizer) -> None:
+        assert self.checkpoints is not None
+        here = {"random": random_state(self.device), "source": self.sources[phase.part].state()}
+        state = {
+            "encoder": self.encoder.state_dict(),
+            "loss": self.loss.state_dict(),
+            "optimiser": optimiser.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "run": self.run.state() | {"seconds": self.seconds},
+            "rows": self.logbook.rows,
+            "ranks": _gathered(self.fabric, here),
+        }
+        if self.writing:
+            self.checkpoints.save(self.run.done, state)
+        self.fabric.barrier()
+
+    def result(self) -> FitResult:
+        """The best weights, if some were chosen, kept in the folder, and what was done."""
+        run, best = self.run, self.run.best
+        if best is not None:
+            self.encoder.load_state_dict(best["encoder"])
+            self.loss.load_state_dict(best["loss"])
+        self.encoder.eval()
+        if self.folder is not None and self.writing:
+            self.encoder.save(self.folder / "encoder", overwrite=True)
+        return FitResult(
+            encoder=self.encoder,
+            steps=run.done,
+            history=self.logbook.rows["training"],
+            validations=self.logbook.rows["validation"],
+            best_step=best["step"] if best else None,
+            best_value=best["value"] if best else None,
+            stopped_early=run.stopped,
+            resumed_from=self.resumed_from,
+            folder=self.folder,
+            seconds=self.seconds,
+        )
 
 
 def _due(done: int, every: int | None) -> bool:
