@@ -90,7 +90,7 @@ def log_ratios_and_slopes(order: float, kappa: Tensor, terms: int) -> tuple[Tens
     torch.cumsum(rho[:-1].log(), 0, out=log_a[1:])
     degree = torch.arange(terms, dtype=torch.float64, device=inner.device).view(-1, *[1] * inner.dim())
     slope = rho - rho[:1] + degree / inner
-    slope[0] = 0.0
+    slope[:1].zero_()
     return log_a.movedim(0, -1), slope.movedim(0, -1)
 
 
