@@ -46,7 +46,7 @@ class PretrainingSetting:
 
     labels: str = "clean"
     width: int = 64
-    epochs: int = 30
+    epochs: int = 60
     batch_size: int = 512
     learning_rate: float = 0.4
     rising: float = 0.2

@@ -4,9 +4,9 @@
 - paper: the hyperparameters that the paper's grid chose for each loss, its 8,192 batches of 128 with a validation every
   16, selection by crop correlation. Negatives are the right images (the published code drew from the first 256), and
   the learning rate halves with the second phase, as in that code.
-- best: what we recommend. The classifier is pretrained on zoomed images too, which leaves it less sure of itself; the
-  output layer is trained first, on frozen features; then all of it, briefly, with the same augmentation, and the
-  learning rate falls to nothing, so that the last weights are the ones to keep.
+- best: what we recommend. The output layer is trained first, on frozen features; then all of it, briefly, with the
+  augmentation of the pretraining; the learning rate falls to nothing, so that the last weights are the ones to keep.
+  No zoom in either: a network that has learned to see through it is as sure of a part as of the whole.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from ..pretraining import PretrainingSetting
 from .cifar_folds import CifarSetting
 from .runner import Row
 
@@ -32,7 +33,6 @@ _PAPER_RECIPE: dict[str, Any] = {
     "precision": "bf16",
 }
 _JOINT = {"phases": "joint", "schedule": "step", "step_factor": 0.7}  # about a half after half of the steps
-_ZOOMED = {"flip": True, "translate": 4, "zoom": 0.5}
 _PLAIN = {"flip": True, "translate": 4}
 _QUICK_NETWORK = {"width": 4, "epochs": 4, "batch_size": 128, "learning_rate": 0.1, "cutout": 0}
 
@@ -44,9 +44,8 @@ def base(preset: str) -> CifarSetting:
     if preset == "best":
         return CifarSetting(
             loss="exact",
-            network={"zoom": 0.5},
             batch_size=512,
-            augment=_ZOOMED,
+            augment=_PLAIN,
             head_first={"steps": 1000, "learning_rate": 1e-2, "schedule": "one-cycle", "log_every": 500},
             recipe={
                 "steps": 400,
@@ -82,7 +81,7 @@ def base(preset: str) -> CifarSetting:
 def with_loss(preset: str, loss: str) -> CifarSetting:
     """The preset's setting for a loss; in `paper` and for the paper's losses, the hyperparameters of its appendix."""
     setting = base(preset)
-    if loss in ("exact", "softmax-entropy"):
+    if loss == "exact":
         return replace(setting, loss=loss)
     if preset != "paper":  # the paper's losses and hyperparameters, in the preset's number of steps
         setting = replace(setting, negatives=8 if preset == "quick" else 32, head_first=None)
@@ -111,15 +110,9 @@ def votes(preset: str) -> CifarSetting:
     )
 
 
-def classifiers(preset: str) -> list[CifarSetting]:
-    """Softmax entropy, of the usual classifier and of the one that the preset starts from, if that is another."""
-    setting = with_loss(preset, "softmax-entropy")
-    usual = replace(setting, name="classifier", network=_usual(setting))
-    return [usual] if usual.network == setting.network else [usual, replace(setting, name="classifier, zoomed")]
-
-
-def _usual(setting: CifarSetting) -> dict[str, Any]:
-    return {name: value for name, value in setting.network.items() if name != "zoom"}
+def classifier(setting: CifarSetting, name: str = "classifier") -> CifarSetting:
+    """The softmax entropy of the network that a setting starts from."""
+    return replace(setting, name=name, loss="softmax-entropy")
 
 
 # Tables and figures
@@ -131,7 +124,7 @@ def cifar_losses(preset: str) -> list[Row]:
     rows = [_row(with_loss(preset, loss), preset) for loss in names]
     if preset != "paper":
         rows.insert(1, _row(votes(preset), preset))
-    return [*rows, *(_row(setting, preset) for setting in classifiers(preset))]
+    return [*rows, _row(classifier(base(preset)), preset)]
 
 
 def cifar_labels(preset: str) -> list[Row]:
@@ -216,14 +209,20 @@ def cifar_overfitting(preset: str) -> list[Row]:
     constant = {**longer, "schedule": "constant", "weight_decay": 0.0}
     still = {**recipe, "steps": 2, "learning_rate": 1e-9, "validate_every": None, "select": None}
     voted = votes(preset)
-    epochs = max(setting.network.get("epochs", 30) * 2 // 5, 2)
+    network = PretrainingSetting(**setting.network)
+    zooms = {f"zoom {zoom}": {**_PLAIN, "zoom": zoom} for zoom in (0.5, 0.25)}
+    pretrained: dict[str, dict[str, Any]] = {
+        "short pretraining": {"epochs": max(network.epochs // 3, 2)},
+        "long pretraining": {"epochs": 2 * network.epochs},
+        "mixed pretraining": {"mixup": 0.5},
+        "smoothed pretraining": {"label_smoothing": 0.1},
+        "zoomed pretraining": {"zoom": 0.5},
+    }
     plain: dict[str, dict[str, Any]] = {
         "recommended": {},
-        "plain pretraining": {"network": _usual(setting), "augment": _PLAIN},
-        "plain pretraining, zoomed training": {"network": _usual(setting), "augment": _ZOOMED},
-        "short pretraining": {"network": {**setting.network, "epochs": epochs}},
+        **{name: {"network": {**setting.network, **change}} for name, change in pretrained.items()},
         "no augmentation": {"augment": None},
-        "no zoom": {"augment": _PLAIN},
+        **{f"training with {name}": {"augment": augment} for name, augment in zooms.items()},
         "output layer not first": {"head_first": None},
         "output layer alone": {"recipe": still},
         "longer": {"recipe": longer},
@@ -240,7 +239,7 @@ def cifar_overfitting(preset: str) -> list[Row]:
     }
     rows = [replace(setting, name=name, **changes) for name, changes in plain.items()]
     rows += [replace(voted, name=name, **changes) for name, changes in with_votes.items()]
-    rows += [*classifiers(preset), replace(voted, name="classifier, votes", loss="softmax-entropy")]
+    rows += [classifier(setting), classifier(voted, "classifier, votes")]
     return [Row(row, (TUNING_FOLD,)) for row in rows]
 
 
