@@ -13,10 +13,12 @@ from torch import Tensor
 
 from aleator import AcceptanceKernel, VMFKernel, VonMisesFisher, ZonalKernel, pairwise_log_positivity
 from aleator.backbones import MLP
+from aleator.batches import SharedNegatives
 from aleator.encoders import Encoder
 from aleator.generative import FAMILIES, POSITIVES, GenerativeProcess, NoisyDirection, PairSampler
 from aleator.losses import ExactInfoNCE
 from aleator.metrics import spread
+from aleator.objective import Objective
 from aleator.recipe import Recipe
 from aleator.training import fit
 
@@ -147,6 +149,7 @@ def test_batches_have_their_shapes_and_repeat(family, positives):
         ({"batch_size": 0}, "batch_size = 0"),
         ({"batch_size": 4, "negatives": -1}, "negatives = -1"),
         ({"batch_size": 4, "proposals": 3}, "proposals = 3"),
+        ({"batch_size": 4, "negatives": 2, "group": 3}, "group = 3"),
         ({"batch_size": 4, "positives": "forward"}, "'ratio', 'joint', 'partner'"),
     ],
 )
@@ -231,6 +234,22 @@ def test_positives_follow_their_law_and_no_other(family, positives):
     # 81 cells: the mean of so many squared standard errors is 1 +- 0.16.
     assert fits.pop(positives) < 1.6
     assert all(other > 2.5 for other in fits.values()), fits
+
+
+def test_groups_share_their_negatives(ten):
+    """Four anchors have the same five, drawn from P(x); the loss sees what it would with each anchor's written out."""
+    batches = ten.batches(12, negatives=5, group=4)
+    x, positive, (pool, chosen) = batches(0, torch.Generator().manual_seed(1))
+    assert pool.shape == (15, 10)
+    negatives = torch.cat([positive, pool])[chosen]
+    assert negatives.shape == (12, 5, 10)
+    for first in (0, 4, 8):
+        assert (negatives[first : first + 4] == negatives[first]).all()
+    assert negatives[::4].flatten(0, 1).unique(dim=0).shape == (15, 10)
+    encoder = Encoder(MLP(10, (8,)), 10, kappa="head")
+    objective = Objective(encoder, ExactInfoNCE(ten.kernel), "joint", "given")
+    shared = objective((x, positive, SharedNegatives(pool, chosen)))
+    torch.testing.assert_close(shared, objective((x, positive, negatives)))
 
 
 @pytest.mark.parametrize("family", ["vmf", "gaussian"])

@@ -35,6 +35,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from .batches import SharedNegatives
 from .checks import require, require_one_of
 from .harmonics import AcceptanceKernel, ZonalKernel, check_kernel
 from .positivity import log_positivity, series_terms
@@ -117,15 +118,21 @@ class GenerativeProcess:
         return NoisyDirection(mu, kappa, self.family)
 
     def batches(
-        self, batch_size: int, negatives: int = 0, positives: str = "ratio", proposals: int | None = None
+        self,
+        batch_size: int,
+        negatives: int = 0,
+        positives: str = "ratio",
+        proposals: int | None = None,
+        group: int = 1,
     ) -> "PairSampler":
         """A source of batches for `fit`: (x (B, D), x+ (B, D)), and x- (B, M, D) ~ P(x) if M negatives.
 
         Args:
             positives: by which law; "ratio", "joint" or "partner".
             proposals: how many to look at for a batch; by default enough for an exact draw.
+            group: how many anchors share their negatives, which are then encoded once (`SharedNegatives`).
         """
-        return PairSampler(self, batch_size, negatives, positives, proposals)
+        return PairSampler(self, batch_size, negatives, positives, proposals, group)
 
     def __repr__(self) -> str:
         return (
@@ -191,6 +198,7 @@ class PairSampler:
         negatives: int = 0,
         positives: str = "ratio",
         proposals: int | None = None,
+        group: int = 1,
     ):
         require(batch_size >= 1, "batch_size", batch_size, "an empty batch", "pass for example 512")
         require(negatives >= 0, "negatives", negatives, "negative", "pass 0 for none")
@@ -203,8 +211,15 @@ class PairSampler:
             f"fewer than the {least} positives to choose",
             "leave it out",
         )
+        require(
+            group >= 1 and batch_size % group == 0,
+            "group",
+            group,
+            f"does not divide the batch of {batch_size}",
+            "pass a divisor of the batch size; 1 gives every anchor its own negatives",
+        )
         self.process, self.device = process, process.device
-        self.batch_size, self.negatives, self.positives = batch_size, negatives, positives
+        self.batch_size, self.negatives, self.positives, self.group = batch_size, negatives, positives, group
         self._groups = math.ceil(batch_size / _ANCHORS)
         self._anchors = math.ceil(batch_size / self._groups)  # of each group: the last may have some too many
         # The largest kappa of 1,000 inputs is not quite the largest of all.
@@ -214,7 +229,7 @@ class PairSampler:
 
     @torch.no_grad()
     @matrix_products("highest")  # whatever the encoder's precision, the pairs are those of this process
-    def __call__(self, step: int = 0, generator: Generator | None = None) -> tuple[Tensor, ...]:
+    def __call__(self, step: int = 0, generator: Generator | None = None) -> tuple[Any, ...]:
         if self.positives == "joint":
             x, positive = self.process.inputs(2, self.proposals, generator=generator)
             keys = _keys(self._log_pair_weights(x, positive, generator), generator)
@@ -227,7 +242,16 @@ class PairSampler:
             x, positive = (part.flatten(0, 1)[: self.batch_size] for part in (x, positive))
         if not self.negatives:
             return x, positive
-        return x, positive, self.process.inputs(self.batch_size, self.negatives, generator=generator)
+        if self.group == 1:
+            return x, positive, self.process.inputs(self.batch_size, self.negatives, generator=generator)
+        pool = self.process.inputs(self.batch_size // self.group * self.negatives, generator=generator)
+        number = torch.arange(len(pool), device=self.device) + self.batch_size  # after the positives
+        chosen = number.unflatten(0, (-1, self.negatives)).repeat_interleave(
+            self.group,
+            0,
+            output_size=self.batch_size,  # or it would ask the device for it
+        )
+        return x, positive, SharedNegatives(pool, chosen)
 
     def _inputs(self, *counts: int, generator: Generator | None) -> list[Tensor]:
         """So many inputs for each group, several times; (G, count, D) each."""

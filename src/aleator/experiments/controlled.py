@@ -35,7 +35,8 @@ class Setting:
         positives: the law of positive pairs.
         negatives: how many are drawn for each anchor from P(x); "batch" takes the other anchors, "rolled" the positive
             of the pair before, the paper's M = 0.
-        group: how many anchors share their negatives where the batch gives them; None for all. Of the exact loss alone.
+        group: how many anchors share their negatives. None: all of them where the batch gives the negatives (the exact loss
+            alone can do with fewer), none where they are drawn.
         encoder_dim: the encoder's dimension where it differs from the process's.
         shared, widths, initialisation: see `controlled_encoder`.
         calibrated: whether kappa starts out spanning `kappa_start`, as in the paper.
@@ -127,7 +128,7 @@ def make_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int,
     if setting.negatives == "rolled":
         return Rolled(process.batches(setting.batch_size, positives=setting.positives))
     drawn = 0 if setting.negatives == "batch" else int(setting.negatives)
-    return process.batches(setting.batch_size, drawn, setting.positives)
+    return process.batches(setting.batch_size, drawn, setting.positives, group=setting.group or 1 if drawn else 1)
 
 
 class Rolled:
