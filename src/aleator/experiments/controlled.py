@@ -35,8 +35,8 @@ class Setting:
         positives: the law of positive pairs.
         negatives: how many are drawn for each anchor from P(x); "batch" takes the other anchors, "rolled" the positive
             of the pair before, the paper's M = 0.
-        group: how many anchors share their negatives. None: all of them where the batch gives the negatives (the exact loss
-            alone can do with fewer), none where they are drawn.
+        group: how many anchors share their negatives. None: all of them where the batch gives the negatives (the exact
+            loss alone can do with fewer), none where they are drawn.
         encoder_dim: the encoder's dimension where it differs from the process's.
         shared, widths, initialisation: see `controlled_encoder`.
         calibrated: whether kappa starts out spanning `kappa_start`, as in the paper.
