@@ -61,7 +61,7 @@ def section(result: dict[str, Any], preset: str, folder: Path) -> str:
     origin = result["provenance"]
     facts = f"`{origin['device']}`, {origin['wall_seconds']:,.0f} s, commit `{origin['commit']}`"
     rows = result["rows"]
-    if len(rows) > 20:  # a grid: its winners are what it was made for
+    if len(rows) > 25:  # a grid: its winners are what it was made for
         rows = winners(rows)
         facts += f"; the best of {len(result['rows'])} by the rank correlation of kappa"
     lines = [f"### Preset {preset}\n", facts + "\n", table(result["experiment"], rows)]
