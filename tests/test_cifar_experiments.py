@@ -55,6 +55,8 @@ TINY = cifar_folds.CifarSetting(
     head_first={"steps": 3, "learning_rate": 1e-2},
     recipe={"steps": 4, "validate_every": 2, "learning_rate": 1e-3},
 )
+HIDDEN = replace(TINY, hidden=(6,), kernel="acceptance")
+KERNEL = al.VMFKernel(16.0)
 MEASURED = {
     "entropy_rank",
     "crop_rank",
@@ -99,12 +101,13 @@ def test_kinds_of_labels(stand_in):
     "changes",
     [
         {},
+        {"hidden": (6,), "kernel": "acceptance"},
         {"votes_first": TINY.recipe, "kappa": "head", "kappa_hidden": (4,)},
         {"loss": "mcinfonce", "negatives": 2, "head_first": None, "recipe": {"steps": 4, "phases": "mu-then-kappa"}},
         {"loss": "hib", "negatives": "rolled", "head_first": None},
         {"loss": "elk", "negatives": 1, "labels": "hard", "pretrained": False, "head_first": None, "augment": None},
     ],
-    ids=["exact", "votes", "mcinfonce", "hib", "elk"],
+    ids=["exact", "hidden", "votes", "mcinfonce", "hib", "elk"],
 )
 def test_a_fold_is_trained_and_measured(stand_in, tmp_path, changes):
     outcome = cifar.run_fold(replace(TINY, **changes), 1, "cpu", tmp_path / "run")
@@ -150,26 +153,28 @@ def test_the_best_by_the_validation_is_kept(stand_in):
     assert outcome.metrics["best_step"] == 1 + int(ranks.argmax())
 
 
-def test_the_head_is_trained_on_features_of_size_one_and_put_back(stand_in):
-    """No step changes nothing; what the head learns moves no backbone weight."""
-    started = cifar.starting_network(TINY, "cpu")
-    encoder = cifar.make_encoder(TINY, 0, started, "cpu")
+@pytest.mark.parametrize("setting", [TINY, HIDDEN], ids=["linear", "hidden"])
+def test_the_head_is_trained_on_features_of_size_one_and_put_back(stand_in, setting):
+    """No step changes nothing; what the head learns moves no weight of the network that sees images."""
+    started = cifar.starting_network(setting, "cpu")
+    encoder = cifar.make_encoder(setting, 0, started, "cpu")
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    images, labels = cifar_folds.training_data(TINY, 0)
-    still = replace(TINY, head_first={"steps": 1, "learning_rate": 1e-30})
+    images, labels = cifar_folds.training_data(setting, 0)
+    still = replace(setting, head_first={"steps": 1, "learning_rate": 1e-30})
     cifar._train_head(still, encoder, images, labels, 0, "cpu", None)
     for name, value in encoder.state_dict().items():
         torch.testing.assert_close(value, before[name])
-    cifar._train_head(TINY, encoder, images, labels, 0, "cpu", None)
+    cifar._train_head(setting, encoder, images, labels, 0, "cpu", None)
     changed = {name for name, value in encoder.state_dict().items() if not torch.equal(value, before[name])}
-    assert "mu_head.weight" in changed
-    assert all(name.startswith(("mu_head", "backbone")) for name in changed)
-    assert not any(name.startswith("backbone") and "running" not in name for name in changed)
+    learned = {name for name in changed if "running" not in name}
+    layers = {"backbone.parts.1.layers.0.weight", "backbone.parts.1.layers.0.bias"} if setting.hidden else set()
+    assert learned == {"mu_head.weight"} | layers
 
 
+@pytest.mark.parametrize("setting", [TINY, HIDDEN], ids=["linear", "hidden"])
 @pytest.mark.parametrize("views", [2, 10])
-def test_with_their_mirror_images_posteriors_do_not_tell_left_from_right(stand_in, views):
-    encoder = cifar.make_encoder(TINY, 0, None, "cpu")
+def test_with_their_mirror_images_posteriors_do_not_tell_left_from_right(stand_in, views, setting):
+    encoder = cifar.make_encoder(setting, 0, None, "cpu")
     images = cifar_folds.held_out(TINY, 0).images
     assert images.ne(images.flip(-1)).any()
     plain, averaged = (cifar_evaluation.posteriors(encoder, images, count) for count in (1, views))
@@ -220,10 +225,10 @@ def test_calibration_finds_scale_and_factor():
     """Pairs whose matches were drawn from known probabilities give them back, and then are calibrated."""
     q, _ = some_posteriors()
     items = torch.randint(400, (8000, 2), generator=SEEDED(1))
-    truth = Calibration(16.0, scale=0.4, factor=5.0)
+    truth = Calibration(KERNEL, scale=0.4, factor=5.0)
     p = truth.probability(q, Pairs(items, torch.zeros(0)))
     pairs = Pairs(items, torch.rand(8000, generator=SEEDED(2)) < p)
-    found = calibrate(q, pairs, 16.0)
+    found = calibrate(q, pairs, KERNEL)
     assert found.scale == pytest.approx(0.4, rel=0.1)
     assert found.factor == pytest.approx(5.0, rel=0.15)
     table = reliability(found.probability(q, pairs), pairs.match)
@@ -258,7 +263,7 @@ def test_gallery_holds_the_ends_and_the_credible_sets():
     q, kind = some_posteriors()
     images = torch.arange(400)[:, None, None, None].expand(400, 3, 32, 32) % 256
     fold = HeldOut(images.to(torch.uint8), torch.nn.functional.one_hot(kind, 10).double(), torch.ones(400), kind)
-    found = gallery(q, fold, Calibration(16.0))
+    found = gallery(q, fold, Calibration(KERNEL))
     assert (found["surest_kappa"][:, 0] >= found["least_sure_kappa"][:, 0]).all()
     for k in range(10):
         assert found["surest_kappa"][k, 0] == pytest.approx(q.kappa[kind == k].max().item(), rel=1e-6)

@@ -9,7 +9,7 @@ likeness of classes (Müller et al. 2019), which is what uncertainty is about.
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -143,14 +143,17 @@ def load_pretrained(folder: str | Path, setting: PretrainingSetting, device: str
 
 
 @torch.no_grad()
-def predictions(network: nn.Module, images: Tensor) -> Tensor:
-    """The network's output for uint8 images (N, 3, 32, 32), in evaluation mode and full precision; (N, ...)."""
+def predictions(network: nn.Module, images: Tensor, prepare: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """The network's output for uint8 images (N, 3, 32, 32), in evaluation mode and full precision; (N, ...).
+
+    `prepare` makes of images in [0, 1] what the network is given; by default they are only normalised.
+    """
     device = next(network.parameters()).device
     was_training = network.training
     network.eval()
-    normalise = ImageAugmentation(mean=MEAN, std=STD).normalise
+    prepare = prepare or ImageAugmentation(mean=MEAN, std=STD).normalise
     parts = [
-        network(normalise(part.to(device).float() / 255).contiguous(memory_format=torch.channels_last))
+        network(prepare(part.to(device).float() / 255).contiguous(memory_format=torch.channels_last))
         for part in images.split(_EVALUATED_AT_ONCE)
     ]
     network.train(was_training)

@@ -18,13 +18,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ..augmentation import ImageAugmentation
-from ..backbones import ResNet18
+from ..backbones import MLP, Chain, ResNet18
 from ..batches import SharedNegatives, derived_seed
 from ..checks import require
 from ..cifar import MEAN, STD, CifarImages, data_folder
 from ..data import LabelledBatches
 from ..encoders import Encoder, load_encoder
-from ..harmonics import VMFKernel
+from ..harmonics import AcceptanceKernel, VMFKernel, ZonalKernel
 from ..losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
 from ..metrics import rank_correlation, recall_at_1
 from ..pretraining import (
@@ -37,10 +37,12 @@ from ..pretraining import (
 )
 from ..recipe import Recipe
 from ..training import FitResult, fit
-from .cifar_evaluation import HeldOut, certainty_metrics, match_metrics, output_layers, posteriors
+from .cifar_evaluation import HeldOut, certainty_metrics, image_network, match_metrics, output_layers, posteriors
 from .cifar_folds import CifarSetting, held_out, test_set, train_set, training_data, vote_data
 from .cifar_gallery import gallery
 from .runner import Outcome
+
+_AUGMENTED = 2  # times that each image is seen augmented by output layers that are trained first
 
 
 def run_fold(
@@ -112,7 +114,9 @@ def make_encoder(setting: CifarSetting, fold: int, started: Pretrained | None, d
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(fold))
         width = PretrainingSetting(**setting.network).width
-        backbone = started.classifier.backbone if started is not None else ResNet18(width=width)
+        backbone: Any = started.classifier.backbone if started is not None else ResNet18(width=width)
+        if setting.hidden:
+            backbone = Chain([backbone, MLP(backbone.out_features, setting.hidden)])
         encoder = Encoder(backbone, setting.dim, setting.kappa, kappa_hidden=setting.kappa_hidden)
     encoder.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     sample = training_data(setting, fold)[0][-500:]
@@ -179,16 +183,20 @@ def _train_head(
     device: str,
     progress: bool | None,
 ) -> None:
-    """Train the output layers on features of the frozen backbone, seen plainly and mirrored.
+    """Train the output layers on features of the frozen network, which sees images plain, mirrored and augmented.
 
-    A new output layer would otherwise pull the pretrained features about before it has learned anything itself.
+    New layers would otherwise pull the pretrained features about before they have learned anything themselves.
     """
     assert setting.head_first is not None
-    features = torch.cat([predictions(encoder.backbone, x).float() for x in (images, images.flip(-1))])
+    network, augment = image_network(encoder), image_augmentation(setting)
+    generator = Generator(device).manual_seed(derived_seed(fold))
+    seen = [predictions(network, x) for x in (images, images.flip(-1))]
+    seen += [predictions(network, images, lambda x: augment(x, generator)) for _ in range(_AUGMENTED)]
+    features = torch.cat(seen).float()
     size = features.square().mean().sqrt()  # features of size 1, so that one learning rate suits every network
     head = output_layers(encoder)
     _scale_inputs(head, size)
-    batches = LabelledBatches(features / size, torch.cat([labels, labels]), setting.batch_size)
+    batches = LabelledBatches(features / size, torch.cat([labels] * len(seen)), setting.batch_size)
     recipe = _recipe({**setting.head_first, "precision": "32"}, fold, device)
     fit(head, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
     _scale_inputs(head, 1 / size)
@@ -198,6 +206,9 @@ def _train_head(
 @torch.no_grad()
 def _scale_inputs(head: Encoder, factor: Tensor) -> None:
     """The output layers for features divided by the factor."""
+    if isinstance(head.backbone, MLP):
+        head.backbone.layers[0].weight.mul_(factor)  # type: ignore[operator]
+        return
     head.mu_head.weight.mul_(factor)
     if head.kappa_head is not None:
         first = head.kappa_head.layers[0]
@@ -208,8 +219,7 @@ def _scale_inputs(head: Encoder, factor: Tensor) -> None:
 def make_batches(
     setting: CifarSetting, images: Tensor, labels: Tensor, device: torch.device
 ) -> Callable[[int, Generator], Any]:
-    augment = ImageAugmentation(**{"mean": MEAN, "std": STD, **(setting.augment or {"flip": False, "translate": 0})})
-    options: dict[str, Any] = {"augment": augment, "device": device}
+    options: dict[str, Any] = {"augment": image_augmentation(setting), "device": device}
     if setting.negatives == "rolled":
         return RolledNegatives(LabelledBatches(images, labels, setting.batch_size, **options))
     if setting.negatives != "batch":
@@ -217,6 +227,11 @@ def make_batches(
         M = int(setting.negatives)
         options |= {"negatives": M, "rule": "contrast", "share_negatives": M > 1}
     return LabelledBatches(images, labels, setting.batch_size, **options)
+
+
+def image_augmentation(setting: CifarSetting) -> ImageAugmentation:
+    """Images in [0, 1] -> what the network is given, augmented as the setting says."""
+    return ImageAugmentation(**{"mean": MEAN, "std": STD, **(setting.augment or {"flip": False, "translate": 0})})
 
 
 class RolledNegatives:
@@ -233,12 +248,16 @@ class RolledNegatives:
 
 def make_loss(setting: CifarSetting) -> nn.Module:
     if setting.loss == "exact":
-        return ExactInfoNCE(VMFKernel(setting.kappa_pos), setting.terms)
+        return ExactInfoNCE(match_kernel(setting), setting.terms)
     if setting.loss == "mcinfonce":
-        return MCInfoNCE(VMFKernel(setting.kappa_pos), setting.samples)
+        return MCInfoNCE(match_kernel(setting), setting.samples)
     if setting.loss == "hib":
         return HIB(setting.a, setting.b, setting.samples)
     return (ELK if setting.loss == "elk" else InfoNCE)(setting.kappa_pos)
+
+
+def match_kernel(setting: CifarSetting) -> ZonalKernel:
+    return (AcceptanceKernel if setting.kernel == "acceptance" else VMFKernel)(setting.kappa_pos)
 
 
 def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder], dict[str, float]]:
@@ -280,7 +299,7 @@ def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: 
     if setting.loss == "infonce":  # its kappa is not learned
         metrics = {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
         return Outcome(metrics, arrays)
-    found, table, calibration = match_metrics(q, test, q_validation, validation, setting.kappa_pos, fold)
+    found, table, calibration = match_metrics(q, test, q_validation, validation, match_kernel(setting), fold)
     arrays["reliability"] = table
     arrays |= gallery(q, test, calibration)
     metrics |= found

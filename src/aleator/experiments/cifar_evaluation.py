@@ -9,12 +9,12 @@ import torch
 from torch import Generator, Tensor
 
 from ..augmentation import centre_crops, random_crops
-from ..backbones import Features
+from ..backbones import Chain, Features
 from ..checks import require_one_of
 from ..cifar import label_entropy
 from ..data import LabelledBatches
 from ..encoders import Encoder
-from ..harmonics import VMFKernel
+from ..harmonics import ZonalKernel
 from ..metrics import (
     expected_calibration_error,
     map_at_r,
@@ -78,12 +78,12 @@ class _Stacked(torch.nn.Module):
 
     def __init__(self, encoder: Encoder, views: int):
         super().__init__()
-        self.encoder, self.head, self.views = encoder, output_layers(encoder), views
+        self.network, self.head, self.views = image_network(encoder), output_layers(encoder), views
         self.train(encoder.training)
 
     def forward(self, images: Tensor) -> Tensor:
         views = seen_from(images, self.views)
-        features = sum(self.encoder.backbone(view) for view in views) / len(views)
+        features = sum(self.network(view) for view in views) / len(views)
         q = self.head(features)
         return torch.cat([q.kappa[:, None], q.mu], 1)
 
@@ -100,9 +100,16 @@ def seen_from(images: Tensor, views: int) -> list[Tensor]:
     return seen if views == 1 else seen + [view.flip(-1) for view in seen]
 
 
+def image_network(encoder: Encoder) -> torch.nn.Module:
+    """Of its backbone, the part that sees images; a chain has layers on the features after it."""
+    return encoder.backbone.parts[0] if isinstance(encoder.backbone, Chain) else encoder.backbone
+
+
 def output_layers(encoder: Encoder) -> Encoder:
-    """The encoder without its backbone: features -> posteriors, through the same layers and not copies of them."""
-    head = Encoder(Features(encoder.mu_head.in_features), encoder.dim, encoder.kappa)
+    """The rest of the encoder: features -> posteriors, through the same layers and not copies of them."""
+    backbone, features = encoder.backbone, encoder.mu_head.in_features
+    layers = backbone.parts[1] if isinstance(backbone, Chain) else Features(features)
+    head = Encoder(layers, encoder.dim, encoder.kappa, features=features)
     head.mu_head, head.kappa_head = encoder.mu_head, encoder.kappa_head
     return head.to(encoder.axis.device)
 
@@ -152,7 +159,7 @@ class Calibration:
     Those of ten classes are not.
     """
 
-    kappa_pos: float
+    kernel: ZonalKernel
     scale: float = 1.0
     factor: float = 1.0
 
@@ -160,16 +167,16 @@ class Calibration:
         scaled = VonMisesFisher(q.mu, q.kappa * self.scale, validate_args=False)
         first, second = (scaled[pairs.items[:, side]] for side in (0, 1))
         odds = PRIOR / (1 - PRIOR) / self.factor
-        return match_probability(first, second, VMFKernel(self.kappa_pos), odds / (1 + odds))
+        return match_probability(first, second, self.kernel, odds / (1 + odds))
 
 
-def calibrate(q: VonMisesFisher, pairs: Pairs, kappa_pos: float) -> Calibration:
+def calibrate(q: VonMisesFisher, pairs: Pairs, kernel: ZonalKernel) -> Calibration:
     """The scale and factor under which the validation pairs are likeliest: two numbers, from thousands of pairs."""
     from scipy.optimize import minimize
 
     def at(parameters: Sequence[float]) -> Calibration:
         scale, factor = (math.exp(min(max(value, -7.0), 7.0)) for value in parameters)
-        return Calibration(kappa_pos, scale, factor)
+        return Calibration(kernel, scale, factor)
 
     def surprise(parameters: Sequence[float]) -> float:
         p = at(parameters).probability(q, pairs).clamp(1e-9, 1 - 1e-9)
@@ -189,12 +196,12 @@ def reliability(probability: Tensor, match: Tensor) -> Tensor:
 
 
 def match_metrics(
-    q: VonMisesFisher, fold: HeldOut, q_validation: VonMisesFisher, validation: HeldOut, kappa_pos: float, seed: int
+    q: VonMisesFisher, fold: HeldOut, q_validation: VonMisesFisher, validation: HeldOut, kernel: ZonalKernel, seed: int
 ) -> tuple[dict[str, float], Tensor, Calibration]:
     """ECE of match probabilities on test pairs, as they come and after calibration on validation pairs; and a table."""
     pairs = held_out_pairs(fold, seed)
-    calibration = calibrate(q_validation, held_out_pairs(validation, seed), kappa_pos)
-    raw = Calibration(kappa_pos).probability(q, pairs)
+    calibration = calibrate(q_validation, held_out_pairs(validation, seed), kernel)
+    raw = Calibration(kernel).probability(q, pairs)
     probability = calibration.probability(q, pairs)
     metrics = {
         "match_ece": expected_calibration_error(probability, pairs.match),

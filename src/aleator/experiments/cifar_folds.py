@@ -45,8 +45,11 @@ class CifarSetting:
         network: arguments of `PretrainingSetting`; its width is the encoder's.
         pretraining_images: how many train images the classifier sees; None for all.
         images: how many of each fold are used; None for all.
+        hidden: widths of layers between the network's features and the encoder's output.
         dim, kappa, kappa_hidden: of the encoder. kappa_start: where kappa starts.
-        kappa_pos, samples, a, b: of the loss. terms: of the exact loss's series.
+        kernel: of the loss and of match probabilities; "acceptance" levels off where latents are close, as r does among
+            images that are surely of one class, "vmf" is the paper's.
+        kappa_pos: of the kernel. samples, a, b: of the loss. terms: of the exact loss's series.
         negatives: "batch", the other anchors; "rolled", the positive of the pair before, which is the paper's M = 0; or
             a number, drawn by the paper's rule.
         augment: arguments of `ImageAugmentation`, or None for images as they are.
@@ -68,10 +71,12 @@ class CifarSetting:
     network: Mapping[str, Any] = field(default_factory=dict)
     pretraining_images: int | None = None
     images: int | None = None
+    hidden: tuple[int, ...] = ()
     dim: int = 8
     kappa: str = "norm"
     kappa_hidden: tuple[int, ...] = (256,)
     kappa_start: float = 16.0
+    kernel: str = "vmf"
     kappa_pos: float = 16.0
     terms: int | None = None
     samples: int = 128
@@ -89,6 +94,7 @@ class CifarSetting:
     def __post_init__(self) -> None:
         require_one_of("loss", self.loss, LOSSES)
         require_one_of("labels", self.labels, LABELS)
+        require_one_of("kernel", self.kernel, ("vmf", "acceptance"))
 
 
 def require_data(folder: str | Path | None = None) -> None:
