@@ -102,7 +102,7 @@ def test_kinds_of_labels(stand_in):
     [
         {},
         {"hidden": (6,), "kernel": "acceptance"},
-        {"votes_first": TINY.recipe, "kappa": "head", "kappa_hidden": (4,)},
+        {"recipe": {}, "labels": "votes", "kappa": "head", "kappa_hidden": (4,)},
         {"loss": "mcinfonce", "negatives": 2, "head_first": None, "recipe": {"steps": 4, "phases": "mu-then-kappa"}},
         {"loss": "hib", "negatives": "rolled", "head_first": None},
         {"loss": "elk", "negatives": 1, "labels": "hard", "pretrained": False, "head_first": None, "augment": None},
@@ -123,16 +123,14 @@ def test_the_same_fold_twice_is_the_same(stand_in):
     assert cifar.run_fold(TINY, 1).metrics != first.metrics
 
 
-@pytest.mark.slow
-def test_votes_are_learned_once_for_all_folds(stand_in, monkeypatch, tmp_path):
-    setting = replace(TINY, votes_first={"steps": 2}, network={**TINY.network, "labels": "votes"})
-    cifar.run_fold(setting, 0)
-    (kept,) = (tmp_path / "cache" / "votes").glob("*/encoder.json")
-    made = kept.stat().st_mtime_ns
-    cifar.run_fold(replace(setting, recipe={"steps": 2}), 3)  # another fold, another last stage
-    assert [path.stat().st_mtime_ns for path in (tmp_path / "cache" / "votes").glob("*/encoder.json")] == [made]
-    cifar.run_fold(replace(setting, dim=4), 0)
-    assert len(list((tmp_path / "cache" / "votes").glob("*/encoder.json"))) == 2
+def test_without_a_recipe_the_network_stays_as_it_was(stand_in, tmp_path):
+    started = cifar.starting_network(HIDDEN, "cpu")
+    cifar.run_fold(replace(HIDDEN, recipe={}), 1, "cpu", tmp_path / "run")
+    network = al.load_encoder(tmp_path / "run" / "encoder").backbone.parts[0]
+    for found, expected in zip(network.parameters(), started.classifier.backbone.parameters(), strict=True):
+        assert torch.equal(found, expected)
+    with pytest.raises(ValueError, match="nothing is trained"):
+        cifar.run_fold(replace(HIDDEN, recipe={}, head_first=None), 1)
 
 
 def test_losses_without_certainty_report_none(stand_in):
@@ -308,9 +306,10 @@ def test_rows_are_runs_that_can_be_made(name, preset):
         setting = row.setting
         PretrainingSetting(**setting.network)
         cifar.make_loss(setting)
-        for options in (setting.recipe, setting.head_first, setting.votes_first):
-            if options is not None:
-                Recipe(**{"seed": 0, **options})
+        stages = [options for options in (setting.recipe, setting.head_first) if options]
+        for options in stages:
+            Recipe(**{"seed": 0, **options})
+        assert stages or setting.loss == "softmax-entropy"
         assert setting.recipe.get("select") in (None, "crop_rank", "recall_at_1")
         # what the labels and the loss need is there
         assert setting.loss != "softmax-entropy" or setting.pretrained

@@ -6,11 +6,9 @@ What folds have in common, such as the pretrained classifier, is made once and k
 """
 
 import contextlib
-import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from ..batches import SharedNegatives, derived_seed
 from ..checks import require
 from ..cifar import MEAN, STD, CifarImages, data_folder
 from ..data import LabelledBatches
-from ..encoders import Encoder, load_encoder
+from ..encoders import Encoder
 from ..harmonics import AcceptanceKernel, VMFKernel, ZonalKernel
 from ..losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
 from ..metrics import rank_correlation, recall_at_1
@@ -54,13 +52,14 @@ def run_fold(
     if setting.loss == "softmax-entropy":
         assert started is not None
         return measure_classifier(started, test, fold)
-    if setting.votes_first is None:
-        encoder = make_encoder(setting, fold, started, device)
-        if setting.head_first is not None:
-            _train_head(setting, encoder, *training_data(setting, fold), fold, device, progress)
-    else:
-        encoder = encoder_of_votes(setting, started, device, progress)
-    result = train(setting, fold, encoder, validation, device, progress)
+    encoder = make_encoder(setting, fold, started, device)
+    stages = []
+    if setting.head_first is not None:
+        stages.append(_train_head(setting, encoder, *training_data(setting, fold), fold, device, progress))
+    if setting.recipe:
+        stages.append(train(setting, fold, encoder, validation, device, progress))
+    require(bool(stages), "recipe", dict(setting.recipe), "nothing is trained", "pass head_first or a recipe")
+    result = stages[-1]
     outcome = measure(setting, encoder, validation, test, fold)
     outcome.metrics.update(
         {f"validation_{name}": value for name, value in validator(setting, validation)(encoder).items()},
@@ -144,29 +143,6 @@ def train(
         return fit(encoder, make_loss(setting), batches, recipe, validate=watched, **shared)
 
 
-def encoder_of_votes(setting: CifarSetting, started: Pretrained | None, device: str, progress: bool | None) -> Encoder:
-    """The encoder after its stages on CIFAR-10N's votes, which no fold has a part in: made once and kept."""
-    assert setting.votes_first is not None
-    own = replace(setting, name="", labels="soft", repeat=1, recipe={}, views=1, watch=True)
-    fingerprint = started.fingerprint if started is not None else ""
-    key = hashlib.sha256(json.dumps([asdict(own), fingerprint], sort_keys=True).encode()).hexdigest()[:12]
-    folder = cache_folder() / "votes" / key
-    with _one_at_a_time(folder.parent):
-        if not (folder / "encoder.json").is_file():
-            images, labels = vote_data(setting)
-            encoder = make_encoder(setting, 0, started, device)
-            if setting.head_first is not None:
-                _train_head(setting, encoder, images, labels, 0, device, progress)
-            batches = make_batches(setting, images, labels, torch.device(device))
-            unwatched = {**setting.votes_first, "validate_every": None, "select": None}
-            recipe = _recipe(unwatched, 0, device)
-            with fast_convolutions(torch.device(device)):
-                fit(encoder, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
-            encoder.save(folder)
-    encoder = load_encoder(folder, device=device)
-    return encoder.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-
-
 def _recipe(options: Mapping[str, Any], fold: int, device: str) -> Recipe:
     options = {"seed": fold, "checkpoint_every": None, **options}
     if not device.startswith("cuda"):
@@ -182,7 +158,7 @@ def _train_head(
     fold: int,
     device: str,
     progress: bool | None,
-) -> None:
+) -> FitResult:
     """Train the output layers on features of the frozen network, which sees images plain, mirrored and augmented.
 
     New layers would otherwise pull the pretrained features about before they have learned anything themselves.
@@ -198,9 +174,10 @@ def _train_head(
     _scale_inputs(head, size)
     batches = LabelledBatches(features / size, torch.cat([labels] * len(seen)), setting.batch_size)
     recipe = _recipe({**setting.head_first, "precision": "32"}, fold, device)
-    fit(head, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
+    result = fit(head, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
     _scale_inputs(head, 1 / size)
     encoder.zero_grad()
+    return result
 
 
 @torch.no_grad()

@@ -55,9 +55,7 @@ class CifarSetting:
         augment: arguments of `ImageAugmentation`, or None for images as they are.
         head_first: arguments of the `Recipe` with which the output layer alone is trained before all of it, on features
             of the frozen backbone; None for no such stage.
-        votes_first: the same for all layers on CIFAR-10N's votes, before the fold's own labels; the same for all folds,
-            so it is made once and kept.
-        recipe: arguments of `Recipe`.
+        recipe: arguments of the `Recipe` for all layers; empty, and the network stays as it was pretrained.
         views: an image is measured by the mean features of so many views: 1, itself; 2, its mirror image too; 10, both
             shifted by two pixels in each direction as well.
         watch: whether validations also follow the entropy correlation.
@@ -86,7 +84,6 @@ class CifarSetting:
     negatives: int | str = "batch"
     augment: Mapping[str, Any] | None = None
     head_first: Mapping[str, Any] | None = None
-    votes_first: Mapping[str, Any] | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
     views: int = 1
     watch: bool = True

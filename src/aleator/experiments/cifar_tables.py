@@ -4,10 +4,10 @@
 - paper: the hyperparameters that the paper's grid chose for each loss, its 8,192 batches of 128 with a validation every
   16, selection by crop correlation. Negatives are the right images (the published code drew from the first 256), and
   the learning rate halves with the second phase, as in that code.
-- best: what we recommend. The output layers are trained first, on frozen features; then all of it, briefly, and the
-  learning rate falls to nothing, so that the last weights are the ones to keep. Training shows zoomed images, down to a
-  quarter, which teaches how little a part can tell; pretraining does not, or the network would see through it. The
-  kernel levels off, as r does among images that are surely of one class, where it is 1/P(class) and no more.
+- best: what we recommend. The network stays as it was pretrained; layers on its features learn the posteriors, from
+  images seen plain and augmented. Zoomed ones, down to a quarter, teach how little a part can tell; pretraining shows
+  none, or the network would see through them. The kernel levels off, as r does among images that are surely of one
+  class, where it is 1/P(class) and no more.
 """
 
 from collections.abc import Callable
@@ -39,6 +39,29 @@ _ZOOMED = {**_PLAIN, "zoom": 0.25}
 _QUICK_NETWORK = {"width": 4, "epochs": 4, "batch_size": 128, "learning_rate": 0.1, "cutout": 0}
 
 
+# How all layers are trained where that is asked for, in the presets that do not follow the paper.
+_ALL_LAYERS: dict[str, dict[str, Any]] = {
+    "paper": _PAPER_RECIPE,
+    "best": {
+        "steps": 400,
+        "optimiser": "adamw",
+        "learning_rate": 1e-4,
+        "weight_decay": 0.05,
+        "schedule": "one-cycle",
+        "validate_every": 50,
+        "precision": "bf16",
+    },
+    "quick": {
+        "steps": 60,
+        "optimiser": "adamw",
+        "learning_rate": 3e-4,
+        "weight_decay": 0.05,
+        "schedule": "one-cycle",
+        "validate_every": 20,
+    },
+}
+
+
 def base(preset: str) -> CifarSetting:
     """The preset's main row: MCInfoNCE in `paper`, the exact loss in the others, on CIFAR-10H's soft labels."""
     if preset == "paper":
@@ -46,20 +69,11 @@ def base(preset: str) -> CifarSetting:
     if preset == "best":
         return CifarSetting(
             loss="exact",
-            hidden=(256,),
+            hidden=(256, 256, 256),
             kernel="acceptance",
             batch_size=512,
             augment=_ZOOMED,
-            head_first={"steps": 1000, "learning_rate": 1e-2, "schedule": "one-cycle", "log_every": 500},
-            recipe={
-                "steps": 400,
-                "optimiser": "adamw",
-                "learning_rate": 1e-4,
-                "weight_decay": 0.05,
-                "schedule": "one-cycle",
-                "validate_every": 50,
-                "precision": "bf16",
-            },
+            head_first={"steps": 1000, "learning_rate": 3e-3, "schedule": "one-cycle", "log_every": 500},
             views=10,
         )
     return CifarSetting(
@@ -67,21 +81,18 @@ def base(preset: str) -> CifarSetting:
         images=300,
         network=_QUICK_NETWORK,
         pretraining_images=8000,
-        hidden=(64,),
+        hidden=(64, 64),
         kernel="acceptance",
         batch_size=128,
         samples=16,
         augment=_ZOOMED,
-        head_first={"steps": 300, "learning_rate": 1e-2, "schedule": "one-cycle"},
-        recipe={
-            "steps": 60,
-            "optimiser": "adamw",
-            "learning_rate": 3e-4,
-            "weight_decay": 0.05,
-            "schedule": "one-cycle",
-            "validate_every": 20,
-        },
+        head_first={"steps": 300, "learning_rate": 3e-3, "schedule": "one-cycle"},
     )
+
+
+def all_layers(preset: str) -> CifarSetting:
+    """The same with one linear layer on the features, and all layers trained from the start."""
+    return replace(base(preset), head_first=None, hidden=(), augment=_PLAIN, recipe=_ALL_LAYERS[preset])
 
 
 def with_loss(preset: str, loss: str) -> CifarSetting:
@@ -90,7 +101,7 @@ def with_loss(preset: str, loss: str) -> CifarSetting:
     if loss == "exact":
         return replace(setting, loss=loss)
     if preset != "paper":  # the paper's losses and hyperparameters, in the preset's number of steps
-        setting = replace(setting, negatives=8 if preset == "quick" else 32, head_first=None, hidden=(), kernel="vmf")
+        setting = replace(all_layers(preset), negatives=8 if preset == "quick" else 32, kernel="vmf")
     joint = {**setting.recipe, **(_JOINT if preset == "paper" else {})}
     if loss == "mcinfonce":
         return replace(setting, loss=loss)
@@ -103,17 +114,9 @@ def with_loss(preset: str, loss: str) -> CifarSetting:
 
 
 def votes(preset: str) -> CifarSetting:
-    """With CIFAR-10N's votes: the classifier is pretrained on them, and they join the fold's labels."""
+    """With CIFAR-10N's votes, on which the classifier is pretrained."""
     setting = base(preset)
-    steps = {"quick": 60, "paper": 8192, "best": 1000}[preset]
-    return replace(
-        setting,
-        name="soft and votes",
-        labels="votes",
-        repeat=3,
-        network={**setting.network, "labels": "votes"},
-        recipe={**setting.recipe, "steps": steps},
-    )
+    return replace(setting, name="soft and votes", network={**setting.network, "labels": "votes"})
 
 
 def classifier(setting: CifarSetting, name: str = "classifier") -> CifarSetting:
@@ -168,11 +171,9 @@ def cifar_scratch(preset: str) -> list[Row]:
     setting = base(preset)
     longer = {"quick": 120, "best": 4000, "paper": 8192}[preset]
     schedule = {"schedule": "one-cycle", "learning_rate": 1e-3, "steps": longer}
-    recipe = {**setting.recipe, **schedule, **({"phases": "joint"} if preset == "paper" else {})}
+    recipe = {**_ALL_LAYERS[preset], **schedule, **({"phases": "joint"} if preset == "paper" else {})}
     # As in the published code, from scratch the train images are learned from: 6,000 images are too few.
-    scratch = replace(
-        setting, name="scratch", labels="train", pretrained=False, head_first=None, augment=_PLAIN, recipe=recipe
-    )
+    scratch = replace(all_layers(preset), name="scratch", labels="train", pretrained=False, recipe=recipe)
     pretrained = replace(setting, name="pretrained", labels="train")
     if preset == "paper":
         pretrained = replace(pretrained, negatives="rolled", kappa_pos=64.0, kappa_start=64.0)
@@ -198,7 +199,7 @@ def cifar_tuning(preset: str) -> list[Row]:
         for dim, negatives, kappa_pos, phases in product(dims, counts, kernels, ("joint", "mu-then-kappa")):
             name = f"D {dim}, M {0 if negatives == 'rolled' else negatives}, kappa_pos {kappa_pos:g}, {phases}"
             together = _JOINT if preset == "paper" and phases == "joint" else {}
-            recipe = {**base(preset).recipe, "phases": phases, **together}
+            recipe = {**_ALL_LAYERS[preset], "phases": phases, **together}
             changes: dict[str, Any] = {"dim": dim, "negatives": negatives, "recipe": recipe}
             rows.append(replace(setting, name=name, kappa_pos=kappa_pos, kappa_start=kappa_pos, **changes))
     hib = with_loss(preset, "hib")
@@ -209,12 +210,10 @@ def cifar_tuning(preset: str) -> list[Row]:
 
 def cifar_overfitting(preset: str) -> list[Row]:
     """What holds overfitting on 6,000 images back: the recommended setting with one part taken away or changed."""
-    setting = base(preset)
-    recipe, times = dict(setting.recipe), {"quick": 2, "paper": 1, "best": 3}[preset]
-    longer = {**recipe, "steps": times * recipe["steps"]}
-    constant = {**longer, "schedule": "constant", "weight_decay": 0.0}
-    still = {**recipe, "steps": 2, "learning_rate": 1e-9, "validate_every": None, "select": None}
-    voted = votes(preset)
+    setting, voted = base(preset), votes(preset)
+    head = dict(setting.head_first or {})
+    recipe, times = _ALL_LAYERS[preset], {"quick": 2, "paper": 1, "best": 3}[preset]
+    constant = {**recipe, "steps": times * recipe["steps"], "schedule": "constant", "weight_decay": 0.0}
     network = PretrainingSetting(**setting.network)
     pretrained: dict[str, dict[str, Any]] = {
         "short pretraining": {"epochs": max(network.epochs // 3, 2)},
@@ -230,19 +229,17 @@ def cifar_overfitting(preset: str) -> list[Row]:
         "no zoom": {"augment": _PLAIN},
         "vMF kernel": {"kernel": "vmf"},
         "no hidden layer": {"hidden": ()},
-        "output layer not first": {"head_first": None},
-        "output layer alone": {"recipe": still},
-        "longer": {"recipe": longer},
-        "longer, no augmentation, constant rate": {"augment": None, "head_first": None, "recipe": constant},
-        "learning rate x 3": {"recipe": {**recipe, "learning_rate": 3 * recipe["learning_rate"]}},
-        "learning rate / 3": {"recipe": {**recipe, "learning_rate": recipe["learning_rate"] / 3}},
+        "one hidden layer": {"hidden": setting.hidden[:1]},
+        "three times as long": {"head_first": {**head, "steps": 3 * head["steps"]} if head else None},
         "D 16": {"dim": 16, "kappa_start": 2 * setting.kappa_start},
+        "all layers afterwards": {"recipe": recipe},
+        "all layers from the start": {"head_first": None, "hidden": (), "augment": _PLAIN, "recipe": recipe},
+        "all layers, long, constant rate": {"head_first": None, "hidden": (), "augment": None, "recipe": constant},
     }
     with_votes: dict[str, dict[str, Any]] = {
         "votes": {},
-        "votes, in pretraining alone": {"labels": "soft", "recipe": recipe},
-        "votes, in training alone": {"network": setting.network},
-        "votes, fold's labels last": {"labels": "soft", "recipe": recipe, "votes_first": voted.recipe},
+        "votes, in training too": {"labels": "votes", "repeat": 3},
+        "votes, in training alone": {"labels": "votes", "repeat": 3, "network": setting.network},
     }
     rows = [replace(setting, name=name, **changes) for name, changes in plain.items()]
     rows += [replace(voted, name=name, **changes) for name, changes in with_votes.items()]
