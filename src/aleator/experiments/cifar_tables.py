@@ -217,9 +217,7 @@ def cifar_overfitting(preset: str) -> list[Row]:
     network = PretrainingSetting(**setting.network)
     pretrained: dict[str, dict[str, Any]] = {
         "short pretraining": {"epochs": max(network.epochs // 3, 2)},
-        "long pretraining": {"epochs": 2 * network.epochs},
         "mixed pretraining": {"mixup": 0.5},
-        "smoothed pretraining": {"label_smoothing": 0.1},
         "zoomed pretraining": {"zoom": 0.5},
     }
     plain: dict[str, dict[str, Any]] = {
