@@ -34,6 +34,18 @@ class SharedNegatives(NamedTuple):
     chosen: Tensor
 
 
+class RolledNegatives:
+    """Pairs, and to each anchor, as its one negative, the positive of the pair before, which is not encoded again."""
+
+    def __init__(self, pairs: Any):
+        self.pairs, self.device, self.capturable = pairs, pairs.device, pairs.capturable
+
+    def __call__(self, step: int, generator: torch.Generator) -> Batch:
+        anchor, positive = self.pairs(step, generator)
+        before = torch.arange(len(anchor), device=self.device).roll(1)
+        return anchor, positive, SharedNegatives(positive[:0], before[:, None])
+
+
 def derived_seed(*parts: int) -> int:
     """A seed in [0, 2^63) that depends on every part, so that neighbouring parts share nothing."""
     digest = hashlib.sha256(repr(parts).encode()).digest()

@@ -17,7 +17,7 @@ from torch import Generator, Tensor, nn
 
 from ..augmentation import ImageAugmentation
 from ..backbones import MLP, Chain, ResNet18
-from ..batches import SharedNegatives, derived_seed
+from ..batches import RolledNegatives, derived_seed
 from ..checks import require
 from ..cifar import MEAN, STD, CifarImages, data_folder
 from ..data import LabelledBatches
@@ -209,18 +209,6 @@ def make_batches(
 def image_augmentation(setting: CifarSetting) -> ImageAugmentation:
     """Images in [0, 1] -> what the network is given, augmented as the setting says."""
     return ImageAugmentation(**{"mean": MEAN, "std": STD, **(setting.augment or {"flip": False, "translate": 0})})
-
-
-class RolledNegatives:
-    """To each anchor, as its one negative, the positive of the pair before, which is not encoded again."""
-
-    def __init__(self, pairs: LabelledBatches):
-        self.pairs, self.device, self.capturable = pairs, pairs.device, pairs.capturable
-
-    def __call__(self, step: int, generator: Generator) -> tuple[Any, ...]:
-        anchor, positive = self.pairs(step, generator)  # type: ignore[misc]
-        before = torch.arange(len(anchor), device=self.device).roll(1)
-        return anchor, positive, SharedNegatives(positive[:0], before[:, None])
 
 
 def make_loss(setting: CifarSetting) -> nn.Module:

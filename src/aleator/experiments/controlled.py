@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 
+from ..batches import RolledNegatives
 from ..checks import require_one_of
 from ..encoders import Encoder, controlled_encoder
-from ..generative import GenerativeProcess, NoisyDirection, PairSampler
+from ..generative import GenerativeProcess, NoisyDirection
 from ..harmonics import AcceptanceKernel, VMFKernel, ZonalKernel
 from ..losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
 from ..metrics import aligning_rotation, cap_coverage, mae, pairwise_agreement, rank_correlation, rmse, spread
@@ -124,24 +125,11 @@ def _process(
     return GenerativeProcess(dim, kappa_range, family, AcceptanceKernel(kappa_pos), seed, device, smoothing_steps)
 
 
-def make_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], tuple[Tensor, ...]]:
+def make_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], tuple[Any, ...]]:
     if setting.negatives == "rolled":
-        return Rolled(process.batches(setting.batch_size, positives=setting.positives))
+        return RolledNegatives(process.batches(setting.batch_size, positives=setting.positives))
     drawn = 0 if setting.negatives == "batch" else int(setting.negatives)
     return process.batches(setting.batch_size, drawn, setting.positives, group=setting.group or 1 if drawn else 1)
-
-
-class Rolled:
-    """Pairs, and to each anchor as its one negative the positive of the pair before."""
-
-    capturable = True
-
-    def __init__(self, pairs: PairSampler):
-        self.pairs, self.device = pairs, pairs.device
-
-    def __call__(self, step: int, generator: Generator) -> tuple[Tensor, ...]:
-        x, positive = self.pairs(step, generator)
-        return x, positive, positive.roll(1, 0)[:, None]
 
 
 def make_loss(setting: Setting) -> nn.Module:
