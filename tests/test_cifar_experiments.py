@@ -102,12 +102,13 @@ def test_kinds_of_labels(stand_in):
     [
         {},
         {"hidden": (6,), "kernel": "acceptance"},
+        {"hidden": (6,), "recipe": {}, "beside": ({**TINY.network, "labels": "votes"},)},
         {"recipe": {}, "labels": "votes", "kappa": "head", "kappa_hidden": (4,)},
         {"loss": "mcinfonce", "negatives": 2, "head_first": None, "recipe": {"steps": 4, "phases": "mu-then-kappa"}},
         {"loss": "hib", "negatives": "rolled", "head_first": None},
         {"loss": "elk", "negatives": 1, "labels": "hard", "pretrained": False, "head_first": None, "augment": None},
     ],
-    ids=["exact", "hidden", "votes", "mcinfonce", "hib", "elk"],
+    ids=["exact", "hidden", "beside", "votes", "mcinfonce", "hib", "elk"],
 )
 def test_a_fold_is_trained_and_measured(stand_in, tmp_path, changes):
     outcome = cifar.run_fold(replace(TINY, **changes), 1, "cpu", tmp_path / "run")
@@ -155,7 +156,7 @@ def test_the_best_by_the_validation_is_kept(stand_in):
 def test_the_head_is_trained_on_features_of_size_one_and_put_back(stand_in, setting):
     """No step changes nothing; what the head learns moves no weight of the network that sees images."""
     started = cifar.starting_network(setting, "cpu")
-    encoder = cifar.make_encoder(setting, 0, started, "cpu")
+    encoder = cifar.make_encoder(setting, 0, [started], "cpu")
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     images, labels = cifar_folds.training_data(setting, 0)
     still = replace(setting, head_first={"steps": 1, "learning_rate": 1e-30})
@@ -172,7 +173,7 @@ def test_the_head_is_trained_on_features_of_size_one_and_put_back(stand_in, sett
 @pytest.mark.parametrize("setting", [TINY, HIDDEN], ids=["linear", "hidden"])
 @pytest.mark.parametrize("views", [2, 10])
 def test_with_their_mirror_images_posteriors_do_not_tell_left_from_right(stand_in, views, setting):
-    encoder = cifar.make_encoder(setting, 0, None, "cpu")
+    encoder = cifar.make_encoder(setting, 0, [None], "cpu")
     images = cifar_folds.held_out(TINY, 0).images
     assert images.ne(images.flip(-1)).any()
     plain, averaged = (cifar_evaluation.posteriors(encoder, images, count) for count in (1, views))
@@ -202,7 +203,7 @@ def test_rolled_negatives_are_the_positives_before(stand_in):
     images, labels = cifar_folds.training_data(TINY, 0)
     batches = cifar.make_batches(replace(TINY, negatives="rolled", augment=None), images, labels, torch.device("cpu"))
     anchor, positive, negative = batches(0, SEEDED(1))
-    encoder = cifar.make_encoder(TINY, 0, None, "cpu").eval()
+    encoder = cifar.make_encoder(TINY, 0, [None], "cpu").eval()
     loss = al.ELK(16.0)
     objective = Objective(encoder, loss, "joint", "given")
     expected = objective((anchor, positive, positive.roll(1, 0)[:, None]))
@@ -304,7 +305,8 @@ def test_rows_are_runs_that_can_be_made(name, preset):
     assert len(set(keys)) == len(keys)
     for row in rows:
         setting = row.setting
-        PretrainingSetting(**setting.network)
+        for network in (setting.network, *setting.beside):
+            PretrainingSetting(**network)
         cifar.make_loss(setting)
         stages = [options for options in (setting.recipe, setting.head_first) if options]
         for options in stages:

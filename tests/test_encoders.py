@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from aleator.backbones import BACKBONES, MLP, Features, ResNet18, controlled_mlp, register_backbone
+from aleator.backbones import BACKBONES, MLP, Beside, Chain, Features, ResNet18, controlled_mlp, register_backbone
 from aleator.encoders import Encoder, controlled_encoder, is_lazy, load_encoder
 
 BOUNDS = (1e-3, 1e6)
@@ -341,7 +341,7 @@ def test_every_backbone_of_ours_can_be_loaded_without_further_imports():
     names = subprocess.run(
         [sys.executable, "-c", code + "print(*sorted(b.BACKBONES))"], capture_output=True, text=True, check=True
     )
-    plain = {"chain", "features", "flatten", "mlp", "resnet18", "standardise", "unit-scale"}
+    plain = {"beside", "chain", "features", "flatten", "mlp", "resnet18", "standardise", "unit-scale"}
     assert set(names.stdout.split()) == plain | {"hub-text", "hub-vision"}
 
 
@@ -393,3 +393,19 @@ def test_hub_vision_round_trip(tmp_path):
     x = torch.randn(2, 3, 8, 8)
     encoder.save(tmp_path / "model")
     assert torch.equal(load_encoder(tmp_path / "model")(x).mu, encoder(x).mu)
+
+
+def test_backbones_side_by_side_and_one_after_the_other(tmp_path):
+    one, other = MLP(4, (3,)), MLP(4, (5, 2))
+    beside = Beside([one, other])
+    x = torch.randn(6, 4)
+    assert beside.out_features == 5
+    torch.testing.assert_close(beside(x), torch.cat([one(x), other(x)], 1))
+    encoder = Encoder(Chain([beside, MLP(5, (7,))]), 3).eval()
+    assert encoder.mu_head.in_features == 7
+    encoder.save(tmp_path / "encoder")
+    again = load_encoder(tmp_path / "encoder")
+    torch.testing.assert_close(again(x).mu, encoder(x).mu)
+    torch.testing.assert_close(again(x).kappa, encoder(x).kappa)
+    with pytest.raises(ValueError, match="parts = 0"):
+        Beside([])

@@ -180,24 +180,44 @@ class UnitScale(nn.Module):
         return F.normalize(x, dim=-1) * self.out_features**0.5
 
 
-@register_backbone("chain")
-class Chain(nn.Module):
-    """Backbones one after the other: the first takes the inputs, each of the others takes features (B, F)."""
+class _Parts(nn.Module):
+    """Backbones made of backbones."""
 
     def __init__(self, parts: Sequence[nn.Module | dict[str, Any]]):
         super().__init__()
         require(len(parts) > 0, "parts", 0, "no backbone", "pass at least one")
         self.parts = nn.ModuleList(part if isinstance(part, nn.Module) else build_backbone(part) for part in parts)
-        self.out_features = known_features(self.parts[-1])
 
     @property
     def arguments(self) -> dict[str, Any]:
         return {"parts": [backbone_spec(part) for part in self.parts]}
 
+
+@register_backbone("chain")
+class Chain(_Parts):
+    """Backbones one after the other: the first takes the inputs, each of the others takes features (B, F)."""
+
+    @property
+    def out_features(self) -> int | None:
+        return known_features(self.parts[-1])
+
     def forward(self, x: Any) -> Tensor:
         for part in self.parts:
             x = part(x)
         return x
+
+
+@register_backbone("beside")
+class Beside(_Parts):
+    """Backbones side by side: each takes the inputs, and their features make one row (B, F1 + F2 + ...)."""
+
+    @property
+    def out_features(self) -> int | None:
+        sizes = [known_features(part) for part in self.parts]
+        return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
+
+    def forward(self, x: Any) -> Tensor:
+        return torch.cat([part(x) for part in self.parts], -1)
 
 
 def controlled_mlp(in_features: int) -> MLP:

@@ -7,7 +7,7 @@ What folds have in common, such as the pretrained classifier, is made once and k
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ..augmentation import ImageAugmentation
-from ..backbones import MLP, Chain, ResNet18
+from ..backbones import MLP, Beside, Chain, ResNet18
 from ..batches import RolledNegatives, derived_seed
 from ..checks import require
 from ..cifar import MEAN, STD, CifarImages, data_folder
@@ -52,7 +52,8 @@ def run_fold(
     if setting.loss == "softmax-entropy":
         assert started is not None
         return measure_classifier(started, test, fold)
-    encoder = make_encoder(setting, fold, started, device)
+    beside = [starting_network(replace(setting, network=network), device) for network in setting.beside]
+    encoder = make_encoder(setting, fold, [started, *beside], device)
     stages = []
     if setting.head_first is not None:
         stages.append(_train_head(setting, encoder, *training_data(setting, fold), fold, device, progress))
@@ -108,18 +109,19 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
         yield
 
 
-def make_encoder(setting: CifarSetting, fold: int, started: Pretrained | None, device: str) -> Encoder:
-    """The classifier's backbone with a new output layer, whose kappas start around `kappa_start`."""
+def make_encoder(setting: CifarSetting, fold: int, started: Sequence[Pretrained | None], device: str) -> Encoder:
+    """The classifiers' backbones with new output layers, whose kappas start around `kappa_start`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(fold))
         width = PretrainingSetting(**setting.network).width
-        backbone: Any = started.classifier.backbone if started is not None else ResNet18(width=width)
+        networks = [ResNet18(width=width) if one is None else one.classifier.backbone for one in started]
+        backbone: Any = Beside(networks) if len(networks) > 1 else networks[0]
         if setting.hidden:
             backbone = Chain([backbone, MLP(backbone.out_features, setting.hidden)])
         encoder = Encoder(backbone, setting.dim, setting.kappa, kappa_hidden=setting.kappa_hidden)
     encoder.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     sample = training_data(setting, fold)[0][-500:]
-    encoder.train(started is None)  # from scratch there are no running statistics to go by
+    encoder.train(started[0] is None)  # from scratch there are no running statistics to go by
     encoder.calibrate(network_input(sample.to(device)), (setting.kappa_start / 2, setting.kappa_start * 2))
     return encoder.train()
 

@@ -43,6 +43,7 @@ class CifarSetting:
             CIFAR-10N's three votes on the train images, with CIFAR-10H's soft labels `repeat` times over.
         pretrained: whether to start from the classifier, or from scratch.
         network: arguments of `PretrainingSetting`; its width is the encoder's.
+        beside: the same for further networks, whose features stand beside the first one's.
         pretraining_images: how many train images the classifier sees; None for all.
         images: how many of each fold are used; None for all.
         hidden: widths of layers between the network's features and the encoder's output.
@@ -67,6 +68,7 @@ class CifarSetting:
     repeat: int = 1
     pretrained: bool = True
     network: Mapping[str, Any] = field(default_factory=dict)
+    beside: tuple[Mapping[str, Any], ...] = ()
     pretraining_images: int | None = None
     images: int | None = None
     hidden: tuple[int, ...] = ()

@@ -114,9 +114,13 @@ def with_loss(preset: str, loss: str) -> CifarSetting:
 
 
 def votes(preset: str) -> CifarSetting:
-    """With CIFAR-10N's votes, on which the classifier is pretrained."""
+    """With CIFAR-10N's votes: a second classifier, pretrained on them, stands beside the first."""
     setting = base(preset)
-    return replace(setting, name="soft and votes", network={**setting.network, "labels": "votes"})
+    return replace(setting, name="soft and votes", beside=(_voted(setting),))
+
+
+def _voted(setting: CifarSetting) -> dict[str, Any]:
+    return {**setting.network, "labels": "votes"}
 
 
 def classifier(setting: CifarSetting, name: str = "classifier") -> CifarSetting:
@@ -234,14 +238,16 @@ def cifar_overfitting(preset: str) -> list[Row]:
         "all layers from the start": {"head_first": None, "hidden": (), "augment": _PLAIN, "recipe": recipe},
         "all layers, long, constant rate": {"head_first": None, "hidden": (), "augment": None, "recipe": constant},
     }
+    alone: dict[str, Any] = {"network": _voted(setting), "beside": ()}
     with_votes: dict[str, dict[str, Any]] = {
         "votes": {},
-        "votes, in training too": {"labels": "votes", "repeat": 3},
-        "votes, in training alone": {"labels": "votes", "repeat": 3, "network": setting.network},
+        "a second network without votes": {"beside": ({**setting.network, "seed": 1},)},
+        "the network of votes alone": alone,
+        "votes in training too": {"labels": "votes", "repeat": 3},
     }
     rows = [replace(setting, name=name, **changes) for name, changes in plain.items()]
     rows += [replace(voted, name=name, **changes) for name, changes in with_votes.items()]
-    rows += [classifier(setting), classifier(voted, "classifier, votes")]
+    rows += [classifier(setting), classifier(replace(setting, **alone), "classifier, votes")]
     return [Row(row, (TUNING_FOLD,)) for row in rows]
 
 
