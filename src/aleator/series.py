@@ -43,9 +43,13 @@ class Rows:
     mean_slope: Tensor  # A_1'
 
     def block(self, start: int, stop: int) -> "Rows":
-        if self.weight.shape[0] == 1:
-            return self
-        return Rows(*(getattr(self, name)[start:stop] for name in self.__dataclass_fields__))
+        return self if len(self.log_length) == 1 else self._at(slice(start, stop))
+
+    def group(self, number: int) -> "Rows":
+        return self._at(0 if len(self.log_length) == 1 else number)
+
+    def _at(self, index: int | slice) -> "Rows":
+        return Rows(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
@@ -108,21 +112,21 @@ def log_series(
             return Pairs(*fused_log_series(dim, cosine, first, second, table, log_lam, kappa_pos, constants, slopes))
     if learnable or cosine.device.type != "cpu" or cosine.numel() <= _BLOCK:
         return plain_log_series(dim, cosine, first, second, log_lam, kappa_pos, slopes)
-    step = max(1, _BLOCK // max(1, cosine[0].numel()))
     out = [torch.empty_like(cosine) for _ in range(4 if slopes else 1)]
-    for start in range(0, len(cosine), step):
-        stop = min(start + step, len(cosine))
-        part = plain_log_series(
-            dim,
-            cosine[start:stop],
-            first.block(start, stop),
-            second.block(start, stop),
-            log_lam,
-            kappa_pos,
-            slopes,
-        )
+
+    def put(place: int | slice, part: Pairs) -> None:
         for whole, piece in zip(out, (part.log_r, part.slope_c, part.slope_1, part.slope_2), strict=False):
-            whole[start:stop] = piece  # type: ignore[assignment]
+            whole[place] = piece  # type: ignore[assignment]
+
+    if cosine.dim() == 3:
+        for g, table in enumerate(cosine):
+            put(g, log_series(dim, table, first.group(g), second.group(g), log_lam, kappa_pos, slopes))
+        return Pairs(*out)
+    step = max(1, _BLOCK // cosine.shape[1])
+    for start in range(0, len(cosine), step):
+        rows = slice(start, min(start + step, len(cosine)))
+        sides = first.block(rows.start, rows.stop), second.block(rows.start, rows.stop)
+        put(rows, plain_log_series(dim, cosine[rows], *sides, log_lam, kappa_pos, slopes))
     return Pairs(*out)
 
 
