@@ -353,6 +353,15 @@ def test_groups_of_a_batch_are_batches_of_their_own():
     torch.testing.assert_close(ExactInfoNCE(kernel, group=12)(anchor, positive), ExactInfoNCE(kernel)(anchor, positive))
 
 
+def test_groups_stay_within_their_process(monkeypatch):
+    anchor, positive = posteriors(12), posteriors(12)
+    loss = ExactInfoNCE(AcceptanceKernel(20.0), group=4)
+    alone = loss(anchor, positive)
+    monkeypatch.setattr("aleator.losses.process_count", lambda: 2)
+    monkeypatch.setattr("aleator.losses.process_rank", lambda: 1)
+    torch.testing.assert_close(loss(anchor, positive), alone)
+
+
 def test_a_group_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="group = 5: does not divide the batch of 12"):
         ExactInfoNCE(group=5)(posteriors(12), posteriors(12))

@@ -64,7 +64,7 @@ class _SimilarityLoss(ContrastiveLoss):
         elif self.group is not None:
             size = (-1, self.group)
             crowd = VonMisesFisher(anchor.mu.unflatten(0, size), anchor.kappa.unflatten(0, size), validate_args=False)
-            others = (self.similarity(crowd[:, :, None], crowd[:, None, :]) + _not_itself(crowd[0])).flatten(0, 1)
+            others = (self.similarity(crowd[:, :, None], crowd[:, None, :]) + _diagonal(crowd.mu[0])).flatten(0, 1)
         else:
             crowd = VonMisesFisher(gather_batch(anchor.mu), gather_batch(anchor.kappa), validate_args=False)
             others = self.similarity(anchor[:, None], crowd[None, :]) + _not_itself(anchor)
@@ -241,9 +241,14 @@ def _cosine(mu1: Tensor, mu2: Tensor) -> Tensor:
 
 def _not_itself(anchor: VonMisesFisher) -> Tensor:
     """(B, all anchors): -inf where an anchor meets itself, 0 elsewhere."""
-    size = len(anchor)
-    mask = torch.zeros(size, size * process_count(), dtype=anchor.mu.dtype, device=anchor.mu.device)
-    mask.diagonal(process_rank() * size).fill_(-math.inf)
+    return _diagonal(anchor.mu, process_count(), process_rank())
+
+
+def _diagonal(rows: Tensor, parts: int = 1, own: int = 0) -> Tensor:
+    """(N, parts N) for N rows: -inf on the diagonal of their own part, 0 elsewhere."""
+    size = len(rows)
+    mask = torch.zeros(size, size * parts, dtype=rows.dtype, device=rows.device)
+    mask.diagonal(own * size).fill_(-math.inf)
     return mask
 
 
