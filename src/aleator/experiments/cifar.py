@@ -47,6 +47,13 @@ def run_fold(
     setting: CifarSetting, fold: int, device: str = "cpu", folder: Path | None = None, progress: bool | None = None
 ) -> Outcome:
     """Train on sets fold, fold + 1, fold + 2, choose on fold + 3, measure on fold + 4, modulo 5, as the paper does."""
+    require(
+        setting.loss == "softmax-entropy" or bool(setting.recipe) or setting.head_first is not None,
+        "recipe",
+        dict(setting.recipe),
+        "nothing is trained",
+        "pass head_first or a recipe",
+    )
     validation, test = held_out(setting, fold + 3), held_out(setting, fold + 4)
     started = starting_network(setting, device)
     if setting.loss == "softmax-entropy":
@@ -59,7 +66,6 @@ def run_fold(
         stages.append(_train_head(setting, encoder, *training_data(setting, fold), fold, device, progress))
     if setting.recipe:
         stages.append(train(setting, fold, encoder, validation, device, progress))
-    require(bool(stages), "recipe", dict(setting.recipe), "nothing is trained", "pass head_first or a recipe")
     result = stages[-1]
     outcome = measure(setting, encoder, validation, test, fold)
     outcome.metrics.update(

@@ -36,6 +36,7 @@ _PAPER_RECIPE: dict[str, Any] = {
 _JOINT = {"phases": "joint", "schedule": "step", "step_factor": 0.7}  # about a half after half of the steps
 _PLAIN = {"flip": True, "translate": 4}
 _ZOOMED = {**_PLAIN, "zoom": 0.25}
+_LINEAR: dict[str, Any] = {"head_first": None, "hidden": ()}  # no layers of their own to learn first
 _QUICK_NETWORK = {"width": 4, "epochs": 4, "batch_size": 128, "learning_rate": 0.1, "cutout": 0}
 
 
@@ -92,7 +93,7 @@ def base(preset: str) -> CifarSetting:
 
 def all_layers(preset: str) -> CifarSetting:
     """The same with one linear layer on the features, and all layers trained from the start."""
-    return replace(base(preset), head_first=None, hidden=(), augment=_PLAIN, recipe=_ALL_LAYERS[preset])
+    return replace(base(preset), **_LINEAR, augment=_PLAIN, recipe=_ALL_LAYERS[preset])
 
 
 def with_loss(preset: str, loss: str) -> CifarSetting:
@@ -235,8 +236,8 @@ def cifar_overfitting(preset: str) -> list[Row]:
         "three times as long": {"head_first": {**head, "steps": 3 * head["steps"]} if head else None},
         "D 16": {"dim": 16, "kappa_start": 2 * setting.kappa_start},
         "all layers afterwards": {"recipe": recipe},
-        "all layers from the start": {"head_first": None, "hidden": (), "augment": _PLAIN, "recipe": recipe},
-        "all layers, long, constant rate": {"head_first": None, "hidden": (), "augment": None, "recipe": constant},
+        "all layers from the start": {**_LINEAR, "augment": _PLAIN, "recipe": recipe},
+        "all layers, long, constant rate": {**_LINEAR, "augment": None, "recipe": constant},
     }
     alone: dict[str, Any] = {"network": _voted(setting), "beside": ()}
     with_votes: dict[str, dict[str, Any]] = {

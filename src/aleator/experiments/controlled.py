@@ -129,7 +129,7 @@ def make_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int,
     if setting.negatives == "rolled":
         return RolledNegatives(process.batches(setting.batch_size, positives=setting.positives))
     drawn = 0 if setting.negatives == "batch" else int(setting.negatives)
-    return process.batches(setting.batch_size, drawn, setting.positives, group=setting.group or 1 if drawn else 1)
+    return process.batches(setting.batch_size, drawn, setting.positives, group=setting.group or 1)
 
 
 def make_loss(setting: Setting) -> nn.Module:
