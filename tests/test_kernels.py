@@ -165,7 +165,7 @@ def test_captured_training_equals_ordinary_training(phases, tmp_path):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda learnable: ExactInfoNCE(VMFKernel(20.0, learnable)),
+        lambda learnable: ExactInfoNCE(VMFKernel(20.0, learnable), terms=64 if learnable else None),
         lambda learnable: MCInfoNCE(VMFKernel(20.0, learnable), 4),
         lambda learnable: MCInfoNCE(AcceptanceKernel(20.0, learnable), 4),
         lambda learnable: HIB(1.0, 0.0, 4, learnable),

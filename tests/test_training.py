@@ -404,3 +404,18 @@ def test_a_loss_blind_to_kappa_cannot_train_it():
     encoder, _ = build()
     with pytest.raises(ValueError, match="does not depend on anything that the phase 'kappa' trains"):
         fit(encoder, Blind(), pairs, Recipe(steps=2, phases="kappa"), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("loss", "terms_missing"),
+    [
+        (lambda: ExactInfoNCE(VMFKernel(10.0, True)), True),
+        (lambda: ExactInfoNCE(VMFKernel(10.0, True), terms=16), False),
+        (lambda: ExactInfoNCE(VMFKernel(10.0)), False),
+    ],
+)
+def test_a_graph_that_cannot_be_captured_says_why(loss, terms_missing):
+    encoder = Encoder(MLP(4, (8,)), 3)
+    with pytest.raises(ValueError, match="not a GPU") as error:
+        fit(encoder, loss(), pairs, Recipe(steps=2, capture=True), device="cpu")
+    assert ("pass terms" in str(error.value)) == terms_missing

@@ -103,6 +103,11 @@ class ExactInfoNCE(_SimilarityLoss):
         require(group is None or group >= 2, "group", group, "an anchor alone has no negatives", "pass for example 128")
         self.terms, self.group = terms, group
 
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can hold it: a kernel that is learned may need another number of terms in each step."""
+        return self.terms is not None or self.kernel.key() is not None
+
     def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
         require(
             negative is not None or self.group is None or len(anchor) % self.group == 0,

@@ -50,7 +50,8 @@ class Recipe:
         precision: "32"; "tf32" (on a GPU, products of float32 matrices rounded to ten bits, many times faster);
             "bf16" or "16" (mixed; the output layers and our losses stay in float32).
         capture: run the step as one CUDA graph, which takes kernel launches off the clock. None means where that is
-            possible: one process on a GPU, precision "32" or "tf32", batches that say `capturable = True`.
+            possible: one process on a GPU, precision "32" or "tf32", batches that say `capturable = True`,
+            no loss that says it is not.
         validate_every: steps between validations; the last step of all is validated too.
         select: the validation metric that chooses the weights to keep, the best by `select_mode` ("max" or
             "min") in the last phase, or in all of them with `select_in` = "all". None keeps the last weights.

@@ -217,7 +217,7 @@ class _Training:
     def follow(self, phase: Phase) -> None:
         """One phase of the recipe, to its end or to where it stops early."""
         recipe, fabric, run, source = self.recipe, self.fabric, self.run, self.sources[phase.part]
-        captured = _can_capture(recipe, fabric, source)
+        captured = _can_capture(recipe, fabric, source, self.loss)
         optimiser = make_optimiser(recipe, *self.start(phase), self.device, captured)
         objective, stepper = fabric.setup(
             Objective(self.encoder, self.loss, phase.part, recipe.mu_negatives), optimiser, move_to_device=False
@@ -405,12 +405,13 @@ def _start_phase(
     )
 
 
-def _can_capture(recipe: Recipe, fabric: "Fabric", source: Source) -> bool:
+def _can_capture(recipe: Recipe, fabric: "Fabric", source: Source, loss: nn.Module) -> bool:
     obstacles = {
         "the device is not a GPU": fabric.device.type != "cuda",
         "there are several processes": fabric.world_size > 1,
         f"the precision is {recipe.precision}": recipe.precision not in ("32", "tf32"),
         "the batches are not drawn on the device": not (isinstance(source, CalledSource) and source.capturable),
+        "the loss counts its terms anew in each step (pass terms)": not getattr(loss, "capturable", True),
     }
     standing = [obstacle for obstacle, there in obstacles.items() if there]
     require(
