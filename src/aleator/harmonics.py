@@ -4,21 +4,31 @@ A zonal kernel g(z.z') says how likely two latents are to count as "the same". E
 is its coefficients in the Gegenbauer polynomials P_n, normalised to P_n(1) = 1:
 
     lambda_n = int g P_n w dt / int g w dt,     w(t) = (1 - t^2)^((D-3)/2),     lambda_0 = 1.
+
+What is summed is dim_n lambda_n A_n(kappa) A_n(kappa') P_n, in float64. In high dimensions dim_n is astronomical: it
+multiplies the errors of lambda_n, and where lambda_n changes its sign, terms cancel that are far larger than their sum.
+A_n(kappa) keeps both down as long as a posterior is not too sharp, and `reach` says how sharp it may be.
 """
 
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .bessel import log_bessel_ratios, log_growth
-from .checks import require
+from .bessel import log_bessel_ratios, log_growth, log_ratios_and_slopes
+from .checks import reject, require
+from .extended import logistic_moments
 
 _PANELS = 96
-_MOST_TERMS = 4096
+_FEWEST_TERMS, _MOST_TERMS = 32, 4096
+# How wrong a series may be at c = 1, where it is largest, for the sharpest posteriors within its kernel's reach.
+_RESOLVED = 1e-5
+# Quarters of an octave of kappa among which the reach is sought: 2^-3 to 2^40, beyond which all is a point mass.
+_OCTAVES = (-12, 161)
 
 
 def harmonic_dimension(dim: int, degree: int) -> int:
@@ -64,7 +74,8 @@ class ZonalKernel(nn.Module):
 
     The coefficients come from Gauss quadrature in the weight w, to about 1e-15 of the largest. In high dimensions that
     weight hardly sees cosines near 1, so there an arbitrary fn is resolved for posteriors that are spread as the sphere
-    is, not for point masses; `VMFKernel` has no such limit.
+    is, not for point masses: `reach` says how sharp they may be, and sharper ones are treated as that sharp.
+    `VMFKernel` has no such limit, and `AcceptanceKernel` a wider one.
     """
 
     # What quadrature resolves of the coefficients; asking the series for more would only add noise.
@@ -103,12 +114,16 @@ class ZonalKernel(nn.Module):
 
     def coefficients(self, dim: int, terms: int) -> Tensor:
         """lambda_0 .. lambda_{terms-1}, float64; may be negative for kernels that are not positive definite."""
+        lam, noise = self._moments(dim, terms)
+        # Below its rounding error a moment is noise that dim_n would blow up.
+        return torch.where(lam.abs() > noise, lam, 0.0)
+
+    def _moments(self, dim: int, terms: int) -> tuple[Tensor, Tensor]:
+        """lambda_n by quadrature and its rounding error: of the sum, and of the recurrence, which grows with n."""
         t, log_weights = _quadrature(dim)
         weighted = torch.softmax(self.log_values(dim, t) + log_weights, 0)
-        lam = gegenbauer(dim, terms, t) @ weighted
-        # Below the rounding error, which the recurrence lets grow with n, a moment is noise that dim_n would blow up.
-        noise = 2e-16 * (5 + torch.arange(terms, dtype=torch.float64))
-        return torch.where(lam.abs() > noise, lam, 0.0)
+        P = gegenbauer(dim, terms, t)
+        return P @ weighted, 8e-16 * (1 + torch.arange(terms) * (P.abs() @ weighted.detach()))
 
     def log_abs_coefficients(self, dim: int, terms: int) -> tuple[Tensor, Tensor]:
         """log |lambda_n| and its sign."""
@@ -124,36 +139,118 @@ class ZonalKernel(nn.Module):
         log_lam, sign = self.log_abs_coefficients(dim, terms)
         return log_lam.to(device), sign.to(device)
 
-    def terms(self, dim: int, tolerance: float) -> int:
-        """The number of terms after which the rest of sum_n dim_n |lambda_n| is below the tolerance of the whole.
+    def reach(self, dim: int) -> float:
+        """The sharpest posteriors that the series resolves: up to this kappa its error is below 1e-5 of its maximum.
 
-        Since 1 >= A_n(kappa) >= A_{n+1}(kappa), that rest bounds the error of every r relative to its maximum over the
-        cosine: the number depends on the kernel alone, whatever the posteriors.
+        inf where that holds for point masses. log r treats a posterior that is sharper as one of this kappa.
+        """
+        state = self._state()
+        return self._find_reach(dim) if state is None else _kept_reach(self, state, dim)
+
+    def terms(self, dim: int, tolerance: float, kappa1: float = math.inf, kappa2: float = math.inf) -> int:
+        """The number of terms after which the rest of the series is below the tolerance of its maximum over the cosine.
+
+        For posteriors no sharper than kappa1 and kappa2, or than the reach. By default for all posteriors, since
+        A_n(kappa) grows with kappa, and faster for larger n.
         """
         tolerance = max(tolerance, self.resolution)
-        key = self.key()
-        return _count_terms(self, key, dim, tolerance) if key is not None else self._search_terms(dim, tolerance)
+        # Rounded up to a quarter of an octave, so that batches much alike share one count.
+        octaves = [math.ceil(4 * math.log2(max(min(k, 1e25), 1e-3))) for k in (kappa1, kappa2)]
+        state = self._state()
+        if state is None:
+            return self._find_terms(dim, tolerance, *octaves)
+        return _kept_terms(self, state, dim, tolerance, *octaves)
 
-    def _search_terms(self, dim: int, tolerance: float) -> int:
-        count = 32
+    def _find_reach(self, dim: int) -> float:
+        kappa = torch.cat([2 ** (torch.arange(*_OCTAVES, dtype=torch.float64) / 4), torch.tensor([math.inf])])
+        count, good = self._first_count(dim), 1
         while count <= _MOST_TERMS:
-            with torch.no_grad():
-                log_lam, _ = self.log_abs_coefficients(dim, count)
-            weight = (log_harmonic_dimensions(dim, count) + log_lam.cpu()).double()
-            rest = torch.logcumsumexp(weight.flip(0), 0).flip(0)  # log sum_{m >= n}
-            small = rest < rest[0] + math.log(tolerance)
-            # A sum that is cut off while it still matters shows no such tail: its last term must be small as well.
-            if bool(small[-1]) and weight[-1] < weight.max() + math.log(tolerance) - 2:
-                return max(2, int(small.int().argmax()))
+            log_lam, sign = self._host_coefficients(dim, count)
+            log_dims = log_harmonic_dimensions(dim, count)
+            log_a, _ = log_ratios_and_slopes(dim / 2 - 1, kappa, count)
+            log_size = log_dims + log_lam + 2 * log_a
+            top = log_size.amax(-1, keepdim=True)
+            size = torch.exp(log_size - top)
+            error = torch.exp(log_dims + self._log_errors(dim, log_lam) + 2 * log_a - top)
+            total, limit = _total_and_limit(size, sign, self.resolution)
+            # Every logarithm that makes a term, and every degree of the recurrences, costs a unit of rounding.
+            units = torch.arange(count) + log_dims + torch.where(sign == 0, 0.0, log_lam.abs()) - 2 * log_a
+            rounding = 1.1e-16 * (units * size).sum(-1)
+            last = slice(-count // 4, None)
+            cut = (size[:, last].sum(-1) > limit) | (error[:, last].sum(-1) > _RESOLVED / 10 * total)
+            fine = ~cut & (error.sum(-1) + rounding <= _RESOLVED * total)
+            good = max(1, int(fine.cumprod(0).sum()))  # the widest posterior is resolved, whatever the kernel
+            if good == len(kappa):
+                return math.inf
+            if not cut[good]:  # what fails with all its terms fails for good
+                break
             count *= 2
-        require(
-            False,
+        return kappa[good - 1].item()
+
+    def _find_terms(self, dim: int, tolerance: float, octave1: int, octave2: int) -> int:
+        reach = self.reach(dim)
+        kappa = torch.tensor([min(2 ** (octave / 4), reach) for octave in (octave1, octave2)], dtype=torch.float64)
+        count = _FEWEST_TERMS
+        while count <= _MOST_TERMS:
+            log_lam, sign = self._host_coefficients(dim, count)
+            log_a, _ = log_ratios_and_slopes(dim / 2 - 1, kappa, count)
+            log_size = log_harmonic_dimensions(dim, count) + log_lam + log_a.sum(0)
+            size = torch.exp(log_size - log_size.max())
+            _, limit = _total_and_limit(size, sign, tolerance)
+            rest = size.flip(0).cumsum(0).flip(0)  # sum_{m >= n}
+            # A sum that is cut off while it still matters shows no tail; one small term is none, as signs may change.
+            if rest[-count // 4] <= limit:
+                return max(2, int((rest > limit).sum()))
+            count *= 2
+        self._refuse(dim)
+
+    def _host_coefficients(self, dim: int, terms: int) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            log_lam, sign = self.log_abs_coefficients(dim, terms)
+        return log_lam.cpu().double(), sign.cpu().double()
+
+    def _first_count(self, dim: int) -> int:
+        """Enough terms to see the coefficients fall into the noise of their quadrature; those of a jump never do."""
+        count = _FEWEST_TERMS
+        while count <= _MOST_TERMS:
+            _, sign = self._host_coefficients(dim, count)
+            if self._exact(dim) or not sign[-count // 4 :].any():
+                return count
+            count *= 2
+        self._refuse(dim)
+
+    def _log_errors(self, dim: int, log_lam: Tensor) -> Tensor:
+        """log of the errors of the coefficients: the noise of quadrature, and where they are lost in it, all of them.
+
+        There they are taken to go on falling at the rate at which they fell over the last third of the way.
+        """
+        if self._exact(dim):
+            return torch.full_like(log_lam, -math.inf)
+        with torch.no_grad():
+            noise = self._moments(dim, len(log_lam))[1].log()
+        known = int(torch.isfinite(log_lam).nonzero().max()) + 1
+        if known == len(log_lam):
+            return noise
+        before = 2 * known // 3
+        rate = (noise[known] - log_lam[before:known].max()) / (known - before)
+        beyond = noise[known] + rate * torch.arange(len(log_lam) - known)
+        return torch.cat([noise[:known], beyond])
+
+    def _refuse(self, dim: int) -> NoReturn:
+        reject(
             "kernel",
             self,
             f"its series does not converge within {_MOST_TERMS} terms in {dim} dimensions",
             "use a smoother kernel, or VMFKernel(math.inf) for the expected likelihood kernel",
         )
-        return count
+
+    def _exact(self, dim: int) -> bool:
+        """Whether the coefficients are right to their last digits, rather than to the noise of quadrature."""
+        return False
+
+    def _state(self) -> tuple | None:
+        """What the coefficients depend on now: what is found for them is kept for it."""
+        return self.key()
 
     def key(self) -> tuple | None:
         """What the coefficients depend on besides the dimension; None where that cannot be said cheaply."""
@@ -202,6 +299,9 @@ class _ConcentrationKernel(ZonalKernel):
     def key(self) -> tuple | None:
         return (type(self), self._fixed) if self._fixed is not None else None
 
+    def _state(self) -> tuple | None:
+        return type(self), self._fixed, float(self.kappa_pos.detach())
+
     def extra_repr(self) -> str:
         return f"kappa_pos={float(self.kappa_pos.detach()):g}, learnable={self._fixed is None}"
 
@@ -229,11 +329,16 @@ class VMFKernel(_ConcentrationKernel):
     def coefficients(self, dim: int, terms: int) -> Tensor:
         return self.log_abs_coefficients(dim, terms)[0].exp()
 
+    def reach(self, dim: int) -> float:
+        return math.inf  # every coefficient is positive and right to its last digits
+
 
 class AcceptanceKernel(_ConcentrationKernel):
     """The kernel that the paper's rejection rule really uses: g = p/(p + u), p the vMF density and u the uniform one.
 
-    g(t) = sigmoid(kappa_pos t - log(C(0)/C(kappa_pos))) saturates where p is large, so it is not the vMF.
+    g(t) = sigmoid(kappa_pos t - log(C(0)/C(kappa_pos))) saturates where p is large, so it is not the vMF. Where
+    kappa_pos is fixed its coefficients have all their digits (extended.py), and its `reach` is infinite up to about
+    twenty dimensions. Where kappa_pos is learned they come from quadrature, as those of any `ZonalKernel`.
     """
 
     def log_values(self, dim: int, t: Tensor) -> Tensor:
@@ -241,6 +346,23 @@ class AcceptanceKernel(_ConcentrationKernel):
             _growth_of(dim, self._fixed) if self._fixed is not None else log_growth(dim / 2 - 1, self.kappa_pos).to(t)
         )
         return nn.functional.logsigmoid(self.concentration(t) * t - offset)
+
+    def log_abs_coefficients(self, dim: int, terms: int) -> tuple[Tensor, Tensor]:
+        if not self._exact(dim):
+            return super().log_abs_coefficients(dim, terms)
+        # To a power of two, so that searches for the number of terms share what they compute.
+        log_lam, sign = _acceptance_coefficients(dim, self._fixed, max(128, 1 << (terms - 1).bit_length()))
+        return log_lam[:terms], sign[:terms]
+
+    def coefficients(self, dim: int, terms: int) -> Tensor:
+        if not self._exact(dim):
+            return super().coefficients(dim, terms)
+        log_lam, sign = self.log_abs_coefficients(dim, terms)
+        return sign * log_lam.exp()
+
+    def _exact(self, dim: int) -> bool:
+        # In few dimensions dim_n is small enough for float64, and a very sharp kernel would take too many nodes.
+        return dim > 5 and self._fixed is not None and self._fixed <= 200
 
 
 @lru_cache(maxsize=256)
@@ -255,9 +377,28 @@ def _growth_of(dim: int, kappa: float) -> float:
     return float(log_growth(dim / 2 - 1, torch.tensor(kappa, dtype=torch.float64)))
 
 
+@lru_cache(maxsize=64)
+def _acceptance_coefficients(dim: int, kappa_pos: float, terms: int) -> tuple[Tensor, Tensor]:
+    # Right to 1e-40 even after the multiplication by dim_n.
+    log_error = -40 * math.log(10) - math.log(harmonic_dimension(dim, terms))
+    log_lam, sign = logistic_moments(dim, kappa_pos, _growth_of(dim, kappa_pos), terms, log_error)
+    return torch.as_tensor(log_lam), torch.as_tensor(sign)
+
+
 @lru_cache(maxsize=1024)
-def _count_terms(kernel: ZonalKernel, key: tuple, dim: int, tolerance: float) -> int:
-    return kernel._search_terms(dim, tolerance)
+def _kept_reach(kernel: ZonalKernel, state: tuple, dim: int) -> float:
+    return kernel._find_reach(dim)
+
+
+@lru_cache(maxsize=4096)
+def _kept_terms(kernel: ZonalKernel, state: tuple, dim: int, tolerance: float, octave1: int, octave2: int) -> int:
+    return kernel._find_terms(dim, tolerance, octave1, octave2)
+
+
+def _total_and_limit(size: Tensor, sign: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """A series at c = 1 from its terms (..., T), and what it may leave out: its tolerance, or what rounding hides."""
+    total = (sign * size).sum(-1)
+    return total, torch.maximum(tolerance * total, 1e-17 * size.sum(-1))
 
 
 @lru_cache(maxsize=64)

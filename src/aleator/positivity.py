@@ -8,19 +8,19 @@ is the expected positivity of the paper's Proposition 2 times the sphere's area:
 a contrastive task asks for (docs/theory.md has the proof). kappa -> inf leaves the InfoNCE similarity, kappa_pos ->
 inf the expected likelihood kernel, kappa -> 0 gives 1.
 
-series.py says how it is summed and what keeps log r right where r is tiny.
+series.py says how it is summed and what keeps log r right where r is tiny. A kernel's series resolves posteriors up to
+some kappa (harmonics.py), infinite for the vMF kernel; sharper ones are treated as that sharp.
 """
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily
 
-from .bessel import log_growth, log_ratios_and_slopes
+from .bessel import log_growth
 from .checks import reject, require
-from .harmonics import VMFKernel, ZonalKernel, check_kernel, log_harmonic_dimensions
+from .harmonics import VMFKernel, ZonalKernel, check_kernel
 from .series import log_series, rows, term_totals
 from .vmf import VonMisesFisher
 
@@ -124,6 +124,9 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
         kappa1, kappa2 = kappa1.expand(shape).reshape(-1, 1), kappa2.expand(shape).reshape(-1, 1)
         cosine = cosine.reshape(-1, 1)
     kappa1, kappa2 = (kappa[(None,) * (cosine.dim() - kappa.dim())] for kappa in (kappa1, kappa2))
+    reach = kernel.reach(dim)
+    if math.isfinite(reach):  # beyond, the series would be noise; this is as sharp as it can tell
+        kappa1, kappa2 = kappa1.clamp(max=reach), kappa2.clamp(max=reach)
     count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, kappa2)
     require(count >= 2, "terms", count, "the series needs two terms or more", "leave it out")
     log_lam, sign = kernel.series(dim, count, cosine.device)
@@ -146,32 +149,11 @@ def series_terms(kernel: ZonalKernel, dim: int, tolerance: float, kappa1: float,
 
     A count made once, on the host, where the largest kappas are known; pass it on as `terms`.
     """
-    # Rounded up to a quarter of an octave, so that batches much alike share one count.
-    octaves = tuple(math.ceil(4 * math.log2(max(min(k, 1e25), 1e-3))) for k in (kappa1, kappa2))
-    key = kernel.key()
-    if key is None:
-        return _series_terms(kernel, dim, tolerance, *octaves)
-    return _kept_terms(kernel, key, dim, tolerance, *octaves)
-
-
-def _series_terms(kernel: ZonalKernel, dim: int, tolerance: float, octave1: int, octave2: int) -> int:
-    count = kernel.terms(dim, tolerance)
-    with torch.no_grad():
-        log_lam, _ = kernel.log_abs_coefficients(dim, count)
-        sharpest = torch.tensor([2 ** (octave1 / 4), 2 ** (octave2 / 4)], dtype=torch.float64)
-        log_a, _ = log_ratios_and_slopes(dim / 2 - 1, sharpest, count)
-        weight = log_harmonic_dimensions(dim, count) + log_lam + log_a.sum(0)
-        rest = torch.logcumsumexp(weight.flip(0), 0).flip(0)
-        return min(count, max(2, int((rest >= rest[0] + math.log(tolerance)).sum())))
-
-
-@lru_cache(maxsize=4096)
-def _kept_terms(kernel: ZonalKernel, key: tuple, dim: int, tolerance: float, octave1: int, octave2: int) -> int:
-    return _series_terms(kernel, dim, tolerance, octave1, octave2)
+    return kernel.terms(dim, tolerance, kappa1, kappa2)
 
 
 def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tensor, kappa2: Tensor) -> int:
-    """Enough terms for point masses, which bounds all; on a CPU, where looking is free, for the batch at hand."""
+    """Enough terms for the sharpest posteriors of all; on a CPU, where looking is free, for those of the batch."""
     # Without the line that continues the vMF kernel, what is left out shows wherever r comes close to its floor.
     tolerance = _TOLERANCE[dtype if isinstance(kernel, VMFKernel) else torch.float64]
     if kappa1.device.type != "cpu" or kappa1.numel() == 0 or kappa2.numel() == 0:
