@@ -12,7 +12,7 @@ A_n(kappa) keeps both down as long as a posterior is not too sharp, and `reach` 
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NoReturn
 
 import numpy as np
@@ -78,7 +78,7 @@ class ZonalKernel(nn.Module):
     `VMFKernel` has no such limit, and `AcceptanceKernel` a wider one.
     """
 
-    # What quadrature resolves of the coefficients; asking the series for more would only add noise.
+    # What is worth summing for the sharpest posteriors; of a kernel by quadrature, more would only add noise.
     resolution = 1e-14
 
     def __init__(self, fn: Callable[[Tensor], Tensor]):
@@ -153,13 +153,16 @@ class ZonalKernel(nn.Module):
         For posteriors no sharper than kappa1 and kappa2, or than the reach. By default for all posteriors, since
         A_n(kappa) grows with kappa, and faster for larger n.
         """
-        tolerance = max(tolerance, self.resolution)
-        # Rounded up to a quarter of an octave, so that batches much alike share one count.
-        octaves = [math.ceil(4 * math.log2(max(min(k, 1e25), 1e-3))) for k in (kappa1, kappa2)]
         state = self._state()
-        if state is None:
-            return self._find_terms(dim, tolerance, *octaves)
-        return _kept_terms(self, state, dim, tolerance, *octaves)
+        find = self._find_terms if state is None else partial(_kept_terms, self, state)
+        most = find(dim, max(tolerance, self.resolution), math.inf, math.inf)
+        if math.isinf(kappa1) and math.isinf(kappa2):
+            return most
+        # Rounded up to a quarter of an octave, so that batches much alike share one count.
+        rounded = [
+            2 ** (math.ceil(4 * math.log2(max(k, 1e-3))) / 4) if k < 1e25 else math.inf for k in (kappa1, kappa2)
+        ]
+        return min(most, find(dim, tolerance, *rounded))
 
     def _find_reach(self, dim: int) -> float:
         kappa = torch.cat([2 ** (torch.arange(*_OCTAVES, dtype=torch.float64) / 4), torch.tensor([math.inf])])
@@ -187,9 +190,9 @@ class ZonalKernel(nn.Module):
             count *= 2
         return kappa[good - 1].item()
 
-    def _find_terms(self, dim: int, tolerance: float, octave1: int, octave2: int) -> int:
+    def _find_terms(self, dim: int, tolerance: float, kappa1: float, kappa2: float) -> int:
         reach = self.reach(dim)
-        kappa = torch.tensor([min(2 ** (octave / 4), reach) for octave in (octave1, octave2)], dtype=torch.float64)
+        kappa = torch.tensor([min(kappa1, reach), min(kappa2, reach)], dtype=torch.float64)
         count = _FEWEST_TERMS
         while count <= _MOST_TERMS:
             log_lam, sign = self._host_coefficients(dim, count)
@@ -361,8 +364,8 @@ class AcceptanceKernel(_ConcentrationKernel):
         return sign * log_lam.exp()
 
     def _exact(self, dim: int) -> bool:
-        # In few dimensions dim_n is small enough for float64, and a very sharp kernel would take too many nodes.
-        return dim > 5 and self._fixed is not None and self._fixed <= 200
+        # A sharp kernel takes many nodes, and in few dimensions, where dim_n is small, float64 is enough for it.
+        return self._fixed is not None and self._fixed <= (64 if dim <= 5 else 200)
 
 
 @lru_cache(maxsize=256)
@@ -379,6 +382,7 @@ def _growth_of(dim: int, kappa: float) -> float:
 
 @lru_cache(maxsize=64)
 def _acceptance_coefficients(dim: int, kappa_pos: float, terms: int) -> tuple[Tensor, Tensor]:
+    _check_dimension(dim)
     # Right to 1e-40 even after the multiplication by dim_n.
     log_error = -40 * math.log(10) - math.log(harmonic_dimension(dim, terms))
     log_lam, sign = logistic_moments(dim, kappa_pos, _growth_of(dim, kappa_pos), terms, log_error)
@@ -391,8 +395,8 @@ def _kept_reach(kernel: ZonalKernel, state: tuple, dim: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _kept_terms(kernel: ZonalKernel, state: tuple, dim: int, tolerance: float, octave1: int, octave2: int) -> int:
-    return kernel._find_terms(dim, tolerance, octave1, octave2)
+def _kept_terms(kernel: ZonalKernel, state: tuple, dim: int, tolerance: float, kappa1: float, kappa2: float) -> int:
+    return kernel._find_terms(dim, tolerance, kappa1, kappa2)
 
 
 def _total_and_limit(size: Tensor, sign: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
@@ -408,12 +412,16 @@ def _quadrature(dim: int) -> tuple[Tensor, Tensor]:
     Gauss-Legendre panels in the angle, where w dt = sin^(D-2) dtheta is smooth; as logarithms the weights keep their
     relative accuracy where they are tiny, which a kernel that grows towards t = 1 makes up for.
     """
-    require(dim >= 2, "dim", dim, "a sphere needs D >= 2", "pass the dimension of the embedding")
+    _check_dimension(dim)
     x, w = np.polynomial.legendre.leggauss(20)
     half = math.pi / (2 * _PANELS)
     angle = (half * (1 + 2 * np.arange(_PANELS)[:, None] + x)).ravel()
     log_weight = (dim - 2) * np.log(np.sin(angle)) + np.log(np.tile(w, _PANELS))
     return torch.as_tensor(np.cos(angle)), torch.as_tensor(log_weight)
+
+
+def _check_dimension(dim: int) -> None:
+    require(dim >= 2, "dim", dim, "a sphere needs D >= 2", "pass the dimension of the embedding")
 
 
 def check_kernel(kernel: object) -> ZonalKernel:
