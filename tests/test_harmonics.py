@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -9,7 +10,7 @@ from scipy import integrate, special
 
 import reference
 from aleator import AcceptanceKernel, VMFKernel, ZonalKernel
-from aleator.bessel import log_growth
+from aleator.bessel import log_growth, log_ratios_and_slopes
 from aleator.harmonics import gegenbauer, harmonic_dimension, log_harmonic_dimensions, recurrence
 
 
@@ -111,6 +112,24 @@ def acceptance(dim: int, kappa_pos: float):
     return lambda t: 1 / (1 + np.exp(log_u - log_p(t)))
 
 
+def logistic_moment(dim: int, kappa_pos: float, degree: int) -> mpmath.mpf:
+    """lambda_n of the acceptance kernel by Gauss-Legendre quadrature at 80 digits, for the kernel's own offset."""
+    offset = log_growth(dim / 2 - 1, double(kappa_pos)).item()
+
+    def integrand(angle, degree: int):
+        t = mpmath.cos(angle)
+        P, before = t**0, t * 0
+        for n in range(degree):
+            P, before = ((2 * n + dim - 2) * t * P - n * before) / (n + dim - 2) if n else t, P
+        return P * mpmath.sin(angle) ** (dim - 2) / (1 + mpmath.exp(offset - kappa_pos * t))
+
+    with mpmath.workdps(80):
+        panels = mpmath.linspace(0, mpmath.pi, 17)
+        return mpmath.fdiv(
+            *(mpmath.quad(lambda a, n=n: integrand(a, n), panels, method="gauss-legendre") for n in (degree, 0))
+        )
+
+
 class TestKernels:
     @pytest.mark.parametrize(("dim", "kappa_pos"), [(2, 3.0), (3, 20.0), (10, 20.0), (33, 8.0)])
     @pytest.mark.parametrize("kind", ["vmf", "acceptance"])
@@ -160,6 +179,58 @@ class TestKernels:
         up, down = (kind(7.0 * math.exp(step)).coefficients(10, 8) @ weights for step in (1e-5, -1e-5))
         assert slope.item() == pytest.approx((up - down).item() / 2e-5, rel=1e-8)
 
+    @pytest.mark.parametrize(
+        ("dim", "kappa_pos", "degrees"),
+        [(2, 20.0, (3, 90)), (5, 20.0, (60,)), (10, 16.0, (1, 94, 180)), (33, 20.0, (40,)), (128, 20.0, (5, 18, 64))],
+    )
+    def test_coefficients_of_the_acceptance_kernel_have_all_their_digits(self, dim, kappa_pos, degrees):
+        """Also where they are far below the rounding of a float64 quadrature: at D = 128, lambda_64 is about 1e-39."""
+        log_lam, sign = AcceptanceKernel(kappa_pos).log_abs_coefficients(dim, max(degrees) + 1)
+        for n in degrees:
+            expected = logistic_moment(dim, kappa_pos, n)
+            assert sign[n].item() == float(mpmath.sign(expected))
+            # a logarithm of -90 is itself rounded to 1e-14
+            assert log_lam[n].item() == pytest.approx(float(mpmath.log(abs(expected))), abs=3e-14)
+
+    @pytest.mark.parametrize("dim", [2, 5, 10, 32, 128])
+    @pytest.mark.parametrize("kappa_pos", [1.0, 20.0, 200.0])
+    def test_what_quadrature_says_of_its_noise(self, dim, kappa_pos):
+        lam, noise = ZonalKernel(lambda t: torch.exp(kappa_pos * (t - 1)))._moments(dim, 200)
+        assert ((lam - VMFKernel(kappa_pos).coefficients(dim, 200)).abs() <= noise).all()
+
+    def test_a_learned_acceptance_kernel_is_the_fixed_one(self):
+        for dim in (3, 10, 100):
+            learned, fixed = AcceptanceKernel(20.0, requires_grad=True), AcceptanceKernel(20.0)
+            torch.testing.assert_close(
+                learned.coefficients(dim, 80).detach(), fixed.coefficients(dim, 80), rtol=0, atol=1e-13
+            )
+
+    def test_reach(self):
+        for dim in (2, 10, 16, 1024):
+            assert VMFKernel(200.0).reach(dim) == math.inf
+        for dim in (2, 3, 8, 10, 16):
+            assert AcceptanceKernel(20.0).reach(dim) == math.inf
+        for dim in (2, 3, 10):
+            assert ZonalKernel(lambda t: torch.exp(20 * t)).reach(dim) == math.inf
+        assert 300 < AcceptanceKernel(20.0).reach(128) < 1e3
+        # with the noise of quadrature less sharp posteriors are resolved, but always some
+        for dim in (16, 64, 256):
+            assert 30 < AcceptanceKernel(20.0, requires_grad=True).reach(dim) < AcceptanceKernel(20.0).reach(dim)
+
+    @pytest.mark.parametrize("dim", [10, 64, 128])
+    def test_terms_within_the_reach(self, dim):
+        """Coefficients below the noise of quadrature are not the end of the series: 18 terms, it was once thought."""
+        kernel = AcceptanceKernel(20.0)
+        kappa = torch.tensor([min(kernel.reach(dim), 1e25)], dtype=torch.float64)
+        count = kernel.terms(dim, 1e-10)
+        log_lam, sign = kernel.log_abs_coefficients(dim, 3 * count)
+        log_a = log_ratios_and_slopes(dim / 2 - 1, kappa, 3 * count)[0][0]
+        terms = sign * torch.exp(log_harmonic_dimensions(dim, 3 * count) + log_lam + 2 * log_a)
+        assert count > 60
+        rounding = 1e-17 * terms.abs().sum()  # what is smaller than that of the largest terms cannot be seen at all
+        assert terms[count:].abs().sum() <= max(1e-10 * terms.sum(), rounding)
+        assert kernel.terms(dim, 1e-10, 5.0, 30.0) < count / 2
+
     @pytest.mark.parametrize("dim", [2, 10, 128])
     def test_terms_bound_what_is_left_out(self, dim):
         for kernel in (VMFKernel(1.0), VMFKernel(20.0), VMFKernel(200.0)):
@@ -185,6 +256,7 @@ BAD_INPUT = {
     "NaN": (lambda: VMFKernel(math.nan), "kappa_pos = nan"),
     "two numbers": (lambda: VMFKernel(torch.ones(2)), r"kappa_pos = \(2,\)"),
     "infinity cannot be learned": (lambda: VMFKernel(math.inf, requires_grad=True), "kappa_pos = inf"),
+    "nothing is accepted": (lambda: AcceptanceKernel(math.inf), "kappa_pos = inf.*VMFKernel"),
     "negative values": (lambda: ZonalKernel(lambda t: t).coefficients(5, 3), "fn = .*not negative"),
     "zero everywhere": (lambda: ZonalKernel(torch.zeros_like).coefficients(5, 3), "fn = 0.0.*zero everywhere"),
     "one number for all": (lambda: ZonalKernel(lambda t: t.sum()).coefficients(5, 3), "fn.*one value per cosine"),

@@ -253,6 +253,86 @@ class TestFarAway:
             assert gradient.item() == pytest.approx(difference.item(), rel=2e-3)
 
 
+SHARP_KERNELS = {
+    "vmf": lambda: VMFKernel(20.0),
+    "acceptance": lambda: AcceptanceKernel(20.0),
+    "learned acceptance": lambda: AcceptanceKernel(20.0, requires_grad=True),
+    "exp": lambda: ZonalKernel(lambda t: torch.exp(20 * t)),
+    "sigmoid": lambda: ZonalKernel(lambda t: torch.sigmoid(4 * t - 1)),
+}
+
+
+class TestSharpPosteriors:
+    """In high dimensions dim_n multiplies every error of lambda_n, and terms far larger than their sum cancel."""
+
+    @staticmethod
+    def log_mean(kernel, dim: int) -> torch.Tensor:
+        angle, log_weight = (torch.as_tensor(x) for x in reference._panels(dim))
+        return torch.logsumexp(kernel.log_values(dim, angle.cos()) + log_weight, 0)
+
+    @pytest.mark.parametrize(("dim", "kappa"), [(32, 1e3), (64, 500.0), (128, 300.0)])
+    def test_against_monte_carlo(self, dim, kappa):
+        rng, kernel = np.random.default_rng(dim), AcceptanceKernel(20.0)
+        assert kappa <= kernel.reach(dim)
+        for cosine in (-0.2, 0.1, 0.3, 1.0):
+            q1, q2 = at_cosines(dim, cosine, kappa, kappa)
+            z1, z2 = (reference.sample_vmf(rng, q.mu.numpy(), q.kappa.item(), 20_000) for q in (q1, q2))
+            g = (kernel.log_values(dim, torch.as_tensor((z1 * z2).sum(1))) - self.log_mean(kernel, dim)).exp()
+            error = g.std() / math.sqrt(len(g)) + 1e-6
+            assert abs(log_positivity(q1, q2, kernel).exp() - g.mean()) <= reference.STANDARD_ERRORS * error
+
+    @pytest.mark.parametrize(("dim", "kappas"), [(16, (100.0, 1e3, 1e5)), (32, (100.0, 1e3))])
+    def test_against_quadrature(self, dim, kappas):
+        """Where the reach is infinite, with a point mass."""
+        kernel = AcceptanceKernel(16.0)
+        assert kernel.reach(dim) == INF
+        log_g = lambda t: kernel.log_values(dim, torch.as_tensor(t)).numpy()  # noqa: E731
+        for kappa in kappas:
+            expected = np.array([reference.log_kernel_positivity(dim, c, kappa, log_g) for c in COSINES])
+            ours = log_positivity(*at_cosines(dim, COSINES, INF, kappa), kernel).numpy()
+            assert np.abs(np.exp(ours - expected[-1]) - np.exp(expected - expected[-1])).max() <= 1e-6
+
+    @pytest.mark.parametrize("dim", [2, 3, 10, 16, 32])
+    def test_point_masses_give_the_kernel(self, dim):
+        """r = g(c) / mean g, to the accuracy that cancellation leaves: 1e-6 of the maximum at worst."""
+        kernel, c = AcceptanceKernel(16.0), torch.linspace(-1, 1, 81, dtype=torch.float64)
+        expected = (kernel.log_values(dim, c) - self.log_mean(kernel, dim)).exp()
+        ours = log_positivity(*at_cosines(dim, c, INF, INF), kernel).exp()
+        assert (ours - expected).abs().max() <= (1e-9 if dim <= 10 else 1e-6) * expected[-1]
+
+    @pytest.mark.parametrize("dim", [2, 3, 10, 16, 64, 128, 256])
+    @pytest.mark.parametrize("name", SHARP_KERNELS)
+    def test_finite_and_increasing_for_every_kappa(self, dim, name):
+        kernel, c = SHARP_KERNELS[name](), torch.linspace(-1, 1, 41, dtype=torch.float64)
+        kappas = torch.tensor([0.0, 1e-3, 1.0, 30.0, 100.0, 300.0, 1e3, 1e4, 1e6, 1e12, INF], dtype=torch.float64)
+        first, second = (x.clone().requires_grad_() for x in (kappas, kappas))
+        q1, q2 = at_cosines(dim, c, 1.0, 1.0)
+        mu = q2.mu.clone().requires_grad_()
+        log_r = log_positivity(
+            VonMisesFisher(q1.mu[0], first[:, None, None]), VonMisesFisher(mu, second[None, :, None]), kernel
+        )
+        assert torch.isfinite(log_r).all()
+        for slope in torch.autograd.grad(log_r.sum(), (mu, first, second)):
+            assert torch.isfinite(slope).all()
+        r = (log_r - log_r[..., -1:]).exp()
+        slack = 1e-6 if name in ("vmf", "acceptance") else 1e-4
+        assert (r.diff(dim=-1) >= -slack).all()
+
+    def test_beyond_the_reach(self):
+        """A sharper posterior is treated as one at the reach; on the plateau of the kernel that hardly matters."""
+        c = torch.linspace(-1, 1, 41, dtype=torch.float64)
+        for dim in (64, 128, 256):
+            kernel = AcceptanceKernel(20.0)
+            reach = kernel.reach(dim)
+            at_reach = log_positivity(*at_cosines(dim, c, reach, reach), kernel)
+            for kappa in (1.01 * reach, 1e6, INF):
+                assert torch.equal(log_positivity(*at_cosines(dim, c, kappa, kappa), kernel), at_reach)
+            point = kernel.log_values(dim, c) - self.log_mean(kernel, dim)
+            assert (at_reach - point)[c > 0.49].abs().max() < 0.02
+            assert (at_reach - point)[c > 0].abs().max() < 0.5
+            assert (at_reach - point)[-1].abs() < 1e-3
+
+
 class TestGradients:
     @staticmethod
     def function(kernel):

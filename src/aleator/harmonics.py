@@ -25,8 +25,10 @@ from .extended import logistic_moments
 
 _PANELS = 96
 _FEWEST_TERMS, _MOST_TERMS = 32, 4096
-# How wrong a series may be at c = 1, where it is largest, for the sharpest posteriors within its kernel's reach.
-_RESOLVED = 1e-5
+# How wrong a series may be at c = 1, relative to its value there, for the sharpest posteriors in its kernel's reach: by
+# rounding, and by noise in the coefficients. Both are bounds, and what is found is a hundredth of them; away from c = 1
+# it is far less, while treating a posterior as wider than it is shows at every cosine.
+_ROUNDED, _NOISY = 1e-5, 1e-3
 # Quarters of an octave of kappa among which the reach is sought: 2^-3 to 2^40, beyond which all is a point mass.
 _OCTAVES = (-12, 161)
 
@@ -140,9 +142,10 @@ class ZonalKernel(nn.Module):
         return log_lam.to(device), sign.to(device)
 
     def reach(self, dim: int) -> float:
-        """The sharpest posteriors that the series resolves: up to this kappa its error is below 1e-5 of its maximum.
+        """The kappa of the sharpest posteriors that the series resolves, inf where it resolves point masses.
 
-        inf where that holds for point masses. log r treats a posterior that is sharper as one of this kappa.
+        For two posteriors of that kappa the error of r is about 1e-7 of its maximum over the cosine, or 1e-5 where the
+        coefficients come from quadrature. log r treats a posterior that is sharper as one of this kappa.
         """
         state = self._state()
         return self._find_reach(dim) if state is None else _kept_reach(self, state, dim)
@@ -159,9 +162,7 @@ class ZonalKernel(nn.Module):
         if math.isinf(kappa1) and math.isinf(kappa2):
             return most
         # Rounded up to a quarter of an octave, so that batches much alike share one count.
-        rounded = [
-            2 ** (math.ceil(4 * math.log2(max(k, 1e-3))) / 4) if k < 1e25 else math.inf for k in (kappa1, kappa2)
-        ]
+        rounded = (2 ** (math.ceil(4 * math.log2(max(min(k, 1e25), 1e-3))) / 4) for k in (kappa1, kappa2))
         return min(most, find(dim, tolerance, *rounded))
 
     def _find_reach(self, dim: int) -> float:
@@ -180,8 +181,8 @@ class ZonalKernel(nn.Module):
             units = torch.arange(count) + log_dims + torch.where(sign == 0, 0.0, log_lam.abs()) - 2 * log_a
             rounding = 1.1e-16 * (units * size).sum(-1)
             last = slice(-count // 4, None)
-            cut = (size[:, last].sum(-1) > limit) | (error[:, last].sum(-1) > _RESOLVED / 10 * total)
-            fine = ~cut & (error.sum(-1) + rounding <= _RESOLVED * total)
+            cut = (size[:, last].sum(-1) > limit) | (error[:, last].sum(-1) > _NOISY / 10 * total)
+            fine = ~cut & (error.sum(-1) <= _NOISY * total) & (rounding <= _ROUNDED * total)
             good = max(1, int(fine.cumprod(0).sum()))  # the widest posterior is resolved, whatever the kernel
             if good == len(kappa):
                 return math.inf
@@ -216,8 +217,7 @@ class ZonalKernel(nn.Module):
         """Enough terms to see the coefficients fall into the noise of their quadrature; those of a jump never do."""
         count = _FEWEST_TERMS
         while count <= _MOST_TERMS:
-            _, sign = self._host_coefficients(dim, count)
-            if self._exact(dim) or not sign[-count // 4 :].any():
+            if self._exact(dim) or not self._host_coefficients(dim, count)[1][-count // 4 :].any():
                 return count
             count *= 2
         self._refuse(dim)
@@ -303,7 +303,7 @@ class _ConcentrationKernel(ZonalKernel):
         return (type(self), self._fixed) if self._fixed is not None else None
 
     def _state(self) -> tuple | None:
-        return type(self), self._fixed, float(self.kappa_pos.detach())
+        return self.key() or (type(self), float(self.kappa_pos.detach()))
 
     def extra_repr(self) -> str:
         return f"kappa_pos={float(self.kappa_pos.detach()):g}, learnable={self._fixed is None}"
@@ -343,6 +343,16 @@ class AcceptanceKernel(_ConcentrationKernel):
     kappa_pos is fixed its coefficients have all their digits (extended.py), and its `reach` is infinite up to about
     twenty dimensions. Where kappa_pos is learned they come from quadrature, as those of any `ZonalKernel`.
     """
+
+    def __init__(self, kappa_pos: float | Tensor = 20.0, requires_grad: bool = False):
+        super().__init__(kappa_pos, requires_grad)
+        require(
+            self._fixed is None or math.isfinite(self._fixed),
+            "kappa_pos",
+            self._fixed,
+            "no pair would be accepted",
+            "pass for example 20.0, or use VMFKernel(math.inf)",
+        )
 
     def log_values(self, dim: int, t: Tensor) -> Tensor:
         offset = (
