@@ -147,8 +147,8 @@ class ZonalKernel(nn.Module):
         For two posteriors of that kappa the error of r is about 1e-7 of its maximum over the cosine, or 1e-5 where the
         coefficients come from quadrature. log r treats a posterior that is sharper as one of this kappa.
         """
-        state = self._state()
-        return self._find_reach(dim) if state is None else _kept_reach(self, state, dim)
+        kernel, key = self._lasting()
+        return kernel._find_reach(dim) if key is None else _kept_reach(kernel, key, dim)
 
     def terms(self, dim: int, tolerance: float, kappa1: float = math.inf, kappa2: float = math.inf) -> int:
         """The number of terms after which the rest of the series is below the tolerance of its maximum over the cosine.
@@ -156,8 +156,8 @@ class ZonalKernel(nn.Module):
         For posteriors no sharper than kappa1 and kappa2, or than the reach. By default for all posteriors, since
         A_n(kappa) grows with kappa, and faster for larger n.
         """
-        state = self._state()
-        find = self._find_terms if state is None else partial(_kept_terms, self, state)
+        kernel, key = self._lasting()
+        find = kernel._find_terms if key is None else partial(_kept_terms, kernel, key)
         most = find(dim, max(tolerance, self.resolution), math.inf, math.inf)
         if math.isinf(kappa1) and math.isinf(kappa2):
             return most
@@ -251,9 +251,9 @@ class ZonalKernel(nn.Module):
         """Whether the coefficients are right to their last digits, rather than to the noise of quadrature."""
         return False
 
-    def _state(self) -> tuple | None:
-        """What the coefficients depend on now: what is found for them is kept for it."""
-        return self.key()
+    def _lasting(self) -> tuple["ZonalKernel", tuple | None]:
+        """The kernel to search reach and terms for, and what to keep them under."""
+        return self, self.key()
 
     def key(self) -> tuple | None:
         """What the coefficients depend on besides the dimension; None where that cannot be said cheaply."""
@@ -302,8 +302,12 @@ class _ConcentrationKernel(ZonalKernel):
     def key(self) -> tuple | None:
         return (type(self), self._fixed) if self._fixed is not None else None
 
-    def _state(self) -> tuple | None:
-        return self.key() or (type(self), float(self.kappa_pos.detach()))
+    def _lasting(self) -> tuple[ZonalKernel, tuple | None]:
+        if self._fixed is not None:
+            return self, self.key()
+        # kappa_pos rounded up to a sixteenth of an octave, so that the steps of a training share what is found.
+        step = math.ceil(16 * math.log2(float(self.kappa_pos.detach())))
+        return _stand_in(type(self), step), (step,)  # type: ignore[arg-type]  # mypy: classes have no hash
 
     def extra_repr(self) -> str:
         return f"kappa_pos={float(self.kappa_pos.detach()):g}, learnable={self._fixed is None}"
@@ -341,7 +345,7 @@ class AcceptanceKernel(_ConcentrationKernel):
 
     g(t) = sigmoid(kappa_pos t - log(C(0)/C(kappa_pos))) saturates where p is large, so it is not the vMF. Where
     kappa_pos is fixed its coefficients have all their digits (extended.py), and its `reach` is infinite up to about
-    twenty dimensions. Where kappa_pos is learned they come from quadrature, as those of any `ZonalKernel`.
+    thirty dimensions. Where kappa_pos is learned they come from quadrature, as those of any `ZonalKernel`.
     """
 
     def __init__(self, kappa_pos: float | Tensor = 20.0, requires_grad: bool = False):
@@ -400,12 +404,17 @@ def _acceptance_coefficients(dim: int, kappa_pos: float, terms: int) -> tuple[Te
 
 
 @lru_cache(maxsize=1024)
-def _kept_reach(kernel: ZonalKernel, state: tuple, dim: int) -> float:
+def _stand_in(kind: type[_ConcentrationKernel], step: int) -> _ConcentrationKernel:
+    return kind(2 ** (step / 16), requires_grad=True)
+
+
+@lru_cache(maxsize=1024)
+def _kept_reach(kernel: ZonalKernel, key: tuple, dim: int) -> float:
     return kernel._find_reach(dim)
 
 
 @lru_cache(maxsize=4096)
-def _kept_terms(kernel: ZonalKernel, state: tuple, dim: int, tolerance: float, kappa1: float, kappa2: float) -> int:
+def _kept_terms(kernel: ZonalKernel, key: tuple, dim: int, tolerance: float, kappa1: float, kappa2: float) -> int:
     return kernel._find_terms(dim, tolerance, kappa1, kappa2)
 
 

@@ -91,7 +91,7 @@ class ExactInfoNCE(_SimilarityLoss):
 
     Args:
         kernel: what counts as a match; `AcceptanceKernel` for data accepted by the paper's rule.
-        terms: how many terms of the series to sum; by default as many as the kernel needs, even for point masses. On a
+        terms: how many terms of the series to sum; by default as many as the kernel ever needs. On a
             GPU, where looking at the batch would cost a synchronisation, fewer are enough when kappa stays small.
         group: of negatives taken from the batch, how many anchors share theirs; by default all. The cost grows with it,
             what is learned from a pair hardly does once it is several times the largest r (docs/understanding.md).

@@ -42,7 +42,7 @@ class Setting:
         shared, widths, initialisation: see `controlled_encoder`.
         calibrated: whether kappa starts out spanning `kappa_start`, as in the paper.
         kernel: of the loss; "acceptance" is the rule that the pairs really follow, "vmf" the paper's approximation.
-        terms: of the exact loss's series; None for as many as point masses need.
+        terms: of the exact loss's series; None for as many as the kernel ever needs.
         samples: of the Monte-Carlo losses; a, b: of HIB. learnable: kappa_pos (or a and b) of the loss.
         recipe: arguments of `Recipe`.
     """
