@@ -98,7 +98,8 @@ def test_series(dim, kernel: ZonalKernel, layout):
     terms = kernel.terms(dim, 1e-12)
     log_lam, sign = kernel.series(dim, terms, torch.device("cuda"))
     kappa_pos = kernel.concentration(first.mu) if isinstance(kernel, VMFKernel) else None
-    rows1, rows2 = series.rows(dim, first.kappa, log_lam), series.rows(dim, second.kappa, log_lam, sign)
+    kappa1, kappa2 = (q.kappa.clamp(max=kernel.reach(dim)) for q in (first, second))
+    rows1, rows2 = series.rows(dim, kappa1, log_lam), series.rows(dim, kappa2, log_lam, sign)
     cosine = (first.mu * second.mu).sum(-1).contiguous()
     fused = series.log_series(dim, cosine, rows1, rows2, log_lam, kappa_pos, slopes=True)
     plain = series.plain_log_series(dim, cosine, rows1, rows2, log_lam, kappa_pos, slopes=True)

@@ -17,6 +17,7 @@ LAYERS = {
     0: [
         "checks",
         "bessel",
+        "extended",
         "harmonics",
         "quantile",
         "kernels",
