@@ -166,6 +166,50 @@ class TestLaws:
         both = log_positivity(*at_cosines(5, [0.2, 1.0], INF, INF), VMFKernel(INF))
         assert both.tolist() == [-INF, INF]
 
+    @pytest.mark.parametrize(
+        ("shape1", "shape2"), [((6, 1), (1, 7)), ((5,), (5,)), ((6, 1), (6, 3)), ((2, 4, 1), (2, 1, 3)), ((), (4,))]
+    )
+    @pytest.mark.parametrize("masses", [False, True])
+    def test_expected_likelihood_kernel_of_every_pair_alone(self, shape1, shape2, masses):
+        """A table against the closed form written out for each pair by itself, in values and in gradients."""
+        dim, order = 6, 2.0
+        generator = torch.Generator().manual_seed(0)
+
+        def draw(shape: tuple[int, ...]) -> list[torch.Tensor]:
+            raw = torch.randn(*shape, dim, generator=generator, dtype=torch.float64)
+            kappa = torch.rand(shape, generator=generator, dtype=torch.float64) * 50
+            if masses:
+                kappa.view(-1)[-1], kappa.view(-1)[0] = 0.0, INF
+            return [raw.requires_grad_(), kappa.requires_grad_()]
+
+        def literal(mu1, kappa1, mu2, kappa2):
+            if torch.isinf(kappa1) and torch.isinf(kappa2):
+                return torch.where(mu1 @ mu2 >= 1, INF, -INF)
+            if torch.isinf(kappa1):
+                return kappa2 * (mu1 @ mu2) - log_growth(order, kappa2)
+            if torch.isinf(kappa2):
+                return kappa1 * (mu1 @ mu2) - log_growth(order, kappa1)
+            both = (kappa1 * mu1 + kappa2 * mu2).norm()
+            return log_growth(order, both) - log_growth(order, kappa1) - log_growth(order, kappa2)
+
+        leaves = [*draw(shape1), *draw(shape2)]
+        mu1, mu2 = (torch.nn.functional.normalize(raw, dim=-1) for raw in leaves[::2])
+        kappa1, kappa2 = leaves[1::2]
+        ours = log_positivity(VonMisesFisher(mu1, kappa1), VonMisesFisher(mu2, kappa2), VMFKernel(INF))
+        shape = torch.broadcast_shapes(shape1, shape2)
+        mus = [mu.expand(*shape, dim).reshape(-1, dim) for mu in (mu1, mu2)]
+        kappas = [kappa.expand(shape).reshape(-1) for kappa in (kappa1, kappa2)]
+        pairs = zip(mus[0], kappas[0], mus[1], kappas[1], strict=True)
+        theirs = torch.stack([literal(*pair) for pair in pairs]).view(shape)
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+        weight = torch.randn(shape, generator=generator, dtype=torch.float64)
+        grads = [
+            torch.autograd.grad((weight * x)[x.isfinite()].sum(), leaves, retain_graph=True, materialize_grads=True)
+            for x in (ours, theirs)
+        ]
+        for a, b in zip(*grads, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+
     @pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0), VMFKernel(INF)])
     def test_the_uniform_posterior_matches_everything_alike(self, kernel):
         r = log_positivity(*at_cosines(10, COSINES, 0.0, 50.0), kernel)

@@ -166,9 +166,8 @@ def _log_likelihood_kernel(dim: int, cosine: Tensor, kappa1: Tensor, kappa2: Ten
     order = dim / 2 - 1
     point1, point2 = torch.isinf(kappa1), torch.isinf(kappa2)
     k1, k2 = torch.where(point1, 1.0, kappa1), torch.where(point2, 1.0, kappa2)
-    k1, k2, cosine, point1, point2 = torch.broadcast_tensors(k1, k2, cosine, point1, point2)
+    g1, g2 = log_growth(order, k1), log_growth(order, k2)  # before they broadcast: once a posterior, not once a pair
     length = torch.sqrt(((k1 + k2).square() - 2 * k1 * k2 * (1 - cosine)).clamp_min(1e-300))
-    g1, g2 = log_growth(order, k1), log_growth(order, k2)
     both = log_growth(order, length) - g1 - g2
     value = torch.where(point1, k2 * cosine - g2, torch.where(point2, k1 * cosine - g1, both))
     coincide = torch.where(cosine >= 1, math.inf, -math.inf)
