@@ -18,6 +18,7 @@ from aleator import (
     Recipe,
     VMFKernel,
     VonMisesFisher,
+    bessel,
     controlled_encoder,
     encounters,
     fit,
@@ -75,6 +76,61 @@ def test_noise_of_encounters(dim):
     assert stats.ks_2samp(found.flatten().cpu().numpy(), expected.flatten().cpu().numpy()).pvalue > 1e-4
     again = encounters.sampled_cosines(z, q, torch.Generator("cuda").manual_seed(1))
     assert torch.equal(found, again)
+
+
+# on both sides of 20, from where the expansion needs no recurrence, and of 10, from where that is scaled only once
+ORDERS = (0.0, 0.3, 0.5, 1.0, 4.0, 7.0, 9.5, 10.0, 19.0, 19.5, 20.0, 31.0, 63.0, 255.5, 511.0)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_log_growth(order, monkeypatch):
+    ends = torch.tensor([0.0, 1e-300, 1e-160, 1e-20, 1e25, 1e30, 1e300, math.inf], dtype=torch.float64)
+    kappa = torch.cat([ends, torch.logspace(-8, 24, 1000, dtype=torch.float64)]).to("cuda")
+    value, ratio = bessel.plain_log_growth(order, kappa)
+    monkeypatch.delattr(bessel, "plain_log_growth")  # what follows is the fused one, or fails
+    fused_value, fused_ratio = bessel._log_growth_and_ratio(order, kappa)
+    torch.testing.assert_close(fused_value, value, rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(fused_ratio, ratio, rtol=1e-13, atol=0)
+    assert (fused_value >= 0).all()
+    assert (fused_ratio <= 1).all()
+    assert fused_ratio[0] == 0
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_derivatives_of_log_growth(order):
+    """Up to the second of log_growth and the first of bessel_ratio, in both precisions, against the CPU's."""
+
+    def derivatives(function, kappa: torch.Tensor, count: int) -> list[torch.Tensor]:
+        kappa = kappa.clone().requires_grad_()
+        out = [function(order, kappa)]
+        for _ in range(count):
+            out.append(torch.autograd.grad(out[-1].sum(), kappa, create_graph=True)[0])
+        return [x.detach().cpu() for x in out]
+
+    kappa = torch.cat([torch.tensor([0.0, 1e30, math.inf]), torch.logspace(-6, 8, 100)])
+    for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-12)):
+        for function, count in ((bessel.log_growth, 2), (bessel.bessel_ratio, 1)):
+            ours = derivatives(function, kappa.to("cuda", dtype), count)
+            for a, b in zip(ours, derivatives(function, kappa.to(dtype), count), strict=True):
+                torch.testing.assert_close(a, b, rtol=tolerance, atol=1e-15)
+
+
+def test_log_growth_of_any_shape():
+    table = torch.rand(3, 1, 5, dtype=torch.float64, device="cuda") * 50
+    for kappa in (
+        table.expand(3, 7, 5),
+        table.transpose(0, 2),
+        table[..., ::2],
+        table[0, 0, 0],
+        table[:0],
+        table.float(),
+    ):
+        value, ratio = bessel._log_growth_and_ratio(4.0, kappa)
+        expected = bessel.plain_log_growth(4.0, kappa.double())
+        torch.testing.assert_close((value, ratio), expected, rtol=1e-13, atol=1e-15)
+        assert bessel.log_growth(4.0, kappa).dtype == kappa.dtype
+    for x in bessel._log_growth_and_ratio(4.0, torch.tensor([math.nan], dtype=torch.float64, device="cuda")):
+        assert x.isnan().all()  # a run that has diverged must show it
 
 
 @pytest.mark.parametrize("dim", [2, 3, 10, 64, 1024])

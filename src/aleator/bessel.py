@@ -181,14 +181,25 @@ def _log_growth_and_ratio(order: float, kappa: Tensor, with_ratio: bool = True) 
     Without the ratio, what stands in its place means nothing.
     """
     kappa = kappa.detach()
-    if kappa.device.type == "cpu" and kappa.numel() > _CHUNK:  # about eighty passes: keep them in the cache
-        out = kappa.new_empty(2, kappa.numel())
-        for part, place in zip(kappa.flatten().split(_CHUNK), out.split(_CHUNK, 1), strict=True):
-            place[0], ratio = _log_growth_and_ratio(order, part, with_ratio)
-            if with_ratio:
-                place[1] = ratio
-        return out[0].view(kappa.shape), out[1].view(kappa.shape)
-    steps = max(0, math.ceil(_DEBYE_ORDER - order))
+    if kappa.is_cuda:
+        from .kernels import fused_log_growth, triton_available
+
+        if triton_available():
+            steps = _steps_down(order)
+            value, ratio, _ = _debye_polynomials(order + steps)
+            return fused_log_growth(order, kappa, steps, value, ratio, _LARGEST)
+    if kappa.device.type != "cpu" or kappa.numel() <= _CHUNK:
+        return plain_log_growth(order, kappa, with_ratio)
+    out = kappa.new_empty(2, kappa.numel())  # about eighty passes: keep them in the cache
+    for part, place in zip(kappa.flatten().split(_CHUNK), out.split(_CHUNK, 1), strict=True):
+        place[0], ratio_of_part = plain_log_growth(order, part, with_ratio)
+        if with_ratio:
+            place[1] = ratio_of_part
+    return out[0].view(kappa.shape), out[1].view(kappa.shape)
+
+
+def plain_log_growth(order: float, kappa: Tensor, with_ratio: bool = True) -> tuple[Tensor, Tensor]:
+    steps = _steps_down(order)
     inner = kappa.clamp(0.0, _LARGEST)
     growth, ratio_over_kappa = _debye(order + steps, inner, with_ratio or steps > 0)
     if steps:
@@ -219,7 +230,7 @@ def _ratio_slope(order: float, kappa: Tensor) -> Tensor:
     The textbook form 1 - rho^2 - (2v+1) rho/kappa loses all digits for large kappa; this keeps them.
     """
     kappa = kappa.detach()
-    steps = max(0, math.ceil(_DEBYE_ORDER - order))
+    steps = _steps_down(order)
     inner = kappa.clamp(0.0, _LARGEST)
     top = order + steps
     p = torch.hypot(inner, torch.full_like(inner, top))
@@ -236,6 +247,11 @@ def _ratio_slope(order: float, kappa: Tensor) -> Tensor:
             e = 1 / (c + kappa2 * e)
             slope = e.square() * (c - kappa2 * slope)
     return torch.where(kappa > _LARGEST, 0.0, slope)
+
+
+def _steps_down(order: float) -> int:
+    """How many orders above this one the expansion is exact."""
+    return max(0, math.ceil(_DEBYE_ORDER - order))
 
 
 def _debye(order: float, kappa: Tensor, with_ratio: bool = True) -> tuple[Tensor, Tensor]:

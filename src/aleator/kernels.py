@@ -2,6 +2,7 @@
 
     series.plain_rows and series.plain_log_series, in float64 as there: the plain ones launch some
     hundreds of small kernels, which in a training step is all the time there is;
+    bessel.plain_log_growth, in float64 and for the same reason;
     vmf.plain_sample and its backward, in the samples' dtype: the plain ones pass ten times over them;
     encounters.plain_cosines and its backward, likewise; the noise is drawn as it is needed and never stored.
 
@@ -40,7 +41,7 @@ def fused_rows(
 ) -> tuple[Tensor, ...]:
     """The fields of series.Rows for kappa of any shape, with log_weight = log(dim_n |lambda_n|)/2 (terms,).
 
-    The recurrence of bessel.plain_log_ratios_and_slopes starts at order `top`, where `start` is Debye's G.
+    The recurrence of bessel.log_ratios_and_slopes starts at order `top`, where `start` is Debye's G.
     """
     flat = kappa.contiguous().view(-1)
     terms, count = len(log_weight), flat.numel()
@@ -70,6 +71,41 @@ def fused_rows(
         )
     tables = (x.view(terms, *kappa.shape).movedim(0, -1) for x in (weight, slope))
     return *tables, *(x.view(kappa.shape) for x in (log_length, mean, mean_slope))
+
+
+def fused_log_growth(
+    order: float,
+    kappa: Tensor,
+    steps: int,
+    value_start: tuple[float, ...],
+    ratio_start: tuple[float, ...],
+    largest: float,
+) -> tuple[Tensor, Tensor]:
+    """bessel.log_growth and its derivative, for kappa of any shape.
+
+    The recurrence takes `steps` down to `order` from where `value_start` and `ratio_start` are Debye's polynomials E
+    and G; beyond `largest`, the leading term is exact.
+    """
+    flat = kappa.double().contiguous().view(-1)
+    top = order + steps
+    # Through memory, because Triton takes a float argument for a float32.
+    scalars = (top, 2 * (top + 1), 2 * (order + 1), largest)
+    factors = tuple(1 / (4 * v * (v + 1)) for v in (order + j for j in range(steps, 0, -1)))
+    value, ratio = torch.empty_like(flat), torch.empty_like(flat)
+    if flat.numel():
+        with torch.cuda.device_of(flat):  # Triton launches on the current device
+            _log_growth_kernel[(triton.cdiv(flat.numel(), _BLOCK),)](
+                flat,
+                _on_device((*scalars, *value_start, *ratio_start, *factors), flat.device),
+                value,
+                ratio,
+                flat.numel(),
+                len(value_start),
+                len(ratio_start),
+                steps,
+                _BLOCK,
+            )
+    return value.view(kappa.shape), ratio.view(kappa.shape)
 
 
 def fused_log_series(
@@ -256,6 +292,20 @@ def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
 if triton is not None:
 
     @triton.jit
+    def _polynomial(coefficients_ptr, count, x):
+        """c_0 + c_1 x + ... by Horner's rule, from a pointer to c_0 or one for each x."""
+        value = x * 0.0
+        for j in range(count):
+            value = value * x + tl.load(coefficients_ptr + (count - 1 - j))
+        return value
+
+    @triton.jit
+    def _log1p(x):
+        """log(1 + x) for x >= 0; what rounding 1 + x has lost comes back to first order."""
+        u = 1.0 + x
+        return tl.log(u) + (x - (u - 1.0)) / u
+
+    @triton.jit
     def _rows_kernel(
         kappa_ptr, start_ptr, log_weight_ptr, sign_ptr, weight_ptr, slope_ptr, length_ptr, mean_ptr, mean_slope_ptr,
         count, order, top, terms, steps, degree, SIGN: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
@@ -270,9 +320,7 @@ if triton is not None:
         top = top.to(tl.float64)
         p = tl.sqrt(kappa2 + top * top)
         t = top / p
-        G = tl.zeros([BLOCK], dtype=tl.float64)
-        for j in range(degree):
-            G = G * t + tl.load(start_ptr + degree - 1 - j)
+        G = _polynomial(start_ptr, degree, t)
         y = kappa2 * (1.0 / (p + top) - G / (p * p))  # kappa * rho at the top
         for k in range(steps):
             j = steps - 1 - k
@@ -317,6 +365,45 @@ if triton is not None:
             tl.store(slope_ptr + at, weight * log_slope, mask=inside)
         tl.store(length_ptr + i, length, mask=live)
         tl.store(mean_ptr + i, rho_0, mask=live)
+
+    @triton.jit
+    def _log_growth_kernel(
+        kappa_ptr, table_ptr, value_ptr, ratio_ptr, count, value_degree, ratio_degree, steps, BLOCK: tl.constexpr
+    ):
+        """One thread per kappa: bessel._debye and the recurrence of bessel.plain_log_growth.
+
+        Bounds by `where`, which lets NaN through; `minimum` and `maximum` would hide it.
+        """
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        live = i < count
+        given = tl.load(kappa_ptr + i, mask=live, other=1.0)
+        top, above_scale = tl.load(table_ptr), tl.load(table_ptr + 1)
+        ratio_scale, largest = tl.load(table_ptr + 2), tl.load(table_ptr + 3)
+        value_ptrs = table_ptr + 4
+        ratio_ptrs = value_ptrs + value_degree
+        factor_ptrs = ratio_ptrs + ratio_degree
+
+        kappa = tl.where(given > largest, largest, tl.where(given < 0.0, 0.0, given))
+        kappa2 = kappa * kappa
+        p = tl.sqrt(kappa2 + top * top)
+        t = top / p
+        excess = kappa / (p + top) * kappa / top
+        growth = _polynomial(value_ptrs, value_degree, t) + top * excess - top * _log1p(excess * 0.5)
+        growth += 0.5 * tl.log(t)
+        f = kappa * 0.0 + 1.0
+        above = (1.0 / (p + top) - _polynomial(ratio_ptrs, ratio_degree, t) / p / p) * above_scale
+        for k in range(steps):
+            following = f + tl.load(factor_ptrs + k) * kappa2 * above
+            above = f
+            f = following
+            if (steps - k) % 10 == 1:
+                growth += tl.log(f)
+                above = above / f
+                f = f * 0.0 + 1.0
+        ratio = above / ratio_scale * kappa
+        growth = tl.where(growth < 0.0, 0.0, growth)
+        tl.store(value_ptr + i, tl.where(given > largest, given, growth), mask=live)
+        tl.store(ratio_ptr + i, tl.where(ratio > 1.0, 1.0, ratio), mask=live)
 
     @triton.jit
     def _series_kernel(
