@@ -63,16 +63,18 @@ def test_encounters(samples, negatives, dim):
 
 
 @pytest.mark.parametrize("dim", [2, 3, 10, 65])
-def test_noise_of_encounters(dim):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_of_encounters(dim, dtype):
     """What the kernel draws for itself follows the law of what is drawn outside, and differs from sample to sample."""
     q = VonMisesFisher(
-        F.normalize(torch.ones(1, 4, dim, device="cuda"), dim=-1), torch.full((1, 4), 5.0, device="cuda")
+        F.normalize(torch.ones(1, 4, dim, dtype=dtype, device="cuda"), dim=-1),
+        torch.full((1, 4), 5.0, dtype=dtype, device="cuda"),
     )
-    z = F.normalize(torch.arange(1.0, dim + 1, device="cuda"), dim=0).expand(50_000, 1, dim)
+    z = F.normalize(torch.arange(1.0, dim + 1, dtype=dtype, device="cuda"), dim=0).expand(50_000, 1, dim)
     found = encounters.sampled_cosines(z, q, torch.Generator("cuda").manual_seed(1))
     assert found.flatten().unique().numel() > 0.9 * found.numel()
     noise = encounters.draw_noise((50_000, 1, 4), dim, z)
-    expected, *_ = encounters.plain_cosines(z, q.mu, q.kappa, noise, angle_table(dim, torch.float32, z.device), False)
+    expected, *_ = encounters.plain_cosines(z, q.mu, q.kappa, noise, angle_table(dim, dtype, z.device), False)
     assert stats.ks_2samp(found.flatten().cpu().numpy(), expected.flatten().cpu().numpy()).pvalue > 1e-4
     again = encounters.sampled_cosines(z, q, torch.Generator("cuda").manual_seed(1))
     assert torch.equal(found, again)

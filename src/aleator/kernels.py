@@ -294,9 +294,9 @@ if triton is not None:
     @triton.jit
     def _polynomial(coefficients_ptr, count, x):
         """c_0 + c_1 x + ... by Horner's rule, from a pointer to c_0 or one for each x."""
-        value = x * 0.0
-        for j in range(count):
-            value = value * x + tl.load(coefficients_ptr + (count - 1 - j))
+        value = x * 0.0 + tl.load(coefficients_ptr + (count - 1))  # of x's shape, and of the wider of the two dtypes
+        for j in range(2, count + 1):
+            value = value * x + tl.load(coefficients_ptr + (count - j))
         return value
 
     @triton.jit
@@ -487,6 +487,13 @@ if triton is not None:
             tl.store(slope_2_ptr + i, slope_2, mask=live)
 
     @triton.jit
+    def _interval(sigma, first, per_node, intervals):
+        """Where quantile.AngleTable keeps sigma: the interval, and the place in it for its cubic."""
+        position = tl.minimum(tl.maximum((sigma - first) * per_node, 0.0), intervals * 1.0)
+        interval = tl.minimum(position.to(tl.int32), intervals - 1)
+        return interval, position - interval
+
+    @triton.jit
     def _sample_kernel(
         z_ptr, mu_ptr, value_ptr, slope_ptr, kept_ptr, count, batch, dim, intervals, first, per_node,
         SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
@@ -502,20 +509,14 @@ if triton is not None:
         mu = tl.load(mu_ptr + row[:, None] * dim + d[None, :], mask=inside, other=0.0)
         z -= tl.sum(z * mu, 1)[:, None] * mu
         sigma = tl.sqrt(tl.sum(z * z, 1))
-        position = tl.minimum(tl.maximum((sigma - first) * per_node, 0.0), intervals * 1.0)
-        interval = tl.minimum(position.to(tl.int32), intervals - 1)
-        x = position - interval
+        interval, x = _interval(sigma, first, per_node, intervals)
         cell = (row.to(tl.int64) * intervals + interval) * 4
-        scale = tl.load(value_ptr + cell + 3, mask=live, other=0.0)
-        for j in tl.static_range(3):
-            scale = scale * x + tl.load(value_ptr + cell + 2 - j, mask=live, other=0.0)
+        scale = _polynomial(value_ptr + cell, 4, x)
         theta = scale * sigma
         sine = tl.where(theta > 0, tl.sin(theta) / theta, 1.0) * scale  # sin(theta) / sigma
         tl.store(z_ptr + at, sine[:, None] * z + tl.cos(theta)[:, None] * mu, mask=inside)
         if SLOPES:
-            slope = tl.load(slope_ptr + cell + 3, mask=live, other=0.0)
-            for j in tl.static_range(3):
-                slope = slope * x + tl.load(slope_ptr + cell + 2 - j, mask=live, other=0.0)
+            slope = _polynomial(slope_ptr + cell, 4, x)
             tl.store(kept_ptr + i, slope / tl.maximum(sine, 1e-30), mask=live)
 
     @triton.jit
@@ -593,13 +594,9 @@ if triton is not None:
         else:
             first = tl.load(first_ptr + at, mask=live, other=1.0)
             sigma = tl.load(sigma_ptr + at, mask=live, other=1.0)
-        position = tl.minimum(tl.maximum((sigma - start) * per_node, 0.0), intervals * 1.0)
-        interval = tl.minimum(position.to(tl.int32), intervals - 1)
-        x = position - interval
+        interval, x = _interval(sigma, start, per_node, intervals)
         cell = (row * intervals + interval) * 4
-        scale = tl.load(value_ptr + cell + 3, mask=live, other=0.0)
-        for j in tl.static_range(3):
-            scale = scale * x + tl.load(value_ptr + cell + 2 - j, mask=live, other=0.0)
+        scale = _polynomial(value_ptr + cell, 4, x)
         theta = scale * sigma
         cosine, sine = tl.cos(theta), tl.sin(theta)
         around = tl.sqrt(tl.maximum(1.0 - c * c, 1e-12))
@@ -607,9 +604,7 @@ if triton is not None:
         tl.store(cosine_ptr + at, cosine * c + sine * share * around, mask=live)
         tl.store(turn_ptr + at, cosine - sine * share * c / around, mask=live)
         if SLOPES:
-            bend = tl.load(bend_ptr + cell + 3, mask=live, other=0.0)
-            for j in tl.static_range(3):
-                bend = bend * x + tl.load(bend_ptr + cell + 2 - j, mask=live, other=0.0)
+            bend = _polynomial(bend_ptr + cell, 4, x)
             tl.store(slope_ptr + at, bend * sigma * (cosine * share * around - sine * c), mask=live)
 
     @triton.jit
