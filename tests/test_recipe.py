@@ -28,6 +28,9 @@ def test_schedules_have_their_closed_forms():
     assert learning_rates(5) == [0.1] * 5
     assert learning_rates(8, schedule="step") == pytest.approx([0.1, 0.1, 1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
     assert learning_rates(4, schedule="step", step_factor=0.5) == pytest.approx([0.1, 0.05, 0.025, 0.0125])
+    assert learning_rates(6, schedule="step", step_factor=0.5, step_every=0.5) == pytest.approx([0.1] * 3 + [0.05] * 3)
+    third = learning_rates(9, schedule="step", step_factor=0.1, step_every=1 / 3)
+    assert third == pytest.approx([0.1] * 3 + [1e-2] * 3 + [1e-3] * 3)
     assert learning_rates(6, schedule="constant", warmup_steps=4) == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1])
     cosine = torch_rates(20, lambda o: schedulers.CosineAnnealingLR(o, 20))
     assert learning_rates(20, schedule="cosine") == pytest.approx(cosine)

@@ -37,8 +37,8 @@ class Recipe:
         kappa_learning_rate: the same for a kappa phase, where it differs. A calibrated kappa head answers to small
             changes: a deep one that starts from a narrow output may need a tenth of mu's rate.
         weight_decay: for the encoder; a loss's own parameters are not decayed.
-        schedule: "constant"; "step" (times `step_factor` after each quarter); "cosine" (to zero); "one-cycle"
-            (Smith and Topin 2018: up from 1/25 over 30 %, then down to 1/250000, along cosines).
+        schedule: "constant"; "step" (times `step_factor` after each `step_every`, a share of the phase); "cosine" (to
+            zero); "one-cycle" (Smith and Topin 2018: up from 1/25 over 30 %, then down to 1/250000, along cosines).
         warmup_steps: the learning rate rises linearly over so many steps first, in each phase.
         phases: "joint"; "mu-then-kappa" (the paper's appendix: mu with kappa frozen, then kappa with mu
             frozen); "mu" or "kappa" alone. A norm encoder cannot freeze mu: its mu phase stops kappa's
@@ -70,6 +70,7 @@ class Recipe:
     optimiser_options: Mapping[str, Any] = field(default_factory=dict)
     schedule: str = "constant"
     step_factor: float = 0.1
+    step_every: float = 0.25
     warmup_steps: int = 0
     phases: str = "joint"
     mu_fraction: float = 0.5
@@ -111,6 +112,9 @@ class Recipe:
             require(optional or 0 < value < math.inf, name, value, "not a positive number", "try 1e-4")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "negative", "pass 0 or more")
         require(self.step_factor > 0, "step_factor", self.step_factor, "not positive", "the paper's is 0.1")
+        require(
+            0 < self.step_every <= 1, "step_every", self.step_every, "not a share of a phase", "pass for example 0.25"
+        )
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "negative", "pass 0 or more")
         require(
             self.clip_norm is None or self.clip_norm > 0,
@@ -149,7 +153,7 @@ class Recipe:
         done, total = step - phase.start, phase.end - phase.start
         factor = 1.0
         if self.schedule == "step":
-            factor = self.step_factor ** (4 * done // total)
+            factor = self.step_factor ** math.floor(done / (total * self.step_every) + 1e-9)
         elif self.schedule == "cosine":
             factor = _cosine(1.0, 0.0, done / total)
         elif self.schedule == "one-cycle":

@@ -80,20 +80,24 @@ def test_every_table_is_made_of_valid_settings(name, preset):
 
 
 def test_the_paper_preset_has_the_papers_parameters():
-    """Appendix, Experiment Parameters and Hyperparameter Tuning."""
+    """Appendix, Experiment Parameters and Hyperparameter Tuning; learning rates and the plane as in its scripts."""
     ambiguous, clear, injective = recovery("paper")
     setting = ambiguous.setting
     assert (setting.dim, setting.batch_size, setting.samples, setting.negatives) == (10, 512, 512, 32)
     assert (setting.loss, setting.kernel, setting.kappa_pos, setting.widths) == ("mcinfonce", "vmf", 20.0, None)
     recipe = Recipe(**setting.recipe)
-    assert (recipe.steps, recipe.learning_rate, recipe.schedule, recipe.step_factor) == (100_000, 1e-4, "step", 0.1)
-    assert [(phase.part, phase.end) for phase in recipe.plan()] == [("mu", 50_000), ("kappa", 100_000)]
+    mu, kappa = recipe.plan()
+    assert [(phase.part, phase.end) for phase in (mu, kappa)] == [("mu", 50_000), ("kappa", 100_000)]
+    rates = [recipe.learning_rate_at(step, mu) for step in (0, 24_999, 25_000, 49_999)]
+    assert rates == pytest.approx([1e-4, 1e-4, 5e-5, 5e-5])
+    rates = [recipe.learning_rate_at(step, kappa) for step in (50_000, 74_999, 75_000, 99_999)]
+    assert rates == pytest.approx([7.071e-5, 7.071e-5, 3.5355e-5, 3.5355e-5], rel=1e-3)
     assert recipe.mu_negatives == "rolled"
     assert ambiguous.seeds == (4, 5, 6, 7, 8)
     assert clear.setting.kappa_range == (64.0, 128.0)
     assert injective.setting.family == "point"
     plane = circle("paper")[0].setting
-    assert (plane.dim, plane.recipe["steps"]) == (2, 8192)
+    assert (plane.dim, plane.recipe["steps"], plane.negatives) == (2, 8192, 1)
     assert [row.setting.samples for row in samples("paper")] == [1, 4, 16, 64, 256, 512]
     by_loss = {row.setting.loss: row.setting for row in losses("paper")}
     assert (by_loss["hib"].negatives, by_loss["hib"].a, by_loss["hib"].b) == ("rolled", 1.0, 0.0)

@@ -33,7 +33,7 @@ _PAPER_RECIPE: dict[str, Any] = {
     "select_in": "all",
     "precision": "bf16",
 }
-_JOINT = {"phases": "joint", "schedule": "step", "step_factor": 0.7}  # about a half after half of the steps
+_JOINT = {"phases": "joint", "schedule": "step", "step_every": 0.5, "step_factor": 0.5}
 _PLAIN = {"flip": True, "translate": 4}
 _ZOOMED = {**_PLAIN, "zoom": 0.25}
 _LINEAR: dict[str, Any] = {"head_first": None, "hidden": ()}  # no layers of their own to learn first
