@@ -27,6 +27,7 @@ from aleator import (
     vmf,
 )
 from aleator.harmonics import ZonalKernel, log_harmonic_dimensions
+from aleator.positivity import log_positivity
 from aleator.quantile import angle_table
 
 pytestmark = pytest.mark.gpu
@@ -166,6 +167,17 @@ def test_series(dim, kernel: ZonalKernel, layout):
         # Below 1e-8 of the largest r both are at the mercy of rounding.
         sure = plain.log_r > torch.maximum(rows1.log_length, rows2.log_length) * 0 + plain.log_r.max() - 18
         torch.testing.assert_close(a[sure], b[sure], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0)], ids=repr)
+def test_nan_is_not_hidden(kernel: ZonalKernel):
+    """A run that has diverged must not show a finite loss."""
+    q, other = posteriors(4, 1, dim=10), posteriors(1, 3, dim=10)
+    mu, kappa = q.mu.clone(), q.kappa.clone()
+    mu[1], kappa[2] = math.nan, math.nan
+    log_r = log_positivity(VonMisesFisher(mu, kappa, validate_args=False), other, kernel)
+    assert log_r.isnan().all(1).tolist() == [False, True, True, False]
+    assert log_r[[0, 3]].isfinite().all()
 
 
 @pytest.mark.parametrize("dim", [2, 3, 10, 128, 700])

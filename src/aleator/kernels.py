@@ -300,6 +300,11 @@ if triton is not None:
         return value
 
     @triton.jit
+    def _clip(x, low, high):
+        """Into an interval. `minimum` and `maximum` would hide a NaN."""
+        return tl.where(x < low, low, tl.where(x > high, high, x))
+
+    @triton.jit
     def _log1p(x):
         """log(1 + x) for x >= 0; what rounding 1 + x has lost comes back to first order."""
         u = 1.0 + x
@@ -325,8 +330,8 @@ if triton is not None:
         for k in range(steps):
             j = steps - 1 - k
             y = kappa2 / (y + 2.0 * (order + j + 1.0))
-            tl.store(slope_ptr + j * count + i, tl.minimum(y / kappa, 1.0), mask=live & (j < terms))
-        rho_0 = tl.minimum(y / kappa, 1.0)
+            tl.store(slope_ptr + j * count + i, _clip(y / kappa, 0.0, 1.0), mask=live & (j < terms))
+        rho_0 = _clip(y / kappa, 0.0, 1.0)
         tl.debug_barrier()
 
         n = tl.arange(0, TILE)
@@ -370,10 +375,7 @@ if triton is not None:
     def _log_growth_kernel(
         kappa_ptr, table_ptr, value_ptr, ratio_ptr, count, value_degree, ratio_degree, steps, BLOCK: tl.constexpr
     ):
-        """One thread per kappa: bessel._debye and the recurrence of bessel.plain_log_growth.
-
-        Bounds by `where`, which lets NaN through; `minimum` and `maximum` would hide it.
-        """
+        """One thread per kappa: bessel._debye and the recurrence of bessel.plain_log_growth."""
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         live = i < count
         given = tl.load(kappa_ptr + i, mask=live, other=1.0)
@@ -383,7 +385,7 @@ if triton is not None:
         ratio_ptrs = value_ptrs + value_degree
         factor_ptrs = ratio_ptrs + ratio_degree
 
-        kappa = tl.where(given > largest, largest, tl.where(given < 0.0, 0.0, given))
+        kappa = _clip(given, 0.0, largest)
         kappa2 = kappa * kappa
         p = tl.sqrt(kappa2 + top * top)
         t = top / p
@@ -422,7 +424,7 @@ if triton is not None:
         i2 = group * group2 + row * row2 + column * column2
         kappa_pos = kappa_pos.to(tl.float64)
         floor = floor.to(tl.float64)
-        c = tl.minimum(tl.maximum(tl.load(c_ptr + i, mask=live, other=0.0), -1.0), 1.0)
+        c = _clip(tl.load(c_ptr + i, mask=live, other=0.0), -1.0, 1.0)
         inside = c
         line = c
         a1, a2, lam, scale, turn = c, c, c, c, c
@@ -569,7 +571,7 @@ if triton is not None:
         mu = tl.load(mu_ptr + row * dim + d, mask=d < dim, other=0.0)
         place = ((row // negatives) * samples + k)[:, None] * dim + d[None, :]
         z = tl.load(z_ptr + place, mask=live[:, None] & (d < dim)[None, :], other=0.0)
-        c = tl.minimum(tl.maximum(tl.sum(z * mu[None, :], 1), -1.0), 1.0)
+        c = _clip(tl.sum(z * mu[None, :], 1), -1.0, 1.0)
         if DRAWN:
             seed = tl.load(first_ptr)
             low = (at & 0xFFFFFFFF).to(tl.uint32)
