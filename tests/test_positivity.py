@@ -570,3 +570,16 @@ def test_bad_input(case):
     call, words = BAD_INPUT[case]
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0), VMFKernel(math.inf)], ids=repr)
+def test_nan_stays_with_its_pairs(kernel):
+    mu = torch.nn.functional.normalize(torch.randn(4, 1, 10, dtype=torch.float64), dim=-1)
+    kappa = torch.tensor([0.5, 20.0, 30.0, 40.0], dtype=torch.float64)[:, None]
+    clean = log_positivity(VonMisesFisher(mu, kappa), VonMisesFisher(mu.view(1, 4, 10), kappa.view(1, 4)), kernel)
+    dirty_mu, dirty_kappa = mu.clone(), kappa.clone()
+    dirty_mu[1], dirty_kappa[2] = math.nan, math.nan
+    dirty = VonMisesFisher(dirty_mu, dirty_kappa, validate_args=False)
+    log_r = log_positivity(dirty, VonMisesFisher(mu.view(1, 4, 10), kappa.view(1, 4)), kernel)
+    assert log_r.isnan().all(1).tolist() == [False, True, True, False]
+    torch.testing.assert_close(log_r[[0, 3]], clean[[0, 3]])

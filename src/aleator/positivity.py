@@ -158,7 +158,9 @@ def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tens
     tolerance = _TOLERANCE[dtype if isinstance(kernel, VMFKernel) else torch.float64]
     if kappa1.device.type != "cpu" or kappa1.numel() == 0 or kappa2.numel() == 0:
         return kernel.terms(dim, tolerance)
-    return series_terms(kernel, dim, tolerance, kappa1.detach().max().item(), kappa2.detach().max().item())
+    # A kappa that is not a number makes its own pairs NaN, whatever is summed.
+    sharpest = (k.detach().nan_to_num(0.0, math.inf).max().item() for k in (kappa1, kappa2))
+    return series_terms(kernel, dim, tolerance, *sharpest)
 
 
 def _log_likelihood_kernel(dim: int, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> Tensor:
