@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from aleator.backbones import MLP, ResNet18
 from aleator.encoders import Encoder, load_encoder
-from aleator.harmonics import VMFKernel
+from aleator.harmonics import AcceptanceKernel, VMFKernel
 from aleator.losses import ExactInfoNCE, InfoNCE, MCInfoNCE
 from aleator.objective import Objective
 from aleator.recipe import Recipe
@@ -407,15 +407,16 @@ def test_a_loss_blind_to_kappa_cannot_train_it():
 
 
 @pytest.mark.parametrize(
-    ("loss", "terms_missing"),
+    ("loss", "refused"),
     [
         (lambda: ExactInfoNCE(VMFKernel(10.0, True)), True),
+        (lambda: ExactInfoNCE(AcceptanceKernel(10.0, True), terms=16), True),
         (lambda: ExactInfoNCE(VMFKernel(10.0, True), terms=16), False),
         (lambda: ExactInfoNCE(VMFKernel(10.0)), False),
     ],
 )
-def test_a_graph_that_cannot_be_captured_says_why(loss, terms_missing):
+def test_a_graph_that_cannot_be_captured_says_why(loss, refused):
     encoder = Encoder(MLP(4, (8,)), 3)
     with pytest.raises(ValueError, match="not a GPU") as error:
         fit(encoder, loss(), pairs, Recipe(steps=2, capture=True), device="cpu")
-    assert ("pass terms" in str(error.value)) == terms_missing
+    assert ("pass terms" in str(error.value)) == refused

@@ -38,7 +38,7 @@ from torch.nn import functional as F
 from .batches import SharedNegatives
 from .checks import require, require_one_of
 from .harmonics import AcceptanceKernel, ZonalKernel, check_kernel
-from .positivity import log_positivity, series_terms
+from .positivity import log_positivity
 from .precision import matrix_products
 from .vmf import VonMisesFisher
 
@@ -224,7 +224,7 @@ class PairSampler:
         self._anchors = math.ceil(batch_size / self._groups)  # of each group: the last may have some too many
         # The largest kappa of 1,000 inputs is not quite the largest of all.
         self._sharpest = 1.25 * process.kappa_range[1]
-        self._terms = series_terms(process.kernel, process.dim, _TOLERANCE, self._sharpest, self._sharpest)
+        self._terms = process.kernel.terms(process.dim, _TOLERANCE, self._sharpest, self._sharpest)
         self.proposals = self._count_proposals() if proposals is None else proposals
 
     @torch.no_grad()

@@ -105,8 +105,12 @@ class ExactInfoNCE(_SimilarityLoss):
 
     @property
     def capturable(self) -> bool:
-        """Whether a CUDA graph can hold it: a kernel that is learned may need another number of terms in each step."""
-        return self.terms is not None or self.kernel.key() is not None
+        """Whether a CUDA graph can hold it: not where the host has a part in each step.
+
+        It counts the terms of a kernel that is learned, and for all but the vMF's works out their coefficients.
+        """
+        on_device = self.terms is not None and isinstance(self.kernel, VMFKernel)
+        return on_device or self.kernel.key() is not None
 
     def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
         require(

@@ -144,14 +144,6 @@ def _cosine(q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
     return (mu1 * mu2).sum(-1)
 
 
-def series_terms(kernel: ZonalKernel, dim: int, tolerance: float, kappa1: float, kappa2: float) -> int:
-    """How many terms leave out less than the tolerance of the largest r, for posteriors no sharper than kappa1, kappa2.
-
-    A count made once, on the host, where the largest kappas are known; pass it on as `terms`.
-    """
-    return kernel.terms(dim, tolerance, kappa1, kappa2)
-
-
 def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tensor, kappa2: Tensor) -> int:
     """Enough terms for the sharpest posteriors of all; on a CPU, where looking is free, for those of the batch."""
     # Without the line that continues the vMF kernel, what is left out shows wherever r comes close to its floor.
@@ -160,7 +152,7 @@ def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tens
         return kernel.terms(dim, tolerance)
     # A kappa that is not a number makes its own pairs NaN, whatever is summed.
     sharpest = (k.detach().nan_to_num(0.0, math.inf).max().item() for k in (kappa1, kappa2))
-    return series_terms(kernel, dim, tolerance, *sharpest)
+    return kernel.terms(dim, tolerance, *sharpest)
 
 
 def _log_likelihood_kernel(dim: int, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> Tensor:

@@ -411,7 +411,7 @@ def _can_capture(recipe: Recipe, fabric: "Fabric", source: Source, loss: nn.Modu
         "there are several processes": fabric.world_size > 1,
         f"the precision is {recipe.precision}": recipe.precision not in ("32", "tf32"),
         "the batches are not drawn on the device": not (isinstance(source, CalledSource) and source.capturable),
-        "the loss counts its terms anew in each step (pass terms)": not getattr(loss, "capturable", True),
+        "the loss has a kernel that is learned (pass terms, and VMFKernel)": not getattr(loss, "capturable", True),
     }
     standing = [obstacle for obstacle, there in obstacles.items() if there]
     require(
