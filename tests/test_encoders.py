@@ -27,7 +27,11 @@ def independent_encoder():
     return Encoder(MLP(4, (16,)), 3, kappa="head", kappa_backbone=MLP(4, (12, 8)))
 
 
-KINDS = [norm_encoder, shared_encoder, independent_encoder]
+def directional_encoder():
+    return Encoder(MLP(4, (16,)), 3, kappa="head", kappa_hidden=(8, 8), kappa_of="mu")
+
+
+KINDS = [norm_encoder, shared_encoder, independent_encoder, directional_encoder]
 
 
 class Pooled(nn.Module):
@@ -163,11 +167,28 @@ def test_the_papers_networks():
     assert widths == [100, 500, 500, 500, 500, 500, 100, 10]
     assert [layer.out_features for layer in encoder.kappa_backbone.layers] == widths[:-1]
     assert not set(encoder.backbone.parameters()) & set(encoder.kappa_backbone.parameters())
-    shared = controlled_encoder(10, 16, shared=True)
-    assert shared.kappa_backbone is None
-    assert sum(isinstance(layer, nn.Linear) for layer in shared.kappa_head.layers) == 3
-    assert shared(torch.rand(2, 10)).mu.shape == (2, 16)
+    for kappa_of, given in (("features", 100), ("mu", 16)):
+        shared = controlled_encoder(10, 16, kappa_of=kappa_of)
+        assert shared.kappa_backbone is None
+        assert shared.kappa_head.in_features == given
+        assert sum(isinstance(layer, nn.Linear) for layer in shared.kappa_head.layers) == 3
+        assert shared(torch.rand(2, 10)).mu.shape == (2, 16)
     assert controlled_mlp(2).arguments == {"in_features": 2, "widths": [20, 100, 100, 100, 100, 100, 20]}
+
+
+def test_kappa_of_mu_knows_the_direction_and_nothing_else():
+    encoder, x = directional_encoder(), torch.randn(50, 4)
+    before = encoder(x)
+    with torch.no_grad():  # longer embeddings, and other features with the same directions
+        encoder.mu_head.weight *= 3
+        encoder.mu_head.bias *= 3
+    torch.testing.assert_close(encoder(x).kappa, before.kappa)
+    with torch.no_grad():
+        encoder.mu_head.weight.copy_(encoder.mu_head.weight.flip(0))
+        encoder.mu_head.bias.copy_(encoder.mu_head.bias.flip(0))
+    assert (encoder(x).kappa / before.kappa - 1).abs().max() > 1e-3
+    assert encoder.mu_parameters() == [*encoder.backbone.parameters(), *encoder.mu_head.parameters()]
+    assert encoder.kappa_parameters() == list(encoder.kappa_head.parameters())
 
 
 def test_resnet18_is_the_cifar_resnet18():
@@ -228,6 +249,8 @@ def test_sizes_that_are_known_are_used(backbone, features):
         ({"dim": 2.5}, "dim = 2.5"),
         ({"kappa": "scale"}, "choose one of 'norm', 'head'"),
         ({"kappa_backbone": MLP(4, (3,))}, 'pass kappa="head"'),
+        ({"kappa_of": "mu"}, "another source"),
+        ({"kappa": "head", "kappa_of": "input"}, "'features', 'mu'"),
         ({"kappa_bounds": (0.0, 1.0)}, "kappa_bounds"),
         ({"kappa_range": (32.0, 16.0)}, "kappa_range"),
         ({"kappa_range": (16.0, 1e9)}, "within the bounds"),
@@ -244,7 +267,9 @@ def test_features_of_another_shape_are_named():
         Encoder(nn.Conv2d(3, 5, 3), 3, features=5)(torch.randn(2, 3, 8, 8))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, lambda: controlled_encoder(2, shared=True), lambda: norm_encoder().double()])
+@pytest.mark.parametrize(
+    "kind", [*KINDS, lambda: controlled_encoder(2, kappa_of="mu"), lambda: norm_encoder().double()]
+)
 def test_save_and_load_give_the_same_bits(kind, tmp_path):
     encoder = kind().eval()
     size = encoder.backbone.arguments["in_features"]

@@ -70,6 +70,22 @@ def test_a_seed_decides_the_process_and_leaves_the_generator_alone():
     assert not torch.equal(first.posterior(x).mode, other.posterior(x).mode)
 
 
+def test_kappa_may_be_a_function_of_mu():
+    process = GenerativeProcess(3, (16.0, 32.0), seed=2, smoothing_steps=50, kappa_of="mu")
+    x = process.inputs(1000)
+    kappa = process.posterior(x).kappa
+    assert 15 < kappa.min() < 18
+    assert 29 < kappa.max() < 34
+    kept = process.mu_net
+    process.mu_net = lambda x: 7 * kept(x)  # the same directions from other outputs
+    torch.testing.assert_close(process.posterior(x).kappa, kappa)
+    process.mu_net = lambda x: kept(x[..., :1].expand_as(x))  # a network that sees the first coordinate alone
+    x[..., 1:] = 0.5
+    one, other = process.posterior(x), process.posterior(x + torch.tensor([0.0, 0.3, 0.2]))
+    assert torch.equal(one.kappa, other.kappa)
+    assert one.kappa.std() > 0.1
+
+
 def test_one_kappa_for_all_and_point_masses():
     one = GenerativeProcess(3, (20.0, 20.0), smoothing_steps=20)
     torch.testing.assert_close(one.posterior(one.inputs(9)).kappa, torch.full((9,), 20.0))
@@ -112,6 +128,7 @@ def test_the_spread_of_noisy_directions():
         ({"kappa_range": (32.0, 16.0)}, "kappa_range"),
         ({"kappa_range": (16.0, math.inf)}, 'family="point"'),
         ({"family": "cauchy"}, "'vmf', 'gaussian', 'laplace', 'point'"),
+        ({"kappa_of": "features"}, "'input', 'mu'"),
         ({"kernel": "vmf"}, "kernel"),
         ({"kernel": ZonalKernel(lambda t: t.square() + 0.1)}, "increase with the cosine"),
         ({"kernel": VMFKernel(math.inf)}, "finite at 1"),

@@ -43,6 +43,8 @@ class Encoder(nn.Module):
         features: F, for a backbone that does not say it. Without it the output layers take their size from
             the first batch, as torch's lazy modules do.
         kappa_hidden: hidden widths of the kappa head; two give the paper's head of three layers.
+        kappa_of: what the kappa head is given: the backbone's "features", or "mu", where kappa is a function of the
+            direction.
         kappa_backbone: inputs -> (B, F'), a network for kappa alone, with one linear layer after it.
         kappa_range: where a kappa head starts, roughly; `calibrate` makes it exact.
         kappa_bounds: the interval that kappa never leaves.
@@ -59,6 +61,7 @@ class Encoder(nn.Module):
         *,
         features: int | None = None,
         kappa_hidden: Sequence[int] = (256, 256),
+        kappa_of: str = "features",
         kappa_backbone: nn.Module | None = None,
         kappa_range: tuple[float, float] = (16.0, 32.0),
         kappa_bounds: tuple[float, float] = (1e-3, 1e6),
@@ -75,11 +78,20 @@ class Encoder(nn.Module):
             'with kappa="norm", kappa has no network of its own',
             'pass kappa="head"',
         )
+        require_one_of("kappa_of", kappa_of, ("features", "mu"))
+        require(
+            kappa_of == "features" or (kappa == "head" and kappa_backbone is None),
+            "kappa_of",
+            kappa_of,
+            "kappa has another source already",
+            'pass kappa="head" and no kappa_backbone',
+        )
         low, high = map(float, kappa_bounds)
         require(0 < low < high < math.inf, "kappa_bounds", kappa_bounds, "no interval in (0, inf)", "widen it")
         _require_range(kappa_range, (low, high))
         self.dim = dim
         self.kappa = kappa
+        self.kappa_of = kappa_of
         self.kappa_bounds = (low, high)
         self.kappa_range = (float(kappa_range[0]), float(kappa_range[1]))
         self.freeze_backbone = freeze_backbone
@@ -91,6 +103,8 @@ class Encoder(nn.Module):
         if kappa == "head":
             if kappa_backbone is not None:
                 size, kappa_hidden = known_features(kappa_backbone), ()
+            elif kappa_of == "mu":
+                size = dim
             self.kappa_head = KappaHead(size, kappa_hidden, self.kappa_range, self.kappa_bounds)
         # A direction for e = 0. A buffer, so that it follows the module's device and precision.
         self.register_buffer("axis", F.one_hot(torch.tensor(0), dim).float(), persistent=False)
@@ -100,20 +114,25 @@ class Encoder(nn.Module):
 
     def forward(self, inputs: Any) -> VonMisesFisher:
         """B inputs -> posteriors: mu (B, D), kappa (B,). The output layers ignore autocast."""
-        features = _features(self.backbone, inputs, "backbone")
-        kappa_features = features
-        if self.kappa_backbone is not None:
-            kappa_features = _features(self.kappa_backbone, inputs, "kappa_backbone")
-        with torch.autocast(features.device.type, enabled=False):
-            e = self.mu_head(features.to(self.axis.dtype)).clamp(-_LONGEST, _LONGEST)  # (B, D)
-            norm = torch.linalg.vector_norm(e, dim=-1, keepdim=True)  # (B, 1)
-            mu = torch.where(norm < _SHORTEST, self.axis, e / norm.clamp_min(_SHORTEST))
-            if self.kappa_head is None:
-                low, high = self.kappa_bounds
-                kappa = 1 / (1 / (low + norm.squeeze(-1)) + 1 / high)
-            else:
-                kappa = self.kappa_head(kappa_features.to(self.axis.dtype))
+        mu, norm, given = self._outputs(inputs)
+        if self.kappa_head is None:
+            low, high = self.kappa_bounds
+            kappa = 1 / (1 / (low + norm.squeeze(-1)) + 1 / high)
+        else:
+            with torch.autocast(mu.device.type, enabled=False):
+                kappa = self.kappa_head(given)
         return VonMisesFisher(mu, kappa, validate_args=False)
+
+    def _outputs(self, inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """mu (B, D), the norm (B, 1) of what it was before, and what a kappa head is given (B, F')."""
+        features = _features(self.backbone, inputs, "backbone").to(self.axis.dtype)
+        with torch.autocast(features.device.type, enabled=False):
+            e = self.mu_head(features).clamp(-_LONGEST, _LONGEST)  # (B, D)
+            norm = torch.linalg.vector_norm(e, dim=-1, keepdim=True)
+            mu = torch.where(norm < _SHORTEST, self.axis, e / norm.clamp_min(_SHORTEST))
+        if self.kappa_backbone is not None:
+            return mu, norm, _features(self.kappa_backbone, inputs, "kappa_backbone").to(self.axis.dtype)
+        return mu, norm, mu if self.kappa_of == "mu" else features
 
     @torch.no_grad()
     def calibrate(self, inputs: Any, kappa_range: tuple[float, float] | None = None) -> "Encoder":
@@ -130,10 +149,9 @@ class Encoder(nn.Module):
             middle = math.sqrt(self.kappa_range[0] * self.kappa_range[1])
             self.mu_head.weight.mul_(middle / norm.log().mean().exp())
         else:
-            network = self.backbone if self.kappa_backbone is None else self.kappa_backbone
-            features = _features(network, inputs, "backbone").to(self.axis.dtype)
-            with torch.autocast(features.device.type, enabled=False):
-                raw = self.kappa_head.layers(features)
+            given = self._outputs(inputs)[-1]
+            with torch.autocast(given.device.type, enabled=False):
+                raw = self.kappa_head.layers(given)
             self.kappa_head.span(raw.min().item(), raw.max().item(), self.kappa_range)
         return self
 
@@ -178,6 +196,7 @@ class Encoder(nn.Module):
             "features": self.mu_head.in_features,
             "kappa_features": self.kappa_head.in_features if self.kappa_head else None,
             "kappa_hidden": self.kappa_head.hidden if self.kappa_head else [],
+            "kappa_of": self.kappa_of,
             "kappa_range": list(self.kappa_range),
             "kappa_bounds": list(self.kappa_bounds),
             "freeze_backbone": self.freeze_backbone,
@@ -214,6 +233,7 @@ def load_encoder(
             spec["kappa"],
             features=spec["features"],
             kappa_hidden=spec["kappa_hidden"],
+            kappa_of=spec["kappa_of"],
             kappa_backbone=kappa_backbone,
             kappa_range=spec["kappa_range"],
             kappa_bounds=spec["kappa_bounds"],
@@ -238,19 +258,20 @@ def controlled_encoder(
     in_features: int,
     dim: int | None = None,
     *,
-    shared: bool = False,
+    kappa_of: str = "input",
     kappa_range: tuple[float, float] = (16.0, 32.0),
     initialisation: str = "torch",
     widths: Sequence[int] | None = None,
 ) -> Encoder:
     """The paper's controlled experiment: inputs (B, in_features), independent mu and kappa MLPs.
 
-    `shared` gives the ablation with one backbone and a kappa head of three layers. Call `calibrate` on a
-    sample of inputs before training, as the paper does. `initialisation="he"` (He et al. 2015) keeps the scale
-    of the signal through the eight layers; with torch's own, all inputs start in nearly one direction, which
-    in two dimensions training may never leave. `widths` replaces the paper's hidden layers; a shared backbone then has
-    two linear heads, because each further layer costs more pairs than it is worth.
+    `kappa_of` "mu" gives the paper's ablation with one backbone, a kappa head of three layers on the direction;
+    "features" puts the head on the backbone's last layer instead. Call `calibrate` on a sample of inputs before
+    training, as the paper does. `initialisation="he"` (He et al. 2015) keeps the scale of the signal through the eight
+    layers; with torch's own, all inputs start in nearly one direction, which in two dimensions training may never
+    leave. `widths` replaces the paper's hidden layers.
     """
+    require_one_of("kappa_of", kappa_of, ("input", "features", "mu"))
     require_one_of("initialisation", initialisation, ("torch", "he"))
 
     def network() -> MLP:
@@ -260,8 +281,9 @@ def controlled_encoder(
         network(),
         in_features if dim is None else dim,
         kappa="head",
-        kappa_backbone=None if shared else network(),
-        kappa_hidden=(50 * in_features,) * 2 if widths is None else (),
+        kappa_backbone=network() if kappa_of == "input" else None,
+        kappa_of="mu" if kappa_of == "mu" else "features",
+        kappa_hidden=((50 * in_features) if widths is None else widths[-1],) * 2,
         kappa_range=kappa_range,
     )
     if initialisation == "he":

@@ -44,6 +44,7 @@ from .vmf import VonMisesFisher
 
 FAMILIES = ("vmf", "gaussian", "laplace", "point")
 POSITIVES = ("ratio", "joint", "partner")
+KAPPA_OF = ("input", "mu")
 
 _HIDDEN = 10
 _SAMPLES = 1000  # inputs on which a process is scaled and judged
@@ -68,6 +69,8 @@ class GenerativeProcess:
         seed: decides the networks, on every device alike.
         device: where the networks live and inputs are drawn.
         smoothing_steps: Adam steps that spread mu out over the sphere; 5,000 as published take a few seconds.
+        kappa_of: "input": kappa has a network of its own, and knows nothing of mu. "mu": kappa is a function of mu(x),
+            as in the paper's ablation with a shared backbone.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class GenerativeProcess:
         seed: int = 0,
         device: torch.device | str = "cpu",
         smoothing_steps: int = 5000,
+        kappa_of: str = "input",
     ):
         require(dim >= 2, "dim", dim, "a sphere needs D >= 2", "pass for example 10")
         low, high = kappa_range
@@ -90,17 +94,21 @@ class GenerativeProcess:
             'pass for example (16.0, 32.0), or family="point" for an infinite kappa',
         )
         require_one_of("family", family, FAMILIES)
+        require_one_of("kappa_of", kappa_of, KAPPA_OF)
         require(smoothing_steps >= 0, "smoothing_steps", smoothing_steps, "negative", "pass 0 for none")
         self.dim, self.kappa_range, self.family = dim, (float(low), float(high)), family
         self.kernel = check_kernel(kernel) if kernel is not None else AcceptanceKernel(20.0)
         _require_increasing(self.kernel, dim)
-        self.seed, self.device = seed, torch.device(device)
+        self.seed, self.device, self.kappa_of = seed, torch.device(device), kappa_of
         with torch.random.fork_rng(devices=[]):  # on the CPU: the same process whatever the device
             torch.manual_seed(seed)
             with one_thread():
-                self.mu_net = _spread_net(dim, smoothing_steps).to(self.device)
-            kappa_net, self._scale, self._shift = _scaled_net(dim, *self.kappa_range)
-            self.kappa_net = kappa_net.to(self.device)
+                mu_net = _spread_net(dim, smoothing_steps)
+            kappa_net = _network(dim, _HIDDEN, 1).requires_grad_(False)
+            x = torch.rand(_SAMPLES, dim)
+            given = x if kappa_of == "input" else F.normalize(mu_net(x), dim=-1)
+            self._scale, self._shift = _spanning(F.softplus(kappa_net(given)), *self.kappa_range)
+            self.mu_net, self.kappa_net = mu_net.to(self.device), kappa_net.to(self.device)
 
     def inputs(self, *shape: int, generator: Generator | None = None) -> Tensor:
         """x ~ Unif[0,1]^D; (*shape, D)."""
@@ -112,7 +120,8 @@ class GenerativeProcess:
         mu = F.normalize(self.mu_net(x), dim=-1)
         if self.family == "point":
             return VonMisesFisher(mu, torch.full_like(mu[..., 0], math.inf), validate_args=False)
-        kappa = torch.exp(self._scale * F.softplus(self.kappa_net(x).squeeze(-1)) + self._shift)
+        u = self.kappa_net(x if self.kappa_of == "input" else mu).squeeze(-1)
+        kappa = torch.exp(self._scale * F.softplus(u) + self._shift)
         if self.family == "vmf":
             return VonMisesFisher(mu, kappa, validate_args=False)
         return NoisyDirection(mu, kappa, self.family)
@@ -137,7 +146,7 @@ class GenerativeProcess:
     def __repr__(self) -> str:
         return (
             f"GenerativeProcess(dim={self.dim}, kappa_range={self.kappa_range}, family={self.family!r}, "
-            f"kernel={self.kernel}, seed={self.seed}, device={str(self.device)!r})"
+            f"kernel={self.kernel}, seed={self.seed}, device={str(self.device)!r}, kappa_of={self.kappa_of!r})"
         )
 
 
@@ -365,13 +374,11 @@ def _spread_net(dim: int, steps: int) -> nn.Sequential:
     return net
 
 
-def _scaled_net(dim: int, low: float, high: float) -> tuple[nn.Sequential, float, float]:
-    """(net D-10-1, a, b) such that kappa = exp(a softplus(net) + b) spans [low, high] over 1,000 inputs."""
-    net = _network(dim, _HIDDEN, 1).requires_grad_(False)
-    value = F.softplus(net(torch.rand(_SAMPLES, dim)))
+def _spanning(value: Tensor, low: float, high: float) -> tuple[float, float]:
+    """(a, b) such that kappa = exp(a value + b) spans [low, high] over these values."""
     smallest, largest = value.min().item(), value.max().item()
     scale = math.log(high / low) / (largest - smallest)
-    return net, scale, math.log(high) - scale * largest
+    return scale, math.log(high) - scale * largest
 
 
 def _require_increasing(kernel: ZonalKernel, dim: int) -> None:
