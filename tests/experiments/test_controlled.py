@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from aleator.experiments import controlled
 from aleator.experiments.catalogue import EXPERIMENTS, PRESETS
 from aleator.experiments.controlled import LOSSES, Setting, make_batches, make_loss, run_seed
 from aleator.experiments.tables import base, circle, encoder_dim, high_dim, losses, recovery, samples, tuning
 from aleator.generative import GenerativeProcess
 from aleator.optimisers import make_optimiser
 from aleator.recipe import Recipe
+from aleator.training import fit
 
 
 def tiny(**changes) -> Setting:
@@ -64,6 +66,22 @@ def test_rolled_negatives_are_the_positives_of_the_pair_before():
     assert torch.equal(negative[1:, 0], positive[:-1])
 
 
+def test_a_mu_phase_may_have_negatives_of_its_own(monkeypatch):
+    given = {}
+
+    def caught(encoder, loss, sources, recipe, **options):
+        for part, batches in sources.items():
+            given[part] = batches(0, torch.Generator().manual_seed(1))
+        return fit(encoder, loss, sources, recipe, **options)
+
+    monkeypatch.setattr(controlled, "fit", caught)
+    run_seed(tiny(negatives=5, group=4, mu_negatives=1, recipe={"phases": "mu-then-kappa", "mu_negatives": "given"}), 4)
+    _, _, negative = given["mu"]
+    assert negative.unique(dim=0).shape == (8, 1, 3)  # no two anchors share theirs
+    _, _, (pool, chosen) = given["kappa"]
+    assert (len(pool), chosen.shape) == (10, (8, 5))
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_every_table_is_made_of_valid_settings(name, preset):
@@ -77,6 +95,7 @@ def test_every_table_is_made_of_valid_settings(name, preset):
             weight = torch.nn.Parameter(torch.zeros(2, 2))
             make_optimiser(Recipe(**row.setting.recipe), [weight], [], weight.device, captured=False)
             make_loss(row.setting)
+            assert row.setting.mu_negatives is None or row.setting.recipe["phases"] == "mu-then-kappa"
 
 
 def test_the_paper_preset_has_the_papers_parameters():
@@ -92,7 +111,7 @@ def test_the_paper_preset_has_the_papers_parameters():
     assert rates == pytest.approx([1e-4, 1e-4, 5e-5, 5e-5])
     rates = [recipe.learning_rate_at(step, kappa) for step in (50_000, 74_999, 75_000, 99_999)]
     assert rates == pytest.approx([7.071e-5, 7.071e-5, 3.5355e-5, 3.5355e-5], rel=1e-3)
-    assert recipe.mu_negatives == "rolled"
+    assert (recipe.mu_negatives, setting.mu_negatives) == ("given", 1)
     assert ambiguous.seeds == (4, 5, 6, 7, 8)
     assert clear.setting.kappa_range == (64.0, 128.0)
     assert injective.setting.family == "point"

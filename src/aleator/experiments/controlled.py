@@ -2,7 +2,7 @@
 the two agree. What a run is made of is a `Setting`; the experiments (tables.py) are lists of settings."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,15 @@ class Setting:
     Args:
         name: of the row's setting, as in the results.
         loss: one of LOSSES.
-        dim, kappa_range, family, kappa_pos: of the process.
+        dim, kappa_range, family, kappa_pos, kappa_of: of the process.
         positives: the law of positive pairs.
         negatives: how many are drawn for each anchor from P(x); "batch" takes the other anchors, "rolled" the positive
             of the pair before, the paper's M = 0.
+        mu_negatives: how many are drawn instead in a phase that trains mu alone.
         group: how many anchors share their negatives. None: all of them where the batch gives the negatives (the exact
             loss alone can do with fewer), none where they are drawn.
         encoder_dim: the encoder's dimension where it differs from the process's.
-        shared, widths, initialisation: see `controlled_encoder`.
+        encoder_kappa_of, widths, initialisation: see `controlled_encoder`.
         calibrated: whether kappa starts out spanning `kappa_start`, as in the paper.
         kernel: of the loss; "acceptance" is the rule that the pairs really follow, "vmf" the paper's approximation.
         terms: of the exact loss's series; None for as many as the kernel ever needs.
@@ -53,12 +54,14 @@ class Setting:
     kappa_range: tuple[float, float] = (16.0, 32.0)
     family: str = "vmf"
     kappa_pos: float = 20.0
+    kappa_of: str = "input"
     positives: str = "ratio"
     batch_size: int = 512
     negatives: int | str = "batch"
+    mu_negatives: int | None = None
     group: int | None = None
     encoder_dim: int | None = None
-    shared: bool = False
+    encoder_kappa_of: str = "input"
     widths: tuple[int, ...] | None = None
     initialisation: str = "he"
     calibrated: bool = False
@@ -86,13 +89,14 @@ def run_seed(
         seed,
         device,
         setting.smoothing_steps,
+        setting.kappa_of,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         encoder = controlled_encoder(
             setting.dim,
             setting.encoder_dim,
-            shared=setting.shared,
+            kappa_of=setting.encoder_kappa_of,
             kappa_range=setting.kappa_start,
             initialisation=setting.initialisation,
             widths=setting.widths,
@@ -101,8 +105,12 @@ def run_seed(
     if setting.calibrated:
         encoder.calibrate(process.inputs(1000, generator=generator))
     loss, batches = make_loss(setting), make_batches(process, setting)
+    sources: Any = batches
+    if setting.mu_negatives is not None:
+        few = replace(setting, negatives=setting.mu_negatives, group=None)
+        sources = {"mu": make_batches(process, few), "kappa": batches}
     recipe = Recipe(**{"seed": seed, **setting.recipe})
-    result = fit(encoder, loss, batches, recipe, folder=folder, device=device, loggers=(), progress=progress)
+    result = fit(encoder, loss, sources, recipe, folder=folder, device=device, loggers=(), progress=progress)
     outcome = measure(process, encoder, setting.points, generator)
     if setting.loss == "infonce":  # its kappa is not learned
         kept = {name: value for name, value in outcome.metrics.items() if name.startswith("mu_")}
@@ -120,9 +128,11 @@ def _process(
     seed: int,
     device: str,
     smoothing_steps: int,
+    kappa_of: str,
 ) -> GenerativeProcess:
     """Rows of a table share their processes, which take seconds to smooth."""
-    return GenerativeProcess(dim, kappa_range, family, AcceptanceKernel(kappa_pos), seed, device, smoothing_steps)
+    kernel = AcceptanceKernel(kappa_pos)
+    return GenerativeProcess(dim, kappa_range, family, kernel, seed, device, smoothing_steps, kappa_of)
 
 
 def make_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], tuple[Any, ...]]:
