@@ -3,9 +3,10 @@
 - quick: two CPU cores, minutes; smaller networks and batches, one seed.
 - paper: the paper's parameters, with pairs from its appendix's law and a correct sampler of vMF latents. Sixteen
   anchors share their 32 negatives: each has as many as the paper's, of the same law, and an eighth is encoded. While mu
-  learns an anchor has one, drawn like those: the positive of another pair follows another law. Learning rates and the
-  plane's single negative are those of the published scripts: with a tenth after each quarter, as the text has it,
-  learning stops early. Weights start at the scale that deep networks need.
+  learns an anchor has one, drawn like those: the positive of another pair follows another law. The learning rate falls
+  to a tenth after half of each phase, the text's quarters of training, and the second phase starts between the first
+  one's two; the published scripts halve it, which leaves mu the noise of its last steps, and kappa to learn around it.
+  The plane's single negative is the scripts'. Weights start at the scale that deep networks need.
 - best: what we recommend. The encoder is three layers of 128 rather than seven of up to 500: the truth is a network
   of ten units a layer, and with fresh pairs in every step the error is that of estimating the weights there are.
   SOAP takes the place of Adam, which needs several times as many pairs for the same error. An anchor has 63 negatives:
@@ -30,10 +31,10 @@ def _recipe(preset: str, steps: int, **more: Any) -> dict[str, Any]:
         own: dict[str, Any] = {
             "phases": "mu-then-kappa",
             "learning_rate": 1e-4,
-            "kappa_learning_rate": 1e-4 / math.sqrt(2),
+            "kappa_learning_rate": 1e-4 / math.sqrt(10),
             "schedule": "step",
             "step_every": 0.5,
-            "step_factor": 0.5,
+            "step_factor": 0.1,
             "mu_negatives": "given",
         }
     else:
