@@ -4,8 +4,9 @@ Two ways to a certainty kappa:
 
 - `kappa="norm"`: one linear layer without bias gives e (B, D); mu = e / |e| and kappa = |e| (the paper's
   CIFAR networks). The same parameters carry both.
-- `kappa="head"`: mu and kappa have output layers of their own on a shared backbone (the paper's ablation) or,
-  with `kappa_backbone`, nothing in common (the paper's controlled experiment).
+- `kappa="head"`: kappa has output layers of its own, on the backbone's features or, with `kappa_of="mu"`, on the
+  direction (the paper's ablation); with `kappa_backbone` mu and kappa have nothing in common (the paper's controlled
+  experiment).
 
 For finite features kappa is never 0, infinite or NaN, and its gradient fades like a power, not
 exponentially, towards the bounds (l, h): a norm n becomes 1 / (1 / (l + n) + 1 / h), which is n up to the
