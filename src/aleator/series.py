@@ -5,7 +5,7 @@ r"""Summing the series of expected positivity, with its slopes, in one pass and 
 for every pair of a posterior's row (w, d) with another's (w', d'). dim_n overflows while A_n underflows, so a row is
 w_n = sqrt(dim_n |lambda_n|) A_n(kappa), scaled to length one; the product of two rows is then in [-1, 1]. P_n and
 P_n' run along by their recurrences, so the memory is a few numbers per pair however many terms there are. On a GPU the
-whole pass is one kernel (kernels.py); here is the plain version, to which the tests hold that one.
+whole pass is one kernel (kernels/); here is the plain version, to which the tests hold that one.
 
 The sum has an absolute error of about 1e-16 of its maximum over the cosine, s(1). Two things keep log r right far below
 that maximum, where a plain logarithm would meet noise. For the vMF kernel the series is evaluated no further out than

@@ -1,0 +1,26 @@
+"""The GPU's versions of plain functions, as Triton kernels.
+
+    series      series.plain_rows and series.plain_log_series, bessel.plain_log_growth: the plain ones launch some
+                hundreds of small kernels, which in a training step is all the time there is;
+    samples     vmf.plain_sample and its backward: the plain ones pass ten times over the samples;
+    encounters  encounters.plain_cosines and its backward, likewise;
+    pieces      what these share.
+
+The tests marked `gpu` hold the two versions equal.
+"""
+
+from .encounters import fused_cosines, fused_cosines_backward
+from .pieces import triton_available
+from .samples import fused_sample, fused_sample_backward
+from .series import fused_log_growth, fused_log_series, fused_rows
+
+__all__ = [
+    "fused_cosines",
+    "fused_cosines_backward",
+    "fused_log_growth",
+    "fused_log_series",
+    "fused_rows",
+    "fused_sample",
+    "fused_sample_backward",
+    "triton_available",
+]

@@ -1,0 +1,48 @@
+"""What the kernels share."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the CPU build of torch comes without Triton
+    triton = tl = None
+
+
+def triton_available() -> bool:
+    return triton is not None
+
+
+@lru_cache(maxsize=1024)
+def on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Constants as a tensor, which is made once."""
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+if triton is not None:
+
+    @triton.jit
+    def polynomial(coefficients_ptr, count, x):
+        """c_0 + c_1 x + ... by Horner's rule, from a pointer to c_0 or one for each x."""
+        value = x * 0.0 + tl.load(coefficients_ptr + (count - 1))  # of x's shape, and of the wider of the two dtypes
+        for j in range(2, count + 1):
+            value = value * x + tl.load(coefficients_ptr + (count - j))
+        return value
+
+    @triton.jit
+    def clip(x, low, high):
+        """Into an interval. `minimum` and `maximum` would hide a NaN."""
+        return tl.where(x < low, low, tl.where(x > high, high, x))
+
+    @triton.jit
+    def interval_of(sigma, first, per_node, intervals):
+        """Where quantile.AngleTable keeps sigma: the interval, and the place in it for its cubic."""
+        position = tl.minimum(tl.maximum((sigma - first) * per_node, 0.0), intervals * 1.0)
+        interval = tl.minimum(position.to(tl.int32), intervals - 1)
+        return interval, position - interval
+
+else:
+    polynomial = clip = interval_of = None
