@@ -40,8 +40,6 @@ from .cifar_folds import CifarSetting, held_out, test_set, train_set, training_d
 from .cifar_gallery import gallery
 from .runner import Outcome
 
-_AUGMENTED = 2  # times that each image is seen augmented by output layers that are trained first
-
 
 def run_fold(
     setting: CifarSetting, fold: int, device: str = "cpu", folder: Path | None = None, progress: bool | None = None
@@ -175,7 +173,7 @@ def _train_head(
     network, augment = image_network(encoder), image_augmentation(setting)
     generator = Generator(device).manual_seed(derived_seed(fold))
     seen = [predictions(network, x) for x in (images, images.flip(-1))]
-    seen += [predictions(network, images, lambda x: augment(x, generator)) for _ in range(_AUGMENTED)]
+    seen += [predictions(network, images, lambda x: augment(x, generator)) for _ in range(setting.augmented)]
     features = torch.cat(seen).float()
     size = features.square().mean().sqrt()  # features of size 1, so that one learning rate suits every network
     head = output_layers(encoder)

@@ -54,6 +54,8 @@ class CifarSetting:
         negatives: "batch", the other anchors; "rolled", the positive of the pair before, which is the paper's M = 0; or
             a number, drawn by the paper's rule.
         augment: arguments of `ImageAugmentation`, or None for images as they are.
+        augmented: how often an image is seen augmented by output layers that are trained first, beside itself and its
+            mirror image. More of it teaches parts of images at the price of whole ones.
         head_first: arguments of the `Recipe` with which the output layer alone is trained before all of it, on features
             of the frozen backbone; None for no such stage.
         recipe: arguments of the `Recipe` for all layers; empty, and the network stays as it was pretrained.
@@ -85,6 +87,7 @@ class CifarSetting:
     batch_size: int = 128
     negatives: int | str = "batch"
     augment: Mapping[str, Any] | None = None
+    augmented: int = 2
     head_first: Mapping[str, Any] | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
     views: int = 1
