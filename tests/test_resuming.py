@@ -102,6 +102,7 @@ SOURCES = {
     "list": lambda: [pairs(0, torch.Generator().manual_seed(i)) for i in range(5)],
     "shuffled loader": shuffled,
     "stateful": Stateful,
+    "one for each phase": lambda: {"mu": Stateful(), "kappa": shuffled()},
     "iterator": lambda: (pairs(0, torch.Generator().manual_seed(i)) for i in range(100)),
 }
 
