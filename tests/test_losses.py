@@ -165,6 +165,24 @@ def test_equals_its_literal_twin(case, negatives, dtype):
         torch.testing.assert_close(a, b, rtol=2e-4, atol=1e-5 if dtype == torch.float64 else 1e-4)
 
 
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_negatives_that_groups_share_are_those_of_each_anchor(case, groups):
+    loss, _ = case
+    loss.double()
+    anchor, positive, _ = triple(None)
+    negative = posteriors(groups, 4)
+    times = len(anchor) // groups
+    noise = noise_for(anchor, positive, negative)
+    each = (*noise[:2], noise[2].repeat_interleave(times, 1))
+    mu, kappa = (part.repeat_interleave(times, 0) for part in (negative.mu, negative.kappa))
+    shared = call(loss, anchor, positive, negative, noise)
+    own = call(loss, anchor, positive, VonMisesFisher(mu, kappa), each)
+    torch.testing.assert_close(shared, own)
+    q = (anchor, positive, negative)
+    for a, b in zip(tangent_gradients(shared, q), tangent_gradients(own, q), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_one_negative_equal_to_the_positive_is_a_coin():
     """Identical posteriors, one negative: the positive is named with probability 1/2."""
     q = posteriors(5)

@@ -350,7 +350,7 @@ X = torch.rand(4, 4)
         ([X], "two or three parts"),
         ([{"anchor": X}], "names of its parts"),
         ([(X, X[:2])], "positive = 2: there are 4 anchors"),
-        ([(X, X, X[:2, None])], "negative"),
+        ([(X, X, X[:3, None])], "negative.*there are 4 anchors"),
         ([(X[:0], X[:0])], "empty batch"),
         ([(X, torch.rand(4, 5))], r"positive = \(5,\): one anchor has shape \(4,\)"),
     ],

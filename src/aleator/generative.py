@@ -35,7 +35,6 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from .batches import SharedNegatives
 from .checks import require, require_one_of
 from .harmonics import AcceptanceKernel, ZonalKernel, check_kernel
 from .positivity import log_positivity
@@ -139,7 +138,7 @@ class GenerativeProcess:
         Args:
             positives: by which law; "ratio", "joint" or "partner".
             proposals: how many to look at for a batch; by default enough for an exact draw.
-            group: how many anchors share their negatives, which are then encoded once (`SharedNegatives`).
+            group: how many anchors share their negatives, x- (B/group, M, D), which are then encoded and sampled once.
         """
         return PairSampler(self, batch_size, negatives, positives, proposals, group)
 
@@ -251,16 +250,7 @@ class PairSampler:
             x, positive = (part.flatten(0, 1)[: self.batch_size] for part in (x, positive))
         if not self.negatives:
             return x, positive
-        if self.group == 1:
-            return x, positive, self.process.inputs(self.batch_size, self.negatives, generator=generator)
-        pool = self.process.inputs(self.batch_size // self.group * self.negatives, generator=generator)
-        number = torch.arange(len(pool), device=self.device) + self.batch_size  # after the positives
-        chosen = number.unflatten(0, (-1, self.negatives)).repeat_interleave(
-            self.group,
-            0,
-            output_size=self.batch_size,  # or it would ask the device for it
-        )
-        return x, positive, SharedNegatives(pool, chosen)
+        return x, positive, self.process.inputs(self.batch_size // self.group, self.negatives, generator=generator)
 
     def _inputs(self, *counts: int, generator: Generator | None) -> list[Tensor]:
         """So many inputs for each group, several times; (G, count, D) each."""

@@ -2,8 +2,8 @@ r"""Contrastive losses on posteriors: loss(anchor, positive, negative) -> scalar
 
     anchor     B posteriors x
     positive   B posteriors x+, one drawn for each anchor
-    negative   (B, M) posteriors x-; (1, M) that all anchors share; or None: the other anchors of the batch, of all
-               processes, are the negatives
+    negative   (B, M) posteriors x-; (1, M) that all anchors share; (G, M), G a divisor of B, that each B/G anchors in a
+               row share; or None: the other anchors of the batch, of all processes, are the negatives
 
 Anchors, not positives, serve as negatives because they follow P(x), which the proof in docs/theory.md asks for. All
 losses average over the anchors of their process and work in float32 or more, whatever autocast says.
@@ -59,11 +59,13 @@ class _SimilarityLoss(ContrastiveLoss):
 
     def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
         own = self.similarity(anchor, positive)
-        if negative is not None:
+        if negative is not None and len(negative) in (1, len(anchor)):
             others = self.similarity(anchor[:, None], negative)
+        elif negative is not None:
+            crowd = _in_groups(anchor, len(negative))
+            others = self.similarity(crowd[:, :, None], negative[:, None, :]).flatten(0, 1)
         elif self.group is not None:
-            size = (-1, self.group)
-            crowd = VonMisesFisher(anchor.mu.unflatten(0, size), anchor.kappa.unflatten(0, size), validate_args=False)
+            crowd = _in_groups(anchor, len(anchor) // self.group)
             others = (self.similarity(crowd[:, :, None], crowd[:, None, :]) + _diagonal(crowd.mu[0])).flatten(0, 1)
         else:
             crowd = VonMisesFisher(gather_batch(anchor.mu), gather_batch(anchor.kappa), validate_args=False)
@@ -173,8 +175,9 @@ class _SampledLoss(ContrastiveLoss):
         own = (z * z_positive).sum(-1)
         if negative is None:
             return own, z @ gather_batch(z, dim=1).mT
-        if len(negative) == 1 < len(anchor):  # that all anchors share: one sample meets them all
-            return own, z @ draw(negative, base[2])[:, 0].mT
+        if len(negative) < len(anchor):  # that groups of anchors share: one sample meets the whole group
+            crowd = z.unflatten(1, (len(negative), -1))
+            return own, (crowd @ draw(negative, base[2]).mT).flatten(1, 2)
         if noise is None:
             return own, sampled_cosines(z, negative, generator)
         return own, (z.unsqueeze(-2) * draw(negative, base[2])).sum(-1)
@@ -248,6 +251,12 @@ def _cosine(mu1: Tensor, mu2: Tensor) -> Tensor:
     return (mu1 * mu2).sum(-1)
 
 
+def _in_groups(q: VonMisesFisher, groups: int) -> VonMisesFisher:
+    """Posteriors (B,) as (G, B/G)."""
+    size = (groups, -1)
+    return VonMisesFisher(q.mu.unflatten(0, size), q.kappa.unflatten(0, size), validate_args=False)
+
+
 def _not_itself(anchor: VonMisesFisher) -> Tensor:
     """(B, all anchors): -inf where an anchor meets itself, 0 elsewhere."""
     return _diagonal(anchor.mu, process_count(), process_rank())
@@ -296,10 +305,10 @@ def _check_batch(anchor: VonMisesFisher, positive: VonMisesFisher, negative: Von
     if negative is not None:
         negatives = tuple(negative.batch_shape)
         require(
-            len(negatives) == 2 and negatives[0] in (1, shape[0]) and negatives[1] > 0,
+            len(negatives) == 2 and min(negatives) > 0 and shape[0] % negatives[0] == 0,
             "negative",
             negatives,
-            f"expected batch shape ({shape[0]}, M), or (1, M) for all anchors, with M >= 1",
+            f"expected batch shape ({shape[0]}, M), or (G, M) for G groups of anchors, G a divisor, with M >= 1",
             "pass None to take negatives from the batch",
         )
         return

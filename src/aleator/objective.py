@@ -1,8 +1,8 @@
 """A contrastive batch -> the scalar loss: which inputs are encoded, and what each phase of training sees.
 
 A batch is (anchor, positive) or (anchor, positive, negative), or a dict with those names. Anchor and
-positive hold B inputs each, negative (B, M, ...) inputs, (1, M, ...) that all anchors share, or `SharedNegatives`;
-inputs are tensors, lists, or dicts of tensors.
+positive hold B inputs each, negative (B, M, ...) inputs, (G, M, ...) that groups of anchors share, or
+`SharedNegatives`; inputs are tensors, lists, or dicts of tensors.
 """
 
 from collections.abc import Mapping
@@ -84,7 +84,7 @@ def named_parts(batch: Any) -> tuple[Any, Any, Any]:
 
 
 def joined_inputs(anchor: Any, positive: Any, negative: Any) -> tuple[Any, int, int]:
-    """(all inputs in one row of B + B + B M, or B + B + M, B, M); negative (B, M, ...), (1, M, ...) or None."""
+    """(all inputs in one row of B + B + G M, B, M); negative (G, M, ...), G a divisor of B, or None."""
     if isinstance(anchor, Mapping):
         rows = {
             key: joined_inputs(anchor[key], positive[key], None if negative is None else negative[key])
@@ -103,11 +103,11 @@ def joined_inputs(anchor: Any, positive: Any, negative: Any) -> tuple[Any, int, 
         "pass one positive per anchor",
     )
     require(
-        negative is None or (len(negative) in (1, B) and M > 0),
+        negative is None or (M > 0 and B % len(negative) == 0),
         "negative",
         tuple(negative.shape) if isinstance(negative, torch.Tensor) else negative,
         f"there are {B} anchors",
-        "pass negatives of shape (B, M, ...) with M >= 1, (1, M, ...) for all anchors, or None",
+        "pass negatives of shape (B, M, ...) with M >= 1, (G, M, ...) for G groups of anchors, or None",
     )
     if not isinstance(anchor, torch.Tensor):
         return [*anchor, *positive, *(item for row in negative or () for item in row)], B, M
