@@ -104,13 +104,13 @@ def run_seed(
     generator = torch.Generator(device).manual_seed(seed)
     if setting.calibrated:
         encoder.calibrate(process.inputs(1000, generator=generator))
-    loss, batches = make_loss(setting), make_batches(process, setting)
-    sources: Any = batches
+    loss = make_loss(setting)
+    batches: Any = make_batches(process, setting)
     if setting.mu_negatives is not None:
         few = replace(setting, negatives=setting.mu_negatives, group=None)
-        sources = {"mu": make_batches(process, few), "kappa": batches}
+        batches = {"mu": make_batches(process, few), "kappa": batches}
     recipe = Recipe(**{"seed": seed, **setting.recipe})
-    result = fit(encoder, loss, sources, recipe, folder=folder, device=device, loggers=(), progress=progress)
+    result = fit(encoder, loss, batches, recipe, folder=folder, device=device, loggers=(), progress=progress)
     outcome = measure(process, encoder, setting.points, generator)
     if setting.loss == "infonce":  # its kappa is not learned
         kept = {name: value for name, value in outcome.metrics.items() if name.startswith("mu_")}
