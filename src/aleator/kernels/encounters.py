@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .pieces import clip, interval_of, polynomial, tl, triton
+from .pieces import clip, interval_of, on_its_own_device, polynomial, tl, triton
 
 
+@on_its_own_device
 def fused_cosines(
     z: Tensor, mu: Tensor, kappa: Tensor, noise: Any, table: Any, slopes: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -49,6 +50,7 @@ def fused_cosines(
     return cosine, turn, slope[0] if slope else None
 
 
+@on_its_own_device
 def fused_cosines_backward(
     grad: Tensor, z: Tensor, mu: Tensor, turn: Tensor, slope: Tensor | None, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

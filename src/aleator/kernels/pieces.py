@@ -1,6 +1,8 @@
 """What the kernels share."""
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,8 +14,23 @@ except ImportError:  # the CPU build of torch comes without Triton
     triton = tl = None
 
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
 def triton_available() -> bool:
     return triton is not None
+
+
+def on_its_own_device(fused: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Triton launches on the current device; this makes it the one of the first tensor among the arguments."""
+
+    @wraps(fused)
+    def launch(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        with torch.cuda.device_of(next(x for x in args if isinstance(x, Tensor))):
+            return fused(*args, **options)
+
+    return launch
 
 
 @lru_cache(maxsize=1024)

@@ -2,11 +2,12 @@
 
 from torch import Tensor
 
-from .pieces import interval_of, polynomial, tl, triton
+from .pieces import interval_of, on_its_own_device, polynomial, tl, triton
 
 _PROGRAMS = 2048
 
 
+@on_its_own_device
 def fused_sample(
     z: Tensor, mu: Tensor, value: Tensor, slope: Tensor | None, first: float, spacing: float
 ) -> Tensor | None:
@@ -38,6 +39,7 @@ def fused_sample(
     return kept
 
 
+@on_its_own_device
 def fused_sample_backward(grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor]:
     """The gradients in mu (B, D) and kappa (B,), summed over the samples (K, B, D)."""
     samples, batch, dim = z.shape

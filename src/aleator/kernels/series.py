@@ -5,12 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .pieces import clip, on_device, polynomial, tl, triton
+from .pieces import clip, on_device, on_its_own_device, polynomial, tl, triton
 
 _BLOCK = 128
 _ROWS, _TILE = 16, 16
 
 
+@on_its_own_device
 def fused_rows(
     order: float,
     kappa: Tensor,
@@ -54,6 +55,7 @@ def fused_rows(
     return *tables, *(x.view(kappa.shape) for x in (log_length, mean, mean_slope))
 
 
+@on_its_own_device
 def fused_log_growth(
     order: float,
     kappa: Tensor,
@@ -74,21 +76,21 @@ def fused_log_growth(
     factors = tuple(1 / (4 * v * (v + 1)) for v in (order + j for j in range(steps, 0, -1)))
     value, ratio = torch.empty_like(flat), torch.empty_like(flat)
     if flat.numel():
-        with torch.cuda.device_of(flat):  # Triton launches on the current device
-            _log_growth_kernel[(triton.cdiv(flat.numel(), _BLOCK),)](
-                flat,
-                on_device((*scalars, *value_start, *ratio_start, *factors), flat.device),
-                value,
-                ratio,
-                flat.numel(),
-                len(value_start),
-                len(ratio_start),
-                steps,
-                _BLOCK,
-            )
+        _log_growth_kernel[(triton.cdiv(flat.numel(), _BLOCK),)](
+            flat,
+            on_device((*scalars, *value_start, *ratio_start, *factors), flat.device),
+            value,
+            ratio,
+            flat.numel(),
+            len(value_start),
+            len(ratio_start),
+            steps,
+            _BLOCK,
+        )
     return value.view(kappa.shape), ratio.view(kappa.shape)
 
 
+@on_its_own_device
 def fused_log_series(
     dim: int,
     cosine: Tensor,
