@@ -87,7 +87,7 @@ class CifarSetting:
     batch_size: int = 128
     negatives: int | str = "batch"
     augment: Mapping[str, Any] | None = None
-    augmented: int = 2
+    augmented: int = 1
     head_first: Mapping[str, Any] | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
     views: int = 1

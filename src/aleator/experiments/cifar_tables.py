@@ -235,7 +235,7 @@ def cifar_overfitting(preset: str) -> list[Row]:
         **{name: {"network": {**setting.network, **change}} for name, change in pretrained.items()},
         "no augmentation": {"augment": None},
         "no zoom": {"augment": _PLAIN},
-        "seen zoomed once": {"augmented": 1},
+        "seen zoomed twice": {"augmented": 2},
         "vMF kernel": {"kernel": "vmf"},
         "no hidden layer": {"hidden": ()},
         "one hidden layer": {"hidden": setting.hidden[:1]},
@@ -250,7 +250,7 @@ def cifar_overfitting(preset: str) -> list[Row]:
     alone: dict[str, Any] = {"network": _voted(setting), "beside": ()}
     with_votes: dict[str, dict[str, Any]] = {
         "votes": {},
-        "votes, seen zoomed once": {"augmented": 1},
+        "votes, seen zoomed twice": {"augmented": 2},
         "a second network without votes": {"beside": ({**setting.network, "seed": 1},)},
         "the network of votes alone": alone,
         "votes in training too": {"labels": "votes", "repeat": 3},
