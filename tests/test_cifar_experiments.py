@@ -64,7 +64,6 @@ MEASURED = {
     "recall_at_1",
     "recall_at_1_surer_half",
     "map_at_r",
-    "r_auroc",
     "match_ece",
 }
 
@@ -116,6 +115,18 @@ def test_a_fold_is_trained_and_measured(stand_in, tmp_path, changes):
     assert all(math.isfinite(value) for value in outcome.metrics.values()), outcome.metrics
     assert len(outcome.arrays["kappa"]) == 20
     assert al.load_encoder(tmp_path / "run" / "encoder").dim == 3
+
+
+def test_r_auroc_needs_hits_and_misses(stand_in):
+    images = cifar_folds.held_out(TINY, 0).images
+    labels = torch.eye(10, dtype=torch.float64)[torch.arange(20) % 2]
+    fold = cifar_evaluation.HeldOut(images, labels, torch.rand(20).double(), torch.arange(20))
+    certainty = torch.rand(20).double()
+    shown = certainty, certainty, (certainty, certainty), fold
+    assert "r_auroc" not in cifar_evaluation.certainty_metrics(labels, *shown)
+    lost = torch.where(torch.arange(20)[:, None] == 3, labels[0], labels)
+    found = cifar_evaluation.certainty_metrics(lost, *shown)["r_auroc"]
+    assert found == pytest.approx((certainty > certainty[3]).double().sum().item() / 19)
 
 
 def test_the_same_fold_twice_is_the_same(stand_in):

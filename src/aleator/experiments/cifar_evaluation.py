@@ -16,10 +16,10 @@ from ..data import LabelledBatches
 from ..encoders import Encoder
 from ..harmonics import ZonalKernel
 from ..metrics import (
+    auroc,
     expected_calibration_error,
     map_at_r,
     neighbour_hits,
-    r_auroc,
     rank_correlation,
     reject_curve,
 )
@@ -119,15 +119,17 @@ def certainty_metrics(
 ) -> dict[str, float]:
     """What needs no more than embeddings (N, D) and a certainty (N,) of every image, whole and cropped."""
     hits = neighbour_hits(embeddings, fold.hard).double()
-    return {
+    metrics = {
         "entropy_rank": rank_correlation(-certainty, fold.entropy),
         "crop_rank": rank_correlation(cropped, fold.crop_sizes),
         "crop_random_rank": rank_correlation(*randomly_cropped),
         "recall_at_1": hits.mean().item(),
         "recall_at_1_surer_half": reject_curve(certainty, hits, (0.5,))[0],
         "map_at_r": map_at_r(embeddings, fold.hard),
-        "r_auroc": r_auroc(embeddings, fold.hard, certainty),
     }
+    if 0 < hits.mean() < 1:  # of hits or misses alone nothing tells the one from the other
+        metrics["r_auroc"] = auroc(certainty.to(hits.device), hits)
+    return metrics
 
 
 # Match probabilities
