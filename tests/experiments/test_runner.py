@@ -1,6 +1,7 @@
 """Runs are made once, side by side, and an experiment that was interrupted goes on and ends in the same figures."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -30,7 +31,8 @@ def toss(setting: Coin, seed: int, device: str, folder: Path) -> Outcome:
     if setting.bias < 0:
         raise ValueError("no such coin")
     draws = torch.rand(100, generator=torch.Generator().manual_seed(seed)) < setting.bias
-    return Outcome({"heads": draws.double().mean().item()}, {"draws": draws.float()})
+    heads = draws.double().mean().item()
+    return Outcome({"heads": heads, "odds": heads / (1 - heads) if heads < 1 else math.inf}, {"draws": draws.float()})
 
 
 def made(runs: Path) -> list[str]:
@@ -55,6 +57,13 @@ def test_every_run_is_made_once_and_summed_up(tmp_path):
     again = run_rows(toss, [*rows, Row(Coin("bent", bias=0.9), (1, 2))], "cpu", tmp_path, "more coins", 1, False)
     assert made(tmp_path) == ["bent 1", "bent 2", "fair 1", "fair 2", "fair 3"]  # only what was missing
     assert again[:2] == found
+
+
+def test_what_one_run_cannot_tell_has_no_mean(tmp_path):
+    (found,) = run_rows(toss, [Row(Coin("two heads", bias=1.0), (1, 2))], "cpu", tmp_path, "coins", 1, False)
+    assert found["metrics"]["heads"]["stderr"] == 0.0
+    assert not math.isfinite(found["metrics"]["odds"]["mean"])
+    assert found["metrics"]["odds"]["stderr"] is None
 
 
 def test_a_result_says_where_it_came_from(tmp_path):

@@ -270,5 +270,7 @@ def _summary(run: Run, row: Row, runs: Path) -> dict[str, Any]:
 
 
 def _mean(values: list[float]) -> dict[str, Any]:
-    spread = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    # A kappa that ended alike for all inputs has no rank correlation, and the mean of its row is not a number either.
+    several = len(values) > 1 and all(map(math.isfinite, values))
+    spread = statistics.stdev(values) / math.sqrt(len(values)) if several else None
     return {"mean": statistics.fmean(values), "stderr": spread, "values": values}
