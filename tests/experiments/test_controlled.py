@@ -99,11 +99,14 @@ def test_every_table_is_made_of_valid_settings(name, preset):
 
 def test_the_paper_preset_has_the_papers_parameters():
     """Appendix, Experiment Parameters and Hyperparameter Tuning; phases and the plane as in its scripts."""
-    ambiguous, clear, injective = recovery("paper")
+    ambiguous, clear, injective, literal = recovery("paper")
     setting = ambiguous.setting
     assert (setting.dim, setting.batch_size, setting.samples, setting.negatives) == (10, 512, 512, 32)
     assert (setting.loss, setting.kernel, setting.kappa_pos, setting.widths) == ("mcinfonce", "vmf", 20.0, None)
-    recipe = Recipe(**setting.recipe)
+    assert Recipe(**setting.recipe).learning_rate == 1e-3  # all else of the literal row is the same
+    changed = {name for name, value in vars(literal.setting).items() if value != vars(setting)[name]}
+    assert changed == {"name", "recipe"}
+    recipe = Recipe(**literal.setting.recipe)
     mu, kappa = recipe.plan()
     assert [(phase.part, phase.end) for phase in (mu, kappa)] == [("mu", 50_000), ("kappa", 100_000)]
     rates = [recipe.learning_rate_at(step, mu) for step in (0, 24_999, 25_000, 49_999)]
