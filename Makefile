@@ -24,7 +24,7 @@ test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" -n 2
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --hypothesis-profile exploring
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

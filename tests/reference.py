@@ -18,11 +18,16 @@ STANDARD_ERRORS = 4.0
 P_VALUE = 6.3e-5
 
 
+def bessel_i(order: mpmath.mpf, kappa: mpmath.mpf) -> mpmath.mpf:
+    """mpmath's series, in as many terms as it takes: its own limit is too low around order 2500 and kappa 3e4."""
+    return mpmath.besseli(order, kappa, maxterms=10**7)
+
+
 @functools.cache
 def log_iv(order: float, kappa: float) -> float:
     """log I_v(kappa) by mpmath's hypergeometric series at 50 digits."""
     with mpmath.workdps(DIGITS):
-        return float(mpmath.log(mpmath.besseli(mpmath.mpf(order), mpmath.mpf(kappa))))
+        return float(mpmath.log(bessel_i(mpmath.mpf(order), mpmath.mpf(kappa))))
 
 
 @functools.cache
@@ -32,7 +37,7 @@ def ratio(order: float, kappa: float) -> float:
         return 0.0 if kappa == 0 else 1.0
     with mpmath.workdps(DIGITS):
         v, k = mpmath.mpf(order), mpmath.mpf(kappa)
-        return float(mpmath.besseli(v + 1, k) / mpmath.besseli(v, k))
+        return float(bessel_i(v + 1, k) / bessel_i(v, k))
 
 
 @functools.cache
@@ -45,7 +50,7 @@ def ratio_slope(order: float, kappa: float) -> float:
         v, k = mpmath.mpf(order), mpmath.mpf(kappa)
         if k == 0:
             return float(1 / (2 * (v + 1)))
-        rho = mpmath.besseli(v + 1, k) / mpmath.besseli(v, k)
+        rho = bessel_i(v + 1, k) / bessel_i(v, k)
         return float(1 - rho**2 - (2 * v + 1) * rho / k)
 
 
@@ -57,7 +62,7 @@ def log_normaliser(dim: int, kappa: float) -> float:
         if kappa == 0:
             return float(mpmath.loggamma(v + 1) - mpmath.log(2) - (v + 1) * mpmath.log(mpmath.pi))
         k = mpmath.mpf(kappa)
-        return float(v * mpmath.log(k) - (v + 1) * mpmath.log(2 * mpmath.pi) - mpmath.log(mpmath.besseli(v, k)))
+        return float(v * mpmath.log(k) - (v + 1) * mpmath.log(2 * mpmath.pi) - mpmath.log(bessel_i(v, k)))
 
 
 def cap_probability(dim: int, kappa: float, cosine: float) -> float:

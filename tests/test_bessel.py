@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import special
 from torch.autograd import gradcheck, gradgradcheck
@@ -121,6 +121,7 @@ def test_nothing_overflows_anywhere(order, kappa, dtype):
 
 @settings(max_examples=60, deadline=None)
 @given(any_order, st.floats(-8, 6).map(lambda e: 10.0**e))
+@example(2499.5, 3e4)
 def test_any_order_and_argument_against_mpmath(order, kappa):
     expected = reference.log_iv(order, kappa)
     assert abs(log_iv(order, double(kappa)).item() - expected) <= 2e-13 * max(1, abs(expected))
