@@ -111,7 +111,7 @@ def recovery(preset: str) -> list[Row]:
     clear = replace(ambiguous, name="clear", kappa_range=(64.0, 128.0), terms=56 if preset == "best" else None)
     injective = replace(ambiguous, name="injective", family="point", terms=None)
     if preset == "paper":
-        literal = replace(ambiguous, name="the text's learning rate", recipe={**ambiguous.recipe, **_TEXT})
+        literal = replace(ambiguous, name="learning rate of the text", recipe={**ambiguous.recipe, **_TEXT})
         return [Row(ambiguous, RESULT_SEEDS), *(Row(row, RESULT_SEEDS[:2]) for row in (clear, injective, literal))]
     if preset == "best":
         injective = _shorter(injective, 5000)
