@@ -112,6 +112,7 @@ def test_kinds_of_labels(stand_in):
 def test_a_fold_is_trained_and_measured(stand_in, tmp_path, changes):
     outcome = cifar.run_fold(replace(TINY, **changes), 1, "cpu", tmp_path / "run")
     assert set(outcome.metrics) >= MEASURED
+    assert ("r_auroc" in outcome.metrics) == (0 < outcome.metrics["recall_at_1"] < 1)
     assert all(math.isfinite(value) for value in outcome.metrics.values()), outcome.metrics
     assert len(outcome.arrays["kappa"]) == 20
     assert al.load_encoder(tmp_path / "run" / "encoder").dim == 3

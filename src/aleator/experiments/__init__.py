@@ -13,7 +13,7 @@ from ..devices import resolve_device
 from ..provenance import write_json
 from .catalogue import EXPERIMENTS, PRESETS
 from .report import write_report
-from .runner import origin, outcome_arrays, run_rows
+from .runner import file_name, origin, outcome_arrays, run_rows
 
 __all__ = ["EXPERIMENTS", "PRESETS", "reproduce"]
 
@@ -58,7 +58,7 @@ def reproduce(
     write_json(results / name / f"{preset}.json", result)
     arrays = [outcome_arrays(experiment.run, row, runs) for row in rows]
     for title, figure in experiment.draw(table, arrays).items():
-        target = results / name / preset / f"{title}.png"
+        target = results / name / preset / f"{file_name(title)}.png"
         target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(target)
     write_report(results)

@@ -11,6 +11,7 @@ from ..cifar import CLASSES
 from ..metrics import neighbour_hits, reject_curve
 from .cifar_evaluation import KEPT
 from .cifar_gallery import LEVEL
+from .runner import file_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -163,7 +164,7 @@ def gallery_figure(found: dict[str, Tensor]) -> "Figure":
 
 
 def _named(rows: Rows, arrays: Arrays) -> list[tuple[str, dict[str, Tensor]]]:
-    names = [f"{row['setting']}-{row['loss']}".replace(" ", "-") for row in rows]
+    names = [file_name(f"{row['setting']}-{row['loss']}") for row in rows]
     return list(zip(names, arrays, strict=True))
 
 

@@ -20,7 +20,7 @@ Rows = Sequence[dict[str, Any]]
 
 def recovery(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     kept = [i for i, row in enumerate(rows) if "kappa_rmse" in row["metrics"]]
-    figures = {_of("kappa", rows[i]): _kappa(arrays[i]) for i in kept}
+    figures = {f"kappa-{rows[i]['setting']}": _kappa(arrays[i]) for i in kept}
     shares = {
         rows[i]["setting"]: [rows[i]["metrics"][f"coverage_{round(100 * p)}"]["mean"] for p in LEVELS] for i in kept
     }
@@ -56,7 +56,7 @@ def samples(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 
 def families(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     return {
-        _of("spread", row): plots.agreement(found["true_spread"], found["learned_spread"], "spread")
+        f"spread-{row['setting']}": plots.agreement(found["true_spread"], found["learned_spread"], "spread")
         for row, found in zip(rows, arrays, strict=True)
     }
 
@@ -79,7 +79,7 @@ def over_dimensions(parameter: str, label: str) -> Callable[[Rows, Arrays], dict
 
 
 def shared_backbone(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    return {_of("kappa", row): _kappa(found) for row, found in zip(rows, arrays, strict=True)}
+    return {f"kappa-{row['setting']}": _kappa(found) for row, found in zip(rows, arrays, strict=True)}
 
 
 def tuning(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
@@ -137,11 +137,6 @@ FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
 }
 _OPTIMISERS = {"adam": "Adam", "soap": "SOAP"}
 _RANKS = {"kappa_rank": "kappa", "mu_rank": "mu"}
-
-
-def _of(figure: str, row: dict[str, Any]) -> str:
-    """The name of a row's figure, as a file's."""
-    return f"{figure}-{row['setting'].replace(' ', '-')}"
 
 
 def _kappa(arrays: dict[str, Tensor]) -> "Figure":

@@ -70,8 +70,12 @@ class Job:
         """A name for the run: readable, and different for every setting and seed."""
         text = json.dumps([self.run.__module__, dataclasses.asdict(self.setting)], sort_keys=True)  # type: ignore[call-overload]
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        name = re.sub(r"[^\w.]+", "-", f"{self.setting.name}-{self.setting.loss}")
-        return f"{name}-{digest}/{self.seed}"
+        return f"{file_name(f'{self.setting.name}-{self.setting.loss}')}-{digest}/{self.seed}"
+
+
+def file_name(text: str) -> str:
+    """What a row or figure is called, as part of a path."""
+    return re.sub(r"[^\w.]+", "-", text)
 
 
 def run_rows(
