@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from aleator.cli import app
 from aleator.experiments import reproduce
 from aleator.experiments.paper import paper_figure
-from aleator.experiments.report import cell, number, winners, write_report
+from aleator.experiments.report import cell, number, shown_rows, winners, write_report
 
 
 def row(setting="ambiguous", loss="mcinfonce", **metrics):
@@ -46,9 +46,13 @@ def test_numbers_are_short(value, text):
 def test_a_grid_is_shown_by_its_winners():
     rows = [row(setting=str(i), loss=loss, kappa_rank=i / 20) for loss in ("hib", "elk") for i in range(15)]
     rows.append(row(setting="failed", loss="hib", kappa_rank=float("nan")))
+    rows.append(row(setting="classifier", loss="softmax-entropy", entropy_rank=0.4))  # which has no kappa to rank
     assert [(r["loss"], r["setting"]) for r in winners(rows)] == [
-        (loss, setting) for loss in ("hib", "elk") for setting in ("14", "13", "12")
+        *((loss, setting) for loss in ("hib", "elk") for setting in ("14", "13", "12")),
+        ("softmax-entropy", "classifier"),
     ]
+    assert shown_rows(rows) == winners(rows)
+    assert shown_rows(rows[:25]) == rows[:25]
 
 
 @pytest.fixture

@@ -49,11 +49,10 @@ def reproduce(
 def show(found: dict[str, Any]) -> None:
     """A line for each figure, so that the table fits a terminal however many figures a row has."""
     from aleator.experiments.paper import paper_figure
-    from aleator.experiments.report import COLUMNS, winners, with_error
+    from aleator.experiments.report import COLUMNS, shown_rows, with_error
 
-    rows = found["rows"] if len(found["rows"]) <= 20 else winners(found["rows"])
     table = Table("setting", "loss", "figure", "ours", "paper")
-    for row in rows:
+    for row in shown_rows(found["rows"]):
         first = (row["setting"], row["loss"])
         for metric in (name for name in COLUMNS if name in row["metrics"]):
             theirs = paper_figure(found["experiment"], row["setting"], row["loss"], metric)

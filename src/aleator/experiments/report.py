@@ -60,9 +60,8 @@ def write_report(folder: Path) -> Path:
 def section(result: dict[str, Any], preset: str, folder: Path) -> str:
     origin = result["provenance"]
     facts = f"`{origin['device']}`, {origin['wall_seconds']:,.0f} s, commit `{origin['commit']}`"
-    rows = result["rows"]
-    if len(rows) > 25:  # a grid: its winners are what it was made for
-        rows = winners(rows)
+    rows = shown_rows(result["rows"])
+    if len(rows) < len(result["rows"]):
         facts += f"; the best of {len(result['rows'])} by the rank correlation of kappa"
     lines = [f"### Preset {preset}\n", facts + "\n", table(result["experiment"], rows)]
     pictures = sorted((folder / preset).glob("*.png"))
@@ -106,13 +105,18 @@ def number(value: float) -> str:
     return f"{value:.1e}"
 
 
+def shown_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All of them, but of a grid its winners, which are what it was made for."""
+    return rows if len(rows) <= 25 else winners(rows)
+
+
 def winners(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of each loss the three rows with the best rank correlation of kappa; a run without one comes last."""
 
     def score(row: dict[str, Any]) -> float:
         metrics = row["metrics"]  # on images, where no kappa is known, the paper chooses by crops
-        mean = metrics.get("kappa_rank", metrics.get("validation_crop_rank"))["mean"]
-        return mean if math.isfinite(mean) else -2.0
+        figure = metrics.get("kappa_rank", metrics.get("validation_crop_rank"))
+        return figure["mean"] if figure is not None and math.isfinite(figure["mean"]) else -2.0
 
     chosen = []
     for loss in dict.fromkeys(row["loss"] for row in rows):
