@@ -107,15 +107,20 @@ def test_a_latent_at_the_mode_itself(sign):
         assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize("rows", [8, 2, None])
 @pytest.mark.parametrize("make", [lambda k: MCInfoNCE(VMFKernel(10.0), k), lambda k: HIB(4.0, -1.0, k)])
-def test_losses_expect_the_same_either_way(make):
-    """With the samples formed, from noise that is given, and without."""
+def test_losses_expect_the_same_either_way(make, rows):
+    """With the samples formed, from noise that is given, and without: own negatives, shared ones, the batch's."""
     torch.manual_seed(0)
-    anchor, positive, negative = posteriors(8, dim=5), posteriors(8, dim=5), posteriors(8, 3, dim=5)
+    anchor, positive = posteriors(8, dim=5), posteriors(8, dim=5)
+    negative = None if rows is None else posteriors(rows, 3, dim=5)
     loss, repeats = make(16), 400
-    shapes = [(16, *q.batch_shape, q.dim) for q in (anchor, positive, negative)]
+
+    def noise(q):
+        return None if q is None else torch.randn(16, *q.batch_shape, q.dim, dtype=torch.float64)
+
     formed = [
-        loss(anchor, positive, negative, noise=tuple(torch.randn(s, dtype=torch.float64) for s in shapes))
+        loss(anchor, positive, negative, noise=(noise(anchor), noise(positive), noise(negative)))
         for _ in range(repeats)
     ]
     found = [loss(anchor, positive, negative) for _ in range(repeats)]

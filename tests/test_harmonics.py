@@ -270,3 +270,19 @@ def test_bad_input(case):
     call, words = BAD_INPUT[case]
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0), VMFKernel(0.5)], ids=repr)
+@pytest.mark.parametrize("dim", [2, 10, 100])
+def test_a_kernel_as_a_line(kernel, dim):
+    t = torch.linspace(-1, 1, 101, dtype=torch.float64)
+    slope, offset, levels_off = kernel.line(dim)
+    value = slope * t - offset
+    expected = torch.nn.functional.logsigmoid(value) if levels_off else value
+    torch.testing.assert_close(kernel.log_values(dim, t), expected)
+
+
+def test_kernels_that_are_no_line():
+    learned = VMFKernel(20.0, requires_grad=True), AcceptanceKernel(20.0, requires_grad=True)
+    for kernel in (*learned, VMFKernel(math.inf), ZonalKernel(lambda t: torch.exp(3 * t))):
+        assert kernel.line(10) is None

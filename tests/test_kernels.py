@@ -23,11 +23,14 @@ from aleator import (
     encounters,
     fit,
     kernels,
+    quantile,
     series,
+    shares,
     vmf,
 )
 from aleator.harmonics import ZonalKernel, log_harmonic_dimensions
 from aleator.positivity import log_positivity
+from aleator.precision import matrix_products
 from aleator.quantile import angle_table
 
 pytestmark = pytest.mark.gpu
@@ -79,6 +82,53 @@ def test_noise_of_encounters(dim, dtype):
     assert stats.ks_2samp(found.flatten().cpu().numpy(), expected.flatten().cpu().numpy()).pvalue > 1e-4
     again = encounters.sampled_cosines(z, q, torch.Generator("cuda").manual_seed(1))
     assert torch.equal(found, again)
+
+
+@pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0)], ids=repr)
+@pytest.mark.parametrize(("samples", "negatives"), [(1, 1), (512, 1), (300, 33)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-11)])
+def test_shares(kernel, samples, negatives, dtype, tolerance):
+    cosines = torch.empty(samples, 17, 1 + negatives, dtype=dtype, device="cuda").uniform_(-1, 1).requires_grad_()
+    values = kernel.log_values(10, cosines)
+    plain = shares.log_share(values[..., 0], values[..., 1:])
+    grad = torch.randn_like(plain)
+    (expected,) = torch.autograd.grad(plain, cosines, grad)
+    for laid_out in (cosines, cosines.permute(1, 2, 0).contiguous().permute(2, 0, 1)):
+        fused = shares.log_shares(laid_out, 10, kernel)
+        torch.testing.assert_close(fused, plain, rtol=tolerance, atol=tolerance)
+        (found,) = torch.autograd.grad(fused, cosines, grad)
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0)], ids=repr)
+@pytest.mark.parametrize(
+    ("samples", "groups", "group", "negatives", "dim"), [(512, 32, 16, 32, 10), (3, 1, 50, 7, 2), (2, 5, 3, 70, 100)]
+)
+def test_shares_of_a_crowd(kernel, samples, groups, group, negatives, dim, monkeypatch):
+    z = F.normalize(torch.randn(samples, groups * group, dim, device="cuda"), dim=-1).requires_grad_()
+    others = F.normalize(torch.randn(samples, groups, negatives, dim, device="cuda"), dim=-1).requires_grad_()
+    own = torch.empty(samples, groups * group, device="cuda").uniform_(-1, 1).requires_grad_()
+    fused = shares.crowd_log_shares(z, own, others, kernel)
+    grad = torch.randn_like(fused)
+    found = torch.autograd.grad(fused, (z, own, others), grad)
+    monkeypatch.setattr(shares, "fused_kernels", lambda x: None)
+    with matrix_products("highest"):
+        plain = shares.crowd_log_shares(z, own, others, kernel)
+        expected = torch.autograd.grad(plain, (z, own, others), grad)
+    torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)
+    for name, ours, theirs in zip(("z", "own", "others"), found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize("slopes", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-5), (torch.float64, 1e-12)])
+def test_basis_of_angles(slopes, dtype, tolerance):
+    kappa = posteriors(1000, dim=2, dtype=dtype).kappa
+    plain, fused = (basis(kappa, 8.5, 48, slopes) for basis in (quantile.plain_basis, kernels.fused_basis))
+    torch.testing.assert_close(fused[0], plain[0], rtol=0, atol=tolerance)
+    assert (fused[1] is None) == (plain[1] is None) == (not slopes)
+    if slopes:
+        torch.testing.assert_close(fused[1], plain[1], rtol=0, atol=tolerance)
 
 
 # on both sides of 20, from where the expansion needs no recurrence, and of 10, from where that is scaled only once

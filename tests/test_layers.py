@@ -34,6 +34,7 @@ LAYERS = {
     2: [
         "positivity",
         "encounters",
+        "shares",
         "encoders",
         "batches",
         "inputs",

@@ -30,6 +30,7 @@ from numpy.polynomial import Chebyshev, Polynomial
 from torch import Tensor
 
 from .checks import require, require_float
+from .devices import fused_kernels
 
 # From this order on, so many terms of the Debye expansion are exact to float64: the largest error over all kappa is
 # 6e-16 in the logarithm and 2e-15 in the ratio, and the recurrence shrinks it further.
@@ -181,13 +182,11 @@ def _log_growth_and_ratio(order: float, kappa: Tensor, with_ratio: bool = True) 
     Without the ratio, what stands in its place means nothing.
     """
     kappa = kappa.detach()
-    if kappa.is_cuda:
-        from .kernels import fused_log_growth, triton_available
-
-        if triton_available():
-            steps = _steps_down(order)
-            value, ratio, _ = _debye_polynomials(order + steps)
-            return fused_log_growth(order, kappa, steps, value, ratio, _LARGEST)
+    fused = fused_kernels(kappa)
+    if fused:
+        steps = _steps_down(order)
+        value, ratio, _ = _debye_polynomials(order + steps)
+        return fused.fused_log_growth(order, kappa, steps, value, ratio, _LARGEST)
     if kappa.device.type != "cpu" or kappa.numel() <= _CHUNK:
         return plain_log_growth(order, kappa, with_ratio)
     out = kappa.new_empty(2, kappa.numel())  # about eighty passes: keep them in the cache

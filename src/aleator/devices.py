@@ -1,8 +1,10 @@
-"""Which device a name means."""
+"""Which device a name means, and what can be used on it."""
 
 import os
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .checks import require
 
@@ -20,3 +22,12 @@ def resolve_device(name: str) -> torch.device:
     require(kind == "cpu" or gpus > 0, "device", name, "there is no GPU that torch can use", 'pass "cpu"')
     require(not index or int(index) < gpus, "device", name, f"the last GPU here is cuda:{gpus - 1}", _KNOWN)
     return torch.device(name)
+
+
+def fused_kernels(x: Tensor) -> Any:
+    """The module of GPU kernels where it can be used on this tensor, else None."""
+    if not x.is_cuda:
+        return None
+    from . import kernels
+
+    return kernels if kernels.triton_available() else None

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from .devices import fused_kernels
 from .precision import matrix_products
 from .quantile import AngleTable, angle_table
-from .vmf import VonMisesFisher, fused_kernels
+from .vmf import VonMisesFisher
 
 _NARROWEST = 1e-12  # of 1 - c^2: a latent at mu' itself has no direction around it
 

@@ -241,7 +241,7 @@ class PairSampler:
         if self.positives == "joint":
             x, positive = self.process.inputs(2, self.proposals, generator=generator)
             keys = _keys(self._log_pair_weights(x, positive, generator), generator)
-            chosen = keys.topk(self.batch_size, largest=False).indices
+            chosen = keys.topk(self.batch_size, largest=False, sorted=False).indices
             x, positive = x[chosen], positive[chosen]
         else:
             x, candidate = self._inputs(self._anchors, self.proposals, generator=generator)
@@ -278,8 +278,7 @@ class PairSampler:
 
     def _log_pair_weights(self, x: Tensor, positive: Tensor, generator: Generator | None) -> Tensor:
         """log g(z.z+) for fresh latents of the pairs (N, D), (N, D); (N,)."""
-        z = self.process.posterior(x).sample((), generator)
-        z_positive = self.process.posterior(positive).sample((), generator)
+        z, z_positive = self.process.posterior(torch.stack([x, positive])).sample((), generator)
         return self.process.kernel.log_values(self.process.dim, torch.linalg.vecdot(z, z_positive))
 
     def _log_bound(self, x: Tensor) -> Tensor:

@@ -114,6 +114,10 @@ class ZonalKernel(nn.Module):
         )
         return values.double().log()
 
+    def line(self, dim: int) -> tuple[float, float, bool] | None:
+        """(a, b, whether g levels off) where log g is a t - b, or log sigmoid(a t - b) if it levels off; else None."""
+        return None
+
     def coefficients(self, dim: int, terms: int) -> Tensor:
         """lambda_0 .. lambda_{terms-1}, float64; may be negative for kernels that are not positive definite."""
         lam, noise = self._moments(dim, terms)
@@ -328,6 +332,9 @@ class VMFKernel(_ConcentrationKernel):
     def log_values(self, dim: int, t: Tensor) -> Tensor:
         return self.concentration(t) * (t - 1)
 
+    def line(self, dim: int) -> tuple[float, float, bool] | None:
+        return None if self._fixed is None or self.is_identity else (self._fixed, self._fixed, False)
+
     def log_abs_coefficients(self, dim: int, terms: int) -> tuple[Tensor, Tensor]:
         # In logarithms from the start: A_n is exact far below the smallest float, and high dimensions need it there.
         log_lam = log_bessel_ratios(dim / 2 - 1, self.kappa_pos, terms)
@@ -363,6 +370,9 @@ class AcceptanceKernel(_ConcentrationKernel):
             _growth_of(dim, self._fixed) if self._fixed is not None else log_growth(dim / 2 - 1, self.kappa_pos).to(t)
         )
         return nn.functional.logsigmoid(self.concentration(t) * t - offset)
+
+    def line(self, dim: int) -> tuple[float, float, bool] | None:
+        return None if self._fixed is None else (self._fixed, _growth_of(dim, self._fixed), True)
 
     def log_abs_coefficients(self, dim: int, terms: int) -> tuple[Tensor, Tensor]:
         if not self._exact(dim):

@@ -13,7 +13,6 @@ To add a loss, touch these places: a class here that says how an anchor compares
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor, nn
@@ -24,6 +23,7 @@ from .gathering import gather_batch, process_count, process_rank, require_equal_
 from .harmonics import VMFKernel, ZonalKernel, check_kernel
 from .positivity import log_positivity
 from .precision import matrix_products
+from .shares import crowd_log_shares, log_share, log_shares
 from .vmf import VonMisesFisher, log_sphere_area
 
 Noise = tuple[Tensor, Tensor, Tensor | None]
@@ -167,20 +167,57 @@ class _SampledLoss(ContrastiveLoss):
         noise: Noise | None,
     ) -> tuple[Tensor, Tensor]:
         """z_k.z_k+ as (K, B) and z_k.z_mk- as (K, B, M); for negatives from the batch (K, B, all anchors)."""
-        base = noise or (None, None, None)
-        draw: Callable[[VonMisesFisher, Tensor | None], Tensor] = lambda q, given: q.rsample(  # noqa: E731
-            (self.samples,), generator, given
-        )
-        z, z_positive = draw(anchor, base[0]), draw(positive, base[1])
-        own = (z * z_positive).sum(-1)
         if negative is None:
+            z, own = self._latents(anchor, positive, generator, noise)
             return own, z @ gather_batch(z, dim=1).mT
-        if len(negative) < len(anchor):  # that groups of anchors share: one sample meets the whole group
-            crowd = z.unflatten(1, (len(negative), -1))
-            return own, (crowd @ draw(negative, base[2]).mT).flatten(1, 2)
+        if len(negative) < len(anchor):
+            z, own, others = self.crowd(anchor, positive, negative, generator, noise)
+            return own, (z.unflatten(1, (len(negative), -1)) @ others.mT).flatten(1, 2)
+        own, others = self.met(anchor, positive, negative, generator, noise).split((1, negative.batch_shape[1]), -1)
+        return own.squeeze(-1), others
+
+    def met(
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher,
+        generator: Generator | None,
+        noise: Noise | None,
+    ) -> Tensor:
+        """(z_k.z_k+, z_k.z_1k-, ...) for anchors with negatives of their own, (K, B, 1 + M)."""
         if noise is None:
-            return own, sampled_cosines(z, negative, generator)
-        return own, (z.unsqueeze(-2) * draw(negative, base[2])).sum(-1)
+            mu = torch.cat([positive.mu[:, None], negative.mu], 1)
+            kappa = torch.cat([positive.kappa[:, None], negative.kappa], 1)
+            return sampled_cosines(
+                self._draw(anchor, generator), VonMisesFisher(mu, kappa, validate_args=False), generator
+            )
+        z, own = self._latents(anchor, positive, generator, noise)
+        return torch.cat([own[..., None], (z.unsqueeze(-2) * self._draw(negative, generator, noise[2])).sum(-1)], -1)
+
+    def crowd(
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher,
+        generator: Generator | None,
+        noise: Noise | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """z_k (K, B, D), z_k.z_k+ (K, B) and the negatives' samples (K, G, M, D), of which each meets a whole group."""
+        z, own = self._latents(anchor, positive, generator, noise)
+        return z, own, self._draw(negative, generator, noise[2] if noise else None)
+
+    def _latents(
+        self, anchor: VonMisesFisher, positive: VonMisesFisher, generator: Generator | None, noise: Noise | None
+    ) -> tuple[Tensor, Tensor]:
+        """z_k and z_k.z_k+; a positive's sample meets no other, so that it need not be formed."""
+        if noise is None:
+            z = self._draw(anchor, generator)
+            return z, sampled_cosines(z, positive[:, None], generator).squeeze(-1)
+        z = self._draw(anchor, generator, noise[0])
+        return z, (z * self._draw(positive, generator, noise[1])).sum(-1)
+
+    def _draw(self, q: VonMisesFisher, generator: Generator | None, given: Tensor | None = None) -> Tensor:
+        return q.rsample((self.samples,), generator, given)
 
 
 class MCInfoNCE(_SampledLoss):
@@ -202,12 +239,15 @@ class MCInfoNCE(_SampledLoss):
         generator: Generator | None = None,
         noise: Noise | None = None,
     ) -> Tensor:
-        own, others = self.cosines(anchor, positive, negative, generator, noise)
-        log_own, log_others = (self.kernel.log_values(anchor.dim, t).to(own.dtype) for t in (own, others))
         if negative is None:
-            log_others = log_others + _not_itself(anchor)
-        log_ratio = log_own - torch.logaddexp(log_own, torch.logsumexp(log_others, -1))  # (K, B)
-        mean = torch.logsumexp(log_ratio, 0) - math.log(self.samples)
+            own, others = self.cosines(anchor, positive, negative, generator, noise)
+            log_own, log_others = (self.kernel.log_values(anchor.dim, t).to(own.dtype) for t in (own, others))
+            share = log_share(log_own, log_others + _not_itself(anchor))  # (K, B)
+        elif len(negative) < len(anchor):
+            share = crowd_log_shares(*self.crowd(anchor, positive, negative, generator, noise), self.kernel)
+        else:
+            share = log_shares(self.met(anchor, positive, negative, generator, noise), anchor.dim, self.kernel)
+        mean = torch.logsumexp(share, 0) - math.log(self.samples)
         return -mean - math.log(_negative_count(anchor, negative))
 
 

@@ -35,8 +35,10 @@ class Objective(nn.Module):
         # watch.
         q = self.encoder(inputs)
         mu, kappa = q.mu, q.kappa.detach() if self.part == "mu" else q.kappa
-        q_anchor = _posterior(mu[:B], kappa[:B])
-        q_positive = _posterior(mu[B : 2 * B], kappa[B : 2 * B])
+        # Split, not sliced: the backward pass then joins the parts' gradients at once.
+        q_anchor, q_positive, q_rest = (
+            _posterior(*part) for part in zip(*(x.split((B, B, len(x) - 2 * B)) for x in (mu, kappa)), strict=True)
+        )
         q_negative = None
         if self.rolled:
             require(B > 1, "batch size", B, "a rolled negative would be the positive", "pass batches of 2 or more")
@@ -48,7 +50,7 @@ class Objective(nn.Module):
                 kappa[B:].index_select(0, own).unflatten(0, shared.chosen.shape),
             )
         elif M:
-            q_negative = _posterior(mu[2 * B :].unflatten(0, (-1, M)), kappa[2 * B :].unflatten(0, (-1, M)))
+            q_negative = _posterior(q_rest.mu.unflatten(0, (-1, M)), q_rest.kappa.unflatten(0, (-1, M)))
         value = self.loss(q_anchor, q_positive, q_negative)
         require(value.dim() == 0, "loss", value, "not a scalar", "reduce it to its mean over the batch")
         require(

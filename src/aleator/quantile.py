@@ -24,6 +24,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
+from .devices import fused_kernels
 from .precision import matrix_products
 
 _NODES = 64
@@ -106,24 +107,17 @@ class AngleTable:
     first: float  # sigma at the first node
     spacing: float
     intervals: int
-    coefficients: Tensor  # (degree, intervals * 4): Chebyshev in kappa, cubic in sigma
-    derivative: Tensor  # the same for d/dzeta
+    coefficients: Tensor  # (degree, intervals * 4): Chebyshev in zeta, cubic in sigma
+    slopes: Tensor  # (2 degree, intervals * 4): those of d/dzeta, then the coefficients again
 
     def rows(self, kappa: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
         """kappa (B,) -> cubic coefficients (B, intervals, 4) of theta/sigma, and of d(theta/sigma)/dkappa."""
-        complement = self.shift / (kappa + self.shift)  # 1 - zeta, exact at kappa = inf
-        x = (1 - 2 * complement).clamp(-1, 1)
-        degrees = torch.arange(len(self.coefficients), dtype=kappa.dtype, device=kappa.device)
-        basis = torch.cos(torch.acos(x).unsqueeze(-1) * degrees)
-        scale = (complement / self.shift).sqrt().unsqueeze(-1)  # (kappa + c)^(-1/2)
+        fused = fused_kernels(kappa)
+        basis, parts = (fused.fused_basis if fused else plain_basis)(kappa, self.shift, len(self.coefficients), slopes)
         shape = (len(kappa), self.intervals, 4)
         with matrix_products("highest"):
-            value = ((basis * scale) @ self.coefficients).view(shape)
-            if not slopes:
-                return value, None
-            # d/dkappa: scale' = -scale^3/2 and dzeta/dkappa = c scale^4
-            parts = torch.cat([basis * (self.shift * scale**5), basis * (scale**3 / -2)], -1)
-            return value, (parts @ torch.cat([self.derivative, self.coefficients])).view(shape)
+            value = (basis.mT @ self.coefficients).view(shape)
+            return value, None if parts is None else (parts.mT @ self.slopes).view(shape)
 
     def angle(self, sigma: Tensor, value: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """sigma (K, B) and the rows of B posteriors -> theta/sigma and, given their slopes, its own; (K, B)."""
@@ -133,6 +127,20 @@ class AngleTable:
         position.sub_(interval)
         index = interval.long().add_(torch.arange(len(value), device=value.device) * self.intervals)
         return _cubic(value, index, position), None if slope is None else _cubic(slope, index, position)
+
+
+def plain_basis(kappa: Tensor, shift: float, degree: int, slopes: bool) -> tuple[Tensor, Tensor | None]:
+    """What the coefficients of kappa (B,) are multiplied with for the angle, (degree, B), and for its slope."""
+    complement = shift / (kappa + shift)  # 1 - zeta, exact at kappa = inf
+    x = (1 - 2 * complement).clamp(-1, 1)
+    degrees = torch.arange(degree, dtype=kappa.dtype, device=kappa.device)
+    polynomials = torch.cos(degrees.unsqueeze(-1) * torch.acos(x))  # T_n(x)
+    scale = (complement / shift).sqrt()  # (kappa + c)^(-1/2)
+    basis = polynomials * scale
+    if not slopes:
+        return basis, None
+    # d/dkappa: scale' = -scale^3/2 and dzeta/dkappa = c scale^4
+    return basis, torch.cat([polynomials * (shift * scale**5), polynomials * (scale**3 / -2)])
 
 
 def _cubic(rows: Tensor, index: Tensor, x: Tensor) -> Tensor:
@@ -160,7 +168,7 @@ def angle_table(dim: int, dtype: torch.dtype, device: torch.device) -> AngleTabl
         spacing,
         count - 3,
         coefficients.to(device, dtype),
-        derivative.to(device, dtype),
+        torch.cat([derivative, coefficients]).to(device, dtype),
     )
 
 

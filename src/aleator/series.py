@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from .bessel import log_ratios_and_slopes, recurrence_start, representable
+from .devices import fused_kernels
 from .harmonics import log_harmonic_dimensions, recurrence
 
 FLOOR = 1e-10
@@ -71,12 +72,10 @@ def rows(dim: int, kappa: Tensor, log_lam: Tensor, sign: Tensor | None = None) -
     """The rows of posteriors with concentrations kappa; the sign of lambda_n goes with one side only."""
     order, terms = dim / 2 - 1, len(log_lam)
     log_weight = (log_harmonic_dimensions(dim, terms, kappa.device) + log_lam) / 2
-    if kappa.is_cuda:
-        from .kernels import fused_rows, triton_available
-
-        if triton_available():
-            steps, top, start = recurrence_start(order, terms)
-            return Rows(*fused_rows(order, representable(kappa), log_weight, sign, top, steps, start))
+    fused = fused_kernels(kappa)
+    if fused:
+        steps, top, start = recurrence_start(order, terms)
+        return Rows(*fused.fused_rows(order, representable(kappa), log_weight, sign, top, steps, start))
     return plain_rows(order, kappa, log_weight, sign)
 
 
@@ -103,13 +102,11 @@ def log_series(
 ) -> Pairs:
     """log r at cosines (N, M) or (G, N, M), a table for each of G groups; with kappa_pos, the vMF kernel's straight
     continuation. `learnable`: more slopes."""
-    if cosine.is_cuda and not learnable:
-        from .kernels import fused_log_series, triton_available
-
-        if triton_available():
-            table = _recurrences(dim, len(log_lam), cosine.device)
-            constants = (DEPTH, FLOOR, TILT)
-            return Pairs(*fused_log_series(dim, cosine, first, second, table, log_lam, kappa_pos, constants, slopes))
+    fused = None if learnable else fused_kernels(cosine)
+    if fused:
+        table = _recurrences(dim, len(log_lam), cosine.device)
+        constants = (DEPTH, FLOOR, TILT)
+        return Pairs(*fused.fused_log_series(dim, cosine, first, second, table, log_lam, kappa_pos, constants, slopes))
     if learnable or cosine.device.type != "cpu" or cosine.numel() <= _BLOCK:
         return plain_log_series(dim, cosine, first, second, log_lam, kappa_pos, slopes)
     out = [torch.empty_like(cosine) for _ in range(4 if slopes else 1)]

@@ -16,6 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from .bessel import bessel_ratio, log_growth
 from .checks import require, require_float
+from .devices import fused_kernels
 from .quantile import AngleTable, angle_masses, angle_quantile, angle_table
 
 # Unit length is checked to what a normalised float32 vector of a few thousand entries reaches.
@@ -341,15 +342,6 @@ class _Sample(torch.autograd.Function):
         fused = fused_kernels(z)
         grad_mu, grad_kappa = (fused.fused_sample_backward if fused else plain_sample_backward)(grad, z, mu, slope)
         return grad_mu if ctx.needs_input_grad[0] else None, grad_kappa if slope is not None else None, None, None
-
-
-def fused_kernels(z: Tensor) -> Any:
-    """The module of GPU kernels where it can be used, else None."""
-    if not z.is_cuda:
-        return None
-    from . import kernels
-
-    return kernels if kernels.triton_available() else None
 
 
 def plain_sample(z: Tensor, mu: Tensor, kappa: Tensor, table: AngleTable, slopes: bool) -> Tensor | None:

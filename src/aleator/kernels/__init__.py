@@ -2,8 +2,9 @@
 
     series      series.plain_rows and series.plain_log_series, bessel.plain_log_growth: the plain ones launch some
                 hundreds of small kernels, which in a training step is all the time there is;
-    samples     vmf.plain_sample and its backward: the plain ones pass ten times over the samples;
+    samples     quantile.plain_basis, vmf.plain_sample and its backward: the plain ones pass ten times over the samples;
     encounters  encounters.plain_cosines and its backward, likewise;
+    shares      what shares.py does otherwise, and its backward: each cosine would be stored several times;
     pieces      what these share.
 
 The tests marked `gpu` hold the two versions equal.
@@ -11,14 +12,25 @@ The tests marked `gpu` hold the two versions equal.
 
 from .encounters import fused_cosines, fused_cosines_backward
 from .pieces import triton_available
-from .samples import fused_sample, fused_sample_backward
+from .samples import fused_basis, fused_sample, fused_sample_backward
 from .series import fused_log_growth, fused_log_series, fused_rows
+from .shares import (
+    fused_crowd_log_shares,
+    fused_crowd_log_shares_backward,
+    fused_log_shares,
+    fused_log_shares_backward,
+)
 
 __all__ = [
+    "fused_basis",
     "fused_cosines",
     "fused_cosines_backward",
+    "fused_crowd_log_shares",
+    "fused_crowd_log_shares_backward",
     "fused_log_growth",
     "fused_log_series",
+    "fused_log_shares",
+    "fused_log_shares_backward",
     "fused_rows",
     "fused_sample",
     "fused_sample_backward",

@@ -16,7 +16,7 @@ def fused_cosines(
 
     `noise` is a seed on the device, or the noise itself as encounters.draw_noise gives it.
     """
-    samples, _, dim = z.shape
+    samples, batch, dim = z.shape
     value, bend = table.rows(kappa.reshape(-1), slopes)
     drawn = isinstance(noise, Tensor)
     first, sigma = (noise, noise) if drawn else (x.permute(1, 2, 0).contiguous() for x in noise)
@@ -25,7 +25,7 @@ def fused_cosines(
     block = min(triton.next_power_of_2(samples), max(1, 2048 // width))
     if out[0].numel():
         _cosines_kernel[(kappa.numel(), triton.cdiv(samples, block))](
-            z.transpose(0, 1).contiguous(),
+            z.contiguous(),
             mu.contiguous(),
             value.contiguous(),
             value if bend is None else bend.contiguous(),
@@ -35,6 +35,7 @@ def fused_cosines(
             out[1],
             out[-1],
             samples,
+            batch,
             kappa.shape[1],
             dim,
             (dim - 2) // 2,
@@ -59,21 +60,20 @@ def fused_cosines_backward(
     width = triton.next_power_of_2(dim)
     block = max(1, 2048 // width)
     grad, turn = (x.permute(1, 2, 0).contiguous() for x in (grad, turn))
-    z, mu = z.transpose(0, 1).contiguous(), mu.contiguous()
-    grad_z = torch.zeros_like(z)
-    grad_mu, grad_kappa = torch.zeros_like(mu), mu.new_zeros(batch, negatives)
+    z, mu = z.contiguous(), mu.contiguous()
+    grad_z, grad_mu, grad_kappa = torch.empty_like(z), torch.empty_like(mu), mu.new_empty(batch, negatives)
     if grad.numel() and needed[0]:
         _encounter_kernel[(batch, triton.cdiv(samples, block))](
-            grad, turn, mu, grad_z, samples, negatives, dim, width, block
+            grad, turn, mu, grad_z, samples, batch, negatives, dim, width, block
         )
     if grad.numel() and (needed[1] or slope is not None):
         slope = None if slope is None else slope.permute(1, 2, 0).contiguous()
         _others_kernel[(batch * negatives,)](
             grad, turn, turn if slope is None else slope, z, grad_mu, grad_kappa,
-            samples, negatives, dim, needed[1], slope is not None, width, block,
+            samples, batch, negatives, dim, needed[1], slope is not None, width, block,
         )  # fmt: skip
     return (
-        grad_z.transpose(0, 1) if needed[0] else None,
+        grad_z if needed[0] else None,
         grad_mu if needed[1] else None,
         None if slope is None else grad_kappa,
     )
@@ -89,7 +89,7 @@ if triton is not None:
     @triton.jit
     def _cosines_kernel(
         z_ptr, mu_ptr, value_ptr, bend_ptr, first_ptr, sigma_ptr, cosine_ptr, turn_ptr, slope_ptr,
-        samples, negatives, dim, pairs, intervals, start, per_node,
+        samples, batch, negatives, dim, pairs, intervals, start, per_node,
         DRAWN: tl.constexpr, SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         """One posterior a program, BLOCK of the latents that it meets."""
@@ -99,7 +99,7 @@ if triton is not None:
         live = k < samples
         at = row * samples + k
         mu = tl.load(mu_ptr + row * dim + d, mask=d < dim, other=0.0)
-        place = ((row // negatives) * samples + k)[:, None] * dim + d[None, :]
+        place = (k.to(tl.int64) * batch + row // negatives)[:, None] * dim + d[None, :]
         z = tl.load(z_ptr + place, mask=live[:, None] & (d < dim)[None, :], other=0.0)
         c = clip(tl.sum(z * mu[None, :], 1), -1.0, 1.0)
         if DRAWN:
@@ -141,7 +141,7 @@ if triton is not None:
 
     @triton.jit
     def _encounter_kernel(
-        grad_ptr, turn_ptr, mu_ptr, grad_z_ptr, samples, negatives, dim, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+        grad_ptr, turn_ptr, mu_ptr, grad_z_ptr, samples, batch, negatives, dim, WIDTH: tl.constexpr, BLOCK: tl.constexpr
     ):
         """BLOCK latents of one anchor a program: the gradient in z, summed over its negatives."""
         anchor = tl.program_id(0).to(tl.int64)
@@ -155,12 +155,12 @@ if triton is not None:
             along *= tl.load(turn_ptr + row * samples + k, mask=live, other=0.0)
             mu = tl.load(mu_ptr + row * dim + d, mask=d < dim, other=0.0)
             total += along[:, None] * mu[None, :]
-        place = (anchor * samples + k)[:, None] * dim + d[None, :]
+        place = (k.to(tl.int64) * batch + anchor)[:, None] * dim + d[None, :]
         tl.store(grad_z_ptr + place, total, mask=live[:, None] & (d < dim)[None, :])
 
     @triton.jit
     def _others_kernel(
-        grad_ptr, turn_ptr, slope_ptr, z_ptr, grad_mu_ptr, grad_kappa_ptr, samples, negatives, dim,
+        grad_ptr, turn_ptr, slope_ptr, z_ptr, grad_mu_ptr, grad_kappa_ptr, samples, batch, negatives, dim,
         TURNS: tl.constexpr, SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         """One posterior a program: the gradients in its mu and kappa, summed over the latents that it meets."""
@@ -176,7 +176,7 @@ if triton is not None:
                 in_kappa += grad * tl.load(slope_ptr + row * samples + k, mask=live, other=0.0)
             if TURNS:
                 along = grad * tl.load(turn_ptr + row * samples + k, mask=live, other=0.0)
-                place = ((row // negatives) * samples + k)[:, None] * dim + d[None, :]
+                place = (k.to(tl.int64) * batch + row // negatives)[:, None] * dim + d[None, :]
                 z = tl.load(z_ptr + place, mask=live[:, None] & (d < dim)[None, :], other=0.0)
                 in_mu += tl.sum(along[:, None] * z, 0)
         if TURNS:

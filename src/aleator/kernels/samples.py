@@ -1,10 +1,24 @@
-"""vMF samples and their gradients, in the samples' dtype."""
+"""vMF samples and their gradients, and what the table of their angles is asked with; in the dtype of what is given."""
 
 from torch import Tensor
 
 from .pieces import interval_of, on_its_own_device, polynomial, tl, triton
 
 _PROGRAMS = 2048
+_KAPPAS = 128  # to a program
+
+
+@on_its_own_device
+def fused_basis(kappa: Tensor, shift: float, degree: int, slopes: bool) -> tuple[Tensor, Tensor | None]:
+    """quantile.plain_basis, with the polynomials by their recurrence."""
+    kappa = kappa.contiguous()
+    basis = kappa.new_empty(degree, len(kappa))
+    parts = kappa.new_empty(2 * degree, len(kappa)) if slopes else None
+    if len(kappa):
+        _basis_kernel[(triton.cdiv(len(kappa), _KAPPAS),)](
+            kappa, basis, basis if parts is None else parts, len(kappa), shift, degree, slopes, _KAPPAS
+        )
+    return basis, parts
 
 
 @on_its_own_device
@@ -69,6 +83,23 @@ def fused_sample_backward(grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | N
 
 
 if triton is not None:
+
+    @triton.jit
+    def _basis_kernel(kappa_ptr, basis_ptr, parts_ptr, count, shift, degree, SLOPES: tl.constexpr, BLOCK: tl.constexpr):
+        """BLOCK kappas a program: T_n and what multiplies it."""
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        live = i < count
+        complement = shift / (tl.load(kappa_ptr + i, mask=live, other=1.0) + shift)
+        x = 1.0 - 2.0 * complement
+        scale2 = complement / shift
+        scale = tl.sqrt(scale2)
+        before, polynomial = x, x * 0.0 + 1.0  # T_-1 = T_1
+        for n in range(degree):
+            tl.store(basis_ptr + n * count + i, polynomial * scale, mask=live)
+            if SLOPES:
+                tl.store(parts_ptr + n * count + i, polynomial * (shift * scale2 * scale2 * scale), mask=live)
+                tl.store(parts_ptr + (n + degree) * count + i, polynomial * (scale2 * scale * -0.5), mask=live)
+            before, polynomial = polynomial, 2.0 * x * polynomial - before
 
     @triton.jit
     def _sample_kernel(
