@@ -20,7 +20,7 @@ _WIDEST = 128  # dimensions that a tile of the fused kernel holds
 def log_shares(cosines: Tensor, dim: int, kernel: ZonalKernel) -> Tensor:
     """(K, B) from the cosines with the positive, which come first, and the negatives; (K, B, 1 + M)."""
     line = kernel.line(dim)
-    if fused_kernels(cosines) and line is not None:
+    if fused_kernels(cosines) and line is not None and cosines.dtype == torch.float32:
         return _LogShares.apply(cosines, line)
     values = kernel.log_values(dim, cosines).to(cosines.dtype)
     return log_share(values[..., 0], values[..., 1:])

@@ -10,7 +10,7 @@ _KAPPAS = 128  # to a program
 
 @on_its_own_device
 def fused_basis(kappa: Tensor, shift: float, degree: int, slopes: bool) -> tuple[Tensor, Tensor | None]:
-    """quantile.plain_basis, with the polynomials by their recurrence."""
+    """quantile.plain_basis in float32, with the polynomials by their recurrence."""
     kappa = kappa.contiguous()
     basis = kappa.new_empty(degree, len(kappa))
     parts = kappa.new_empty(2 * degree, len(kappa)) if slopes else None
