@@ -120,13 +120,15 @@ def test_shares_of_a_crowd(kernel, samples, groups, group, negatives, dim, monke
 
 
 @pytest.mark.parametrize("slopes", [False, True])
-def test_basis_of_angles(slopes):
-    kappa = posteriors(1000, dim=2, dtype=torch.float32).kappa
-    plain, fused = (basis(kappa, 8.5, 48, slopes) for basis in (quantile.plain_basis, kernels.fused_basis))
-    torch.testing.assert_close(fused[0], plain[0], rtol=0, atol=5e-5)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-7), (torch.float64, 1e-12)])
+def test_basis_of_angles(slopes, dtype, tolerance):
+    kappa = posteriors(1000, dim=2, dtype=dtype).kappa
+    plain, fused = quantile.plain_basis(kappa.double(), 8.5, 48, slopes), kernels.fused_basis(kappa, 8.5, 48, slopes)
+    assert fused[0].dtype == dtype
+    torch.testing.assert_close(fused[0].double(), plain[0], rtol=0, atol=tolerance)
     assert (fused[1] is None) == (plain[1] is None) == (not slopes)
     if slopes:
-        torch.testing.assert_close(fused[1], plain[1], rtol=0, atol=5e-5)
+        torch.testing.assert_close(fused[1].double(), plain[1], rtol=0, atol=tolerance)
 
 
 # on both sides of 20, from where the expansion needs no recurrence, and of 10, from where that is scaled only once

@@ -112,7 +112,7 @@ class AngleTable:
 
     def rows(self, kappa: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
         """kappa (B,) -> cubic coefficients (B, intervals, 4) of theta/sigma, and of d(theta/sigma)/dkappa."""
-        fused = fused_kernels(kappa) if kappa.dtype == torch.float32 else None
+        fused = fused_kernels(kappa)
         basis, parts = (fused.fused_basis if fused else plain_basis)(kappa, self.shift, len(self.coefficients), slopes)
         shape = (len(kappa), self.intervals, 4)
         with matrix_products("highest"):

@@ -10,7 +10,7 @@ _KAPPAS = 128  # to a program
 
 @on_its_own_device
 def fused_basis(kappa: Tensor, shift: float, degree: int, slopes: bool) -> tuple[Tensor, Tensor | None]:
-    """quantile.plain_basis in float32, with the polynomials by their recurrence."""
+    """quantile.plain_basis, with the polynomials by their recurrence, in float64 up to the last rounding."""
     kappa = kappa.contiguous()
     basis = kappa.new_empty(degree, len(kappa))
     parts = kappa.new_empty(2 * degree, len(kappa)) if slopes else None
@@ -89,7 +89,7 @@ if triton is not None:
         """BLOCK kappas a program: T_n and what multiplies it."""
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         live = i < count
-        complement = shift / (tl.load(kappa_ptr + i, mask=live, other=1.0) + shift)
+        complement = shift / (tl.load(kappa_ptr + i, mask=live, other=1.0).to(tl.float64) + shift)
         x = 1.0 - 2.0 * complement
         scale2 = complement / shift
         scale = tl.sqrt(scale2)

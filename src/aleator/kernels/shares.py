@@ -1,6 +1,7 @@
 """Shares of positives among all that anchors' latents meet.
 
-In float32. Where groups of anchors share their negatives, the cosines stay in registers and are made again on the way back.
+In float32. Where groups of anchors share their negatives, the cosines stay in registers and are made again on the way
+back.
 """
 
 import torch
