@@ -52,8 +52,7 @@ def rejection(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 def overfitting(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     """The entropy correlation on validation images as training goes on."""
     curves = {row["setting"]: found["validations"] for row, found in zip(rows, arrays, strict=True) if _followed(found)}
-    kept = {name: rows for name, rows in curves.items() if name in _FOLLOWED} or curves
-    return {"training": training_figure(kept)}
+    return {"training": training_figure(curves)}
 
 
 def retrieval(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
@@ -86,8 +85,6 @@ FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
     "cifar-tuning": tuning,
     "cifar-overfitting": overfitting,
 }
-# Of the many rows, those that make the point.
-_FOLLOWED = ("recommended", "longer", "longer, no augmentation, constant rate", "votes")
 
 
 def entropy_figure(found: dict[str, Tensor]) -> "Figure":
@@ -108,10 +105,11 @@ def entropy_figure(found: dict[str, Tensor]) -> "Figure":
 
 
 def training_figure(curves: dict[str, Tensor]) -> "Figure":
-    """Entropy and crop correlations on validation images while training: do they fall as the loss improves?"""
+    """Crop and, where it was watched, entropy correlations on validation images: do they fall as the loss improves?"""
     figure, axis = _axes(5.0, 3.4)
     for colour, (name, rows) in zip(plots.COLOURS, curves.items(), strict=False):
-        axis.plot(rows[:, 0], rows[:, 2], color=colour, label=f"{name}, entropy")
+        if rows.shape[1] > 2:
+            axis.plot(rows[:, 0], rows[:, 2], color=colour, label=f"{name}, entropy")
         axis.plot(rows[:, 0], rows[:, 1], color=colour, linestyle="--", label=f"{name}, crop")
     axis.set(xlabel="step", ylabel="rank correlation, validation images")
     axis.legend(frameon=False, fontsize=8)
@@ -170,7 +168,7 @@ def _named(rows: Rows, arrays: Arrays) -> list[tuple[str, dict[str, Tensor]]]:
 
 def _followed(found: dict[str, Tensor]) -> bool:
     rows = found.get("validations")
-    return rows is not None and rows.dim() == 2 and rows.shape[1] >= 3 and len(rows) > 1
+    return rows is not None and rows.dim() == 2 and rows.shape[1] >= 2 and len(rows) > 1
 
 
 def _axes(width: float, height: float) -> tuple["Figure", Any]:
