@@ -7,8 +7,7 @@
 - best: what we recommend. The network stays as it was pretrained; layers on its features learn the posteriors, from
   images seen plain and augmented. Zoomed ones, down to a quarter, teach how little a part can tell; pretraining shows
   none, or the network would see through them. The kernel levels off, as r does among images that are surely of one
-  class, where it is 1/P(class) and no more. Twelve dimensions hold ten classes at equal distances, as eight cannot: of
-  those that must lie opposite each other, doubt would move the mean rather than lower kappa.
+  class, where it is 1/P(class) and no more. Twelve dimensions hold ten classes at equal distances, as eight cannot.
 """
 
 from collections.abc import Callable
