@@ -108,9 +108,11 @@ def training_figure(curves: dict[str, Tensor]) -> "Figure":
     """Crop and, where it was watched, entropy correlations on validation images: do they fall as the loss improves?"""
     figure, axis = _axes(5.0, 3.4)
     for colour, (name, rows) in zip(plots.COLOURS, curves.items(), strict=False):
-        if rows.shape[1] > 2:
+        watched = rows.shape[1] > 2
+        if watched:
             axis.plot(rows[:, 0], rows[:, 2], color=colour, label=f"{name}, entropy")
-        axis.plot(rows[:, 0], rows[:, 1], color=colour, linestyle="--", label=f"{name}, crop")
+        style = {"linestyle": "--"} if watched else {"linewidth": 0.8}
+        axis.plot(rows[:, 0], rows[:, 1], color=colour, label=f"{name}, crop", **style)
     axis.set(xlabel="step", ylabel="rank correlation, validation images")
     axis.legend(frameon=False, fontsize=8)
     return figure
