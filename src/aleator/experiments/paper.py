@@ -18,7 +18,6 @@ _AMBIGUOUS: Figures = {
 PAPER: dict[tuple[str, str, str], Figures] = {
     **CIFAR_PAPER,
     ("recovery", "ambiguous", "mcinfonce"): _AMBIGUOUS,
-    ("recovery", "learning rate of the text", "mcinfonce"): _AMBIGUOUS,
     ("recovery", "clear", "mcinfonce"): {
         "mu_mae": (0.05, 0.00),
         "mu_rank": (0.98, 0.00),

@@ -4,9 +4,8 @@
 - paper: the paper's parameters, with pairs from its appendix's law and a correct sampler of vMF latents. Sixteen
   anchors share their 32 negatives: each has as many as the paper's, of the same law, and an eighth is encoded. While mu
   learns an anchor has one, drawn like those: the positive of another pair follows another law. The learning rate rises
-  to ten times the paper's and ends at zero, in each phase: at the paper's own, which `recovery` has a row for, mu is
-  not done when kappa begins, and kappa learns around its errors. The plane keeps it; its single negative is the
-  published scripts'. Weights start at the scale that deep networks need.
+  to ten times the paper's and ends at zero, in each phase: at the paper's own mu is not done when kappa begins. The
+  plane keeps it; its single negative is the published scripts'. Weights start at the scale that deep networks need.
 - best: what we recommend. The encoder is three layers of 128 rather than seven of up to 500: the truth is a network
   of ten units a layer, and with fresh pairs in every step the error is that of estimating the weights there are.
   SOAP takes the place of Adam, which needs several times as many pairs for the same error. An anchor has 63 negatives:
@@ -111,8 +110,7 @@ def recovery(preset: str) -> list[Row]:
     clear = replace(ambiguous, name="clear", kappa_range=(64.0, 128.0), terms=56 if preset == "best" else None)
     injective = replace(ambiguous, name="injective", family="point", terms=None)
     if preset == "paper":
-        literal = replace(ambiguous, name="learning rate of the text", recipe={**ambiguous.recipe, **_TEXT})
-        return [Row(ambiguous, RESULT_SEEDS), *(Row(row, RESULT_SEEDS[:2]) for row in (clear, injective, literal))]
+        return [Row(ambiguous, RESULT_SEEDS), *(Row(row, RESULT_SEEDS[:2]) for row in (clear, injective))]
     if preset == "best":
         injective = _shorter(injective, 5000)
     if preset == "quick":
