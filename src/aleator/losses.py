@@ -23,7 +23,7 @@ from .gathering import gather_batch, process_count, process_rank, require_equal_
 from .harmonics import VMFKernel, ZonalKernel, check_kernel
 from .positivity import log_positivity
 from .precision import matrix_products
-from .shares import crowd_log_shares, log_share, log_shares
+from .shares import crowd_cosines, crowd_log_shares, log_share, log_shares
 from .vmf import VonMisesFisher, log_sphere_area
 
 Noise = tuple[Tensor, Tensor, Tensor | None]
@@ -172,7 +172,7 @@ class _SampledLoss(ContrastiveLoss):
             return own, z @ gather_batch(z, dim=1).mT
         if len(negative) < len(anchor):
             z, own, others = self.crowd(anchor, positive, negative, generator, noise)
-            return own, (z.unflatten(1, (len(negative), -1)) @ others.mT).flatten(1, 2)
+            return own, crowd_cosines(z, others)
         own, others = self.met(anchor, positive, negative, generator, noise).split((1, negative.batch_shape[1]), -1)
         return own.squeeze(-1), others
 

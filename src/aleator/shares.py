@@ -32,9 +32,13 @@ def crowd_log_shares(z: Tensor, own: Tensor, others: Tensor, kernel: ZonalKernel
     line = kernel.line(dim)
     if fused_kernels(z) and line is not None and z.dtype == torch.float32 and dim <= _WIDEST:
         return _CrowdLogShares.apply(own, z, others, line)
-    cosines = (z.unflatten(1, (others.shape[1], -1)) @ others.mT).flatten(1, 2)
-    log_own, log_others = (kernel.log_values(dim, t).to(z.dtype) for t in (own, cosines))
+    log_own, log_others = (kernel.log_values(dim, t).to(z.dtype) for t in (own, crowd_cosines(z, others)))
     return log_share(log_own, log_others)
+
+
+def crowd_cosines(z: Tensor, others: Tensor) -> Tensor:
+    """Of latents (K, B, D) with negatives (K, G, M, D), each for B/G of the anchors in a row; (K, B, M)."""
+    return (z.unflatten(1, (others.shape[1], -1)) @ others.mT).flatten(1, 2)
 
 
 def log_share(log_own: Tensor, log_others: Tensor) -> Tensor:
