@@ -8,7 +8,7 @@ import torch
 from aleator.experiments import controlled
 from aleator.experiments.catalogue import EXPERIMENTS, PRESETS
 from aleator.experiments.controlled import LOSSES, Setting, make_batches, make_loss, run_seed
-from aleator.experiments.tables import base, circle, encoder_dim, high_dim, losses, recovery, samples, tuning
+from aleator.experiments.tables import base, circle, encoder_dim, high_dim, losses, phases, recovery, samples, tuning
 from aleator.generative import GenerativeProcess
 from aleator.optimisers import make_optimiser
 from aleator.recipe import Recipe
@@ -99,26 +99,26 @@ def test_every_table_is_made_of_valid_settings(name, preset):
 
 def test_the_paper_preset_has_the_papers_parameters():
     """Appendix, Experiment Parameters and Hyperparameter Tuning; phases and the plane as in its scripts."""
-    ambiguous, clear, injective, literal = recovery("paper")
+    ambiguous, clear, injective = recovery("paper")
     setting = ambiguous.setting
     assert (setting.dim, setting.batch_size, setting.samples, setting.negatives) == (10, 512, 512, 32)
     assert (setting.loss, setting.kernel, setting.kappa_pos, setting.widths) == ("mcinfonce", "vmf", 20.0, None)
-    assert Recipe(**setting.recipe).learning_rate == 1e-3  # all else of the literal row is the same
-    changed = {name for name, value in vars(literal.setting).items() if value != vars(setting)[name]}
-    assert changed == {"name", "recipe"}
-    recipe = Recipe(**literal.setting.recipe)
-    mu, kappa = recipe.plan()
-    assert [(phase.part, phase.end) for phase in (mu, kappa)] == [("mu", 50_000), ("kappa", 100_000)]
-    rates = [recipe.learning_rate_at(step, mu) for step in (0, 24_999, 25_000, 49_999)]
-    assert rates == pytest.approx([1e-4, 1e-4, 1e-5, 1e-5])
-    rates = [recipe.learning_rate_at(step, kappa) for step in (50_000, 74_999, 75_000, 99_999)]
-    assert rates == pytest.approx([3.162e-5, 3.162e-5, 3.162e-6, 3.162e-6], rel=1e-3)
+    recipe = Recipe(**setting.recipe)
+    assert [(phase.part, phase.end) for phase in recipe.plan()] == [("mu", 50_000), ("kappa", 100_000)]
+    assert (recipe.learning_rate, recipe.schedule) == (1e-3, "one-cycle")  # the plane has the text's own, below
     assert (recipe.mu_negatives, setting.mu_negatives) == ("given", 1)
     assert ambiguous.seeds == (4, 5, 6, 7, 8)
     assert clear.setting.kappa_range == (64.0, 128.0)
     assert injective.setting.family == "point"
     plane = circle("paper")[0].setting
     assert (plane.dim, plane.recipe["steps"], plane.negatives) == (2, 8192, 1)
+    text = Recipe(**plane.recipe)
+    mu, kappa = text.plan()
+    rates = [text.learning_rate_at(step, mu) for step in (0, 2047, 2048, 4095)]
+    assert rates == pytest.approx([1e-4, 1e-4, 1e-5, 1e-5])
+    rates = [text.learning_rate_at(step, kappa) for step in (4096, 6143, 6144, 8191)]
+    assert rates == pytest.approx([3.162e-5, 3.162e-5, 3.162e-6, 3.162e-6], rel=1e-3)
+    assert setting in [row.setting for row in phases("paper")]  # made once for both tables
     assert [row.setting.samples for row in samples("paper")] == [1, 4, 16, 64, 256, 512]
     by_loss = {row.setting.loss: row.setting for row in losses("paper")}
     assert (by_loss["hib"].negatives, by_loss["hib"].a, by_loss["hib"].b) == ("rolled", 1.0, 0.0)

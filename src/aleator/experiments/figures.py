@@ -78,7 +78,7 @@ def over_dimensions(parameter: str, label: str) -> Callable[[Rows, Arrays], dict
     return draw
 
 
-def shared_backbone(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+def by_setting(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     return {f"kappa-{row['setting']}": _kappa(found) for row, found in zip(rows, arrays, strict=True)}
 
 
@@ -130,10 +130,11 @@ FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
     "losses": losses,
     "encoder-dim": over_dimensions("encoder_dim", "dimension of the encoder; the truth has ten"),
     "high-dim": over_dimensions("dim", "dimension of truth and encoder"),
-    "shared-backbone": shared_backbone,
+    "shared-backbone": by_setting,
     "tuning": tuning,
     "infonce": infonce,
     "optimisers": optimisers,
+    "phases": by_setting,
 }
 _OPTIMISERS = {"adam": "Adam", "soap": "SOAP"}
 _RANKS = {"kappa_rank": "kappa", "mu_rank": "mu"}

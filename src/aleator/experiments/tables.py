@@ -263,6 +263,28 @@ def optimisers(preset: str) -> list[Row]:
     return rows
 
 
+def phases(preset: str) -> list[Row]:
+    """What kappa loses by being at random while mu learns, and by a kernel that is not the rule that accepts pairs."""
+    setting = base(preset)
+    if preset == "best":
+        setting = _shorter(setting, 10_000)
+    first = {**setting.recipe, "phases": "mu-then-kappa", "mu_negatives": "given"}
+    orders: dict[str, dict[str, Any]] = {
+        "mu first, kappa at random": {"recipe": first, "calibrated": True},
+        "mu first, kappa alike": {"recipe": first, "calibrated": True, "kappa_start": (22.0, 23.0)},
+    }
+    if preset != "paper":
+        orders["together"] = {}
+    rows = []
+    for kernel, (order, changes) in product(("acceptance", "vmf"), orders.items()):
+        name = order if kernel == "acceptance" else f"{order}, vMF kernel"
+        row = replace(setting, name=name, kernel=kernel, **changes)
+        if preset == "paper" and replace(row, name=setting.name) == setting:
+            row = setting  # as `recovery` has it already
+        rows.append(Row(row, _seeds(preset, 2 if preset == "paper" else 3)))
+    return rows
+
+
 def _shorter(setting: Setting, steps: int) -> Setting:
     return replace(setting, recipe={**setting.recipe, "steps": steps})
 
@@ -283,4 +305,5 @@ CONTROLLED: dict[str, Callable[[str], list[Row]]] = {
     "tuning": tuning,
     "infonce": infonce,
     "optimisers": optimisers,
+    "phases": phases,
 }
