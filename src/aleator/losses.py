@@ -58,8 +58,11 @@ class _SimilarityLoss(ContrastiveLoss):
         raise NotImplementedError
 
     def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+        if negative is not None and len(negative) == len(anchor):  # one call for all that an anchor meets
+            met = self.similarity(anchor[:, None], _together(positive, negative))
+            return torch.logsumexp(met, 1) - met[:, 0]
         own = self.similarity(anchor, positive)
-        if negative is not None and len(negative) in (1, len(anchor)):
+        if negative is not None and len(negative) == 1:
             others = self.similarity(anchor[:, None], negative)
         elif negative is not None:
             crowd = _in_groups(anchor, len(negative))
@@ -186,11 +189,7 @@ class _SampledLoss(ContrastiveLoss):
     ) -> Tensor:
         """(z_k.z_k+, z_k.z_1k-, ...) for anchors with negatives of their own, (K, B, 1 + M)."""
         if noise is None:
-            mu = torch.cat([positive.mu[:, None], negative.mu], 1)
-            kappa = torch.cat([positive.kappa[:, None], negative.kappa], 1)
-            return sampled_cosines(
-                self._draw(anchor, generator), VonMisesFisher(mu, kappa, validate_args=False), generator
-            )
+            return sampled_cosines(self._draw(anchor, generator), _together(positive, negative), generator)
         z, own = self._latents(anchor, positive, generator, noise)
         return torch.cat([own[..., None], (z.unsqueeze(-2) * self._draw(negative, generator, noise[2])).sum(-1)], -1)
 
@@ -289,6 +288,12 @@ def _cosine(mu1: Tensor, mu2: Tensor) -> Tensor:
     if mu1.dim() == mu2.dim() == 3 and mu1.shape[1] == 1 and mu2.shape[0] == 1:
         return mu1[:, 0] @ mu2[0].mT
     return (mu1 * mu2).sum(-1)
+
+
+def _together(positive: VonMisesFisher, negative: VonMisesFisher) -> VonMisesFisher:
+    """Positives (B,) and negatives (B, M) as (B, 1 + M)."""
+    mu = torch.cat([positive.mu[:, None], negative.mu], 1)
+    return VonMisesFisher(mu, torch.cat([positive.kappa[:, None], negative.kappa], 1), validate_args=False)
 
 
 def _in_groups(q: VonMisesFisher, groups: int) -> VonMisesFisher:
