@@ -1,8 +1,8 @@
 """A whole training step of the controlled experiment, pairs included, against what the published code does per step.
 
 The paper's Ambiguous setting: D = 10, batch 512, kappa in [16, 32], kappa_pos = 20, its encoder. On a GPU: MCInfoNCE
-with 512 samples, in its mu phase (one rolled negative) and its kappa phase (32 negatives, each anchor's own or shared by 16), and ExactInfoNCE with the
-511 other anchors. On a CPU: loss and gradient of the two.
+with 512 samples, in its mu phase (one rolled negative) and its kappa phase (32 negatives, each anchor's own or shared
+by 16), and ExactInfoNCE with the 511 other anchors. On a CPU: loss and gradient of the two.
 """
 
 import statistics
@@ -18,7 +18,6 @@ from aleator.capture import CapturedStep
 from aleator.encoders import controlled_encoder
 from aleator.generative import GenerativeProcess
 from aleator.objective import Objective
-from aleator.positivity import series_terms
 from aleator.provenance import provenance, write_json
 
 from . import published_step
@@ -41,7 +40,7 @@ def gpu() -> dict:
     monte_carlo = MCInfoNCE(VMFKernel(KAPPA_POS), SAMPLES)
     exact = ExactInfoNCE(VMFKernel(KAPPA_POS))
     # The kernel that really accepted the pairs has a longer series; what kappa <= 128 needs of it is counted once.
-    matched = ExactInfoNCE(process.kernel, series_terms(process.kernel, DIM, 1e-10, 128.0, 128.0))
+    matched = ExactInfoNCE(process.kernel, process.kernel.terms(DIM, 1e-10, 128.0, 128.0))
     for name, loss, part, negatives, group in (
         ("MCInfoNCE, mu phase", monte_carlo, "mu", 0, 1),
         ("MCInfoNCE, kappa phase", monte_carlo, "kappa", NEGATIVES, 1),

@@ -135,3 +135,13 @@ def test_importing_the_package_is_light():
     code = f"import sys, aleator; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_benchmarks_name_what_exists():
+    """They run by hand, some on a GPU alone, so that nothing else notices a name that has changed."""
+    root = PACKAGE.parents[1]
+    names = [path.stem for path in (root / "benchmarks").glob("*.py") if not path.stem.startswith("_")]
+    assert "training" in names
+    imports = "; ".join(f"import benchmarks.{name}" for name in sorted(names))
+    done = subprocess.run([sys.executable, "-c", imports], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
