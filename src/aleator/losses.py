@@ -170,14 +170,13 @@ class _SampledLoss(ContrastiveLoss):
         noise: Noise | None,
     ) -> tuple[Tensor, Tensor]:
         """z_k.z_k+ as (K, B) and z_k.z_mk- as (K, B, M); for negatives from the batch (K, B, all anchors)."""
+        if negative is not None and len(negative) == len(anchor):
+            own, others = self.met(anchor, positive, negative, generator, noise).split((1, negative.batch_shape[1]), -1)
+            return own.squeeze(-1), others
+        z, own = self.latents(anchor, positive, generator, noise)
         if negative is None:
-            z, own = self._latents(anchor, positive, generator, noise)
             return own, z @ gather_batch(z, dim=1).mT
-        if len(negative) < len(anchor):
-            z, own, others = self.crowd(anchor, positive, negative, generator, noise)
-            return own, crowd_cosines(z, others)
-        own, others = self.met(anchor, positive, negative, generator, noise).split((1, negative.batch_shape[1]), -1)
-        return own.squeeze(-1), others
+        return own, crowd_cosines(z, self.draw(negative, 2, generator, noise))
 
     def met(
         self,
@@ -189,34 +188,23 @@ class _SampledLoss(ContrastiveLoss):
     ) -> Tensor:
         """(z_k.z_k+, z_k.z_1k-, ...) for anchors with negatives of their own, (K, B, 1 + M)."""
         if noise is None:
-            return sampled_cosines(self._draw(anchor, generator), _together(positive, negative), generator)
-        z, own = self._latents(anchor, positive, generator, noise)
-        return torch.cat([own[..., None], (z.unsqueeze(-2) * self._draw(negative, generator, noise[2])).sum(-1)], -1)
+            z = self.draw(anchor, 0, generator, noise)
+            return sampled_cosines(z, _together(positive, negative), generator)
+        z, own = self.latents(anchor, positive, generator, noise)
+        return torch.cat([own[..., None], (z.unsqueeze(-2) * self.draw(negative, 2, generator, noise)).sum(-1)], -1)
 
-    def crowd(
-        self,
-        anchor: VonMisesFisher,
-        positive: VonMisesFisher,
-        negative: VonMisesFisher,
-        generator: Generator | None,
-        noise: Noise | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """z_k (K, B, D), z_k.z_k+ (K, B) and the negatives' samples (K, G, M, D), of which each meets a whole group."""
-        z, own = self._latents(anchor, positive, generator, noise)
-        return z, own, self._draw(negative, generator, noise[2] if noise else None)
-
-    def _latents(
+    def latents(
         self, anchor: VonMisesFisher, positive: VonMisesFisher, generator: Generator | None, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
-        """z_k and z_k.z_k+; a positive's sample meets no other, so that it need not be formed."""
+        """z_k (K, B, D) and z_k.z_k+ (K, B); a positive's sample meets no other, so that it need not be formed."""
+        z = self.draw(anchor, 0, generator, noise)
         if noise is None:
-            z = self._draw(anchor, generator)
             return z, sampled_cosines(z, positive[:, None], generator).squeeze(-1)
-        z = self._draw(anchor, generator, noise[0])
-        return z, (z * self._draw(positive, generator, noise[1])).sum(-1)
+        return z, (z * self.draw(positive, 1, generator, noise)).sum(-1)
 
-    def _draw(self, q: VonMisesFisher, generator: Generator | None, given: Tensor | None = None) -> Tensor:
-        return q.rsample((self.samples,), generator, given)
+    def draw(self, q: VonMisesFisher, place: int, generator: Generator | None, noise: Noise | None) -> Tensor:
+        """K samples of each posterior, from the noise at its place where noise is given."""
+        return q.rsample((self.samples,), generator, noise[place] if noise else None)
 
 
 class MCInfoNCE(_SampledLoss):
@@ -243,7 +231,8 @@ class MCInfoNCE(_SampledLoss):
             log_own, log_others = (self.kernel.log_values(anchor.dim, t).to(own.dtype) for t in (own, others))
             share = log_share(log_own, log_others + _not_itself(anchor))  # (K, B)
         elif len(negative) < len(anchor):
-            share = crowd_log_shares(*self.crowd(anchor, positive, negative, generator, noise), self.kernel)
+            z, own = self.latents(anchor, positive, generator, noise)
+            share = crowd_log_shares(z, own, self.draw(negative, 2, generator, noise), self.kernel)
         else:
             share = log_shares(self.met(anchor, positive, negative, generator, noise), anchor.dim, self.kernel)
         mean = torch.logsumexp(share, 0) - math.log(self.samples)

@@ -93,13 +93,13 @@ if triton is not None:
         x = 1.0 - 2.0 * complement
         scale2 = complement / shift
         scale = tl.sqrt(scale2)
-        before, polynomial = x, x * 0.0 + 1.0  # T_-1 = T_1
+        before, now = x, x * 0.0 + 1.0  # T_-1 = T_1
         for n in range(degree):
-            tl.store(basis_ptr + n * count + i, polynomial * scale, mask=live)
+            tl.store(basis_ptr + n * count + i, now * scale, mask=live)
             if SLOPES:
-                tl.store(parts_ptr + n * count + i, polynomial * (shift * scale2 * scale2 * scale), mask=live)
-                tl.store(parts_ptr + (n + degree) * count + i, polynomial * (scale2 * scale * -0.5), mask=live)
-            before, polynomial = polynomial, 2.0 * x * polynomial - before
+                tl.store(parts_ptr + n * count + i, now * (shift * scale2 * scale2 * scale), mask=live)
+                tl.store(parts_ptr + (n + degree) * count + i, now * (scale2 * scale * -0.5), mask=live)
+            before, now = now, 2.0 * x * now - before
 
     @triton.jit
     def _sample_kernel(
