@@ -1,6 +1,6 @@
 """One run of the controlled experiment, and the tables of runs."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ import torch
 from aleator.experiments import controlled
 from aleator.experiments.catalogue import EXPERIMENTS, PRESETS
 from aleator.experiments.controlled import LOSSES, Setting, make_batches, make_loss, run_seed
+from aleator.experiments.paper import paper_figure
 from aleator.experiments.tables import base, circle, encoder_dim, high_dim, losses, phases, recovery, samples, tuning
 from aleator.generative import GenerativeProcess
 from aleator.optimisers import make_optimiser
@@ -99,7 +100,7 @@ def test_every_table_is_made_of_valid_settings(name, preset):
 
 def test_the_paper_preset_has_the_papers_parameters():
     """Appendix, Experiment Parameters and Hyperparameter Tuning; phases and the plane as in its scripts."""
-    ambiguous, clear, injective = recovery("paper")
+    ambiguous, clear, injective, *together = recovery("paper")
     setting = ambiguous.setting
     assert (setting.dim, setting.batch_size, setting.samples, setting.negatives) == (10, 512, 512, 32)
     assert (setting.loss, setting.kernel, setting.kappa_pos, setting.widths) == ("mcinfonce", "vmf", 20.0, None)
@@ -110,6 +111,13 @@ def test_the_paper_preset_has_the_papers_parameters():
     assert ambiguous.seeds == (4, 5, 6, 7, 8)
     assert clear.setting.kappa_range == (64.0, 128.0)
     assert injective.setting.family == "point"
+    for paired, apart in zip(together, (ambiguous, clear), strict=True):
+        differing = {"name", "kernel", "mu_negatives", "recipe"}
+        ours, theirs = (asdict(row.setting) for row in (paired, apart))
+        assert {name for name in ours if ours[name] != theirs[name]} == differing
+        assert ours["recipe"] == {**theirs["recipe"], "phases": "joint"}
+        assert (ours["kernel"], paired.seeds) == ("acceptance", apart.seeds)
+        assert paper_figure("recovery", ours["name"], "mcinfonce", "kappa_rank") is not None
     plane = circle("paper")[0].setting
     assert (plane.dim, plane.recipe["steps"], plane.negatives) == (2, 8192, 1)
     text = Recipe(**plane.recipe)
@@ -118,7 +126,8 @@ def test_the_paper_preset_has_the_papers_parameters():
     assert rates == pytest.approx([1e-4, 1e-4, 1e-5, 1e-5])
     rates = [text.learning_rate_at(step, kappa) for step in (4096, 6143, 6144, 8191)]
     assert rates == pytest.approx([3.162e-5, 3.162e-5, 3.162e-6, 3.162e-6], rel=1e-3)
-    assert setting in [row.setting for row in phases("paper")]  # made once for both tables
+    made = [row.setting for row in phases("paper")]
+    assert setting in made and together[0].setting in made  # once for both tables
     assert [row.setting.samples for row in samples("paper")] == [1, 4, 16, 64, 256, 512]
     by_loss = {row.setting.loss: row.setting for row in losses("paper")}
     assert (by_loss["hib"].negatives, by_loss["hib"].a, by_loss["hib"].b) == ("rolled", 1.0, 0.0)
