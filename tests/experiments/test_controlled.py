@@ -126,8 +126,9 @@ def test_the_paper_preset_has_the_papers_parameters():
     assert rates == pytest.approx([1e-4, 1e-4, 1e-5, 1e-5])
     rates = [text.learning_rate_at(step, kappa) for step in (4096, 6143, 6144, 8191)]
     assert rates == pytest.approx([3.162e-5, 3.162e-5, 3.162e-6, 3.162e-6], rel=1e-3)
-    made = [row.setting for row in phases("paper")]
-    assert setting in made and together[0].setting in made  # once for both tables
+    made = [row.setting for row in phases("paper")]  # once for both tables
+    assert setting in made
+    assert together[0].setting in made
     assert [row.setting.samples for row in samples("paper")] == [1, 4, 16, 64, 256, 512]
     by_loss = {row.setting.loss: row.setting for row in losses("paper")}
     assert (by_loss["hib"].negatives, by_loss["hib"].a, by_loss["hib"].b) == ("rolled", 1.0, 0.0)
