@@ -12,6 +12,6 @@ from aleator.experiments.tables import base
 if __name__ == "__main__":
     setting = base("quick")
     short = {**setting.recipe, "steps": 60, "checkpoint_every": 5}
-    setting = replace(setting, dim=3, batch_size=16, smoothing_steps=10, points=100, recipe=short)
+    setting = replace(setting, dim=3, batch_size=16, group=None, smoothing_steps=10, points=100, recipe=short)
     rows = run_rows(run_seed, [Row(setting, (4,))], "cpu", Path(sys.argv[1]), "small", 1, False)
     print(json.dumps(rows[0]["metrics"]))

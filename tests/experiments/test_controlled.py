@@ -19,7 +19,7 @@ from aleator.training import fit
 def tiny(**changes) -> Setting:
     setting = base("quick")
     few = {**setting.recipe, "steps": 3, **changes.pop("recipe", {})}
-    return replace(setting, dim=3, batch_size=8, smoothing_steps=5, points=60, recipe=few, **changes)
+    return replace(setting, dim=3, batch_size=8, smoothing_steps=5, points=60, recipe=few, **{"group": None, **changes})
 
 
 @pytest.mark.parametrize("loss", LOSSES)

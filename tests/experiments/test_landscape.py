@@ -10,7 +10,9 @@ from aleator.experiments.tables import base
 
 
 def measured(**changes) -> dict[str, float]:
-    setting = replace(base("quick"), dim=3, kappa_range=(8.0, 16.0), batch_size=128, smoothing_steps=200, **changes)
+    setting = replace(
+        base("quick"), dim=3, kappa_range=(8.0, 16.0), batch_size=128, group=None, smoothing_steps=200, **changes
+    )
     return run_landscape(Landscape("small", setting, 12), 4).metrics
 
 

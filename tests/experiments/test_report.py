@@ -65,7 +65,12 @@ def short(monkeypatch):
     def rows(preset):
         (made,) = tables.circle(preset)
         recipe = {**made.setting.recipe, "steps": 5}
-        return [replace(made, setting=replace(made.setting, batch_size=8, smoothing_steps=5, points=50, recipe=recipe))]
+        return [
+            replace(
+                made,
+                setting=replace(made.setting, batch_size=8, group=None, smoothing_steps=5, points=50, recipe=recipe),
+            )
+        ]
 
     changed = replace(catalogue.EXPERIMENTS["circle"], rows=rows)
     monkeypatch.setitem(catalogue.EXPERIMENTS, "circle", changed)

@@ -67,11 +67,12 @@ def base(preset: str) -> Setting:
         return Setting(widths=(128, 128, 128), batch_size=2048, group=64, terms=32, recipe=_recipe(preset, 50_000))
     return Setting(
         widths=(64, 64),
-        batch_size=128,
+        batch_size=256,
+        group=32,
         terms=32,
         smoothing_steps=1000,
         points=2000,
-        recipe=_recipe(preset, 3000, log_every=50, checkpoint_every=200),
+        recipe=_recipe(preset, 1000, log_every=50, checkpoint_every=200),
     )
 
 
@@ -84,8 +85,7 @@ def _with_loss(setting: Setting, loss: str, preset: str) -> Setting:
     changes: dict[str, Any] = {"loss": loss, "samples": _samples(preset)}
     if preset != "paper":
         recipe["steps"] = {"best": 20_000, "quick": 1000}[preset]
-    if preset == "best":  # a batch in which each anchor has its own 32 negatives, as the paper's
-        changes |= {"batch_size": 512, "group": None}
+        changes |= _own_negatives(preset)
     if loss == "mcinfonce":
         changes["negatives"] = few
     elif loss == "hib":
@@ -107,6 +107,11 @@ def _together(setting: Setting) -> Setting:
     return replace(setting, name=name, kernel="acceptance", mu_negatives=None, recipe=recipe)
 
 
+def _own_negatives(preset: str) -> dict[str, Any]:
+    """A batch in which each anchor has its own negatives, as the paper's."""
+    return {"batch_size": {"best": 512, "quick": 128}[preset], "group": None}
+
+
 def _samples(preset: str) -> int:
     return {"paper": 512, "best": 64, "quick": 16}[preset]
 
@@ -117,7 +122,7 @@ def recovery(preset: str) -> list[Row]:
     With the paper's parameters also without what holds kappa back there (docs/understanding.md).
     """
     ambiguous = base(preset)
-    clear = replace(ambiguous, name="clear", kappa_range=(64.0, 128.0), terms=56 if preset == "best" else None)
+    clear = replace(ambiguous, name="clear", kappa_range=(64.0, 128.0), terms=None if preset == "paper" else 56)
     injective = replace(ambiguous, name="injective", family="point", terms=None)
     if preset == "paper":
         few = RESULT_SEEDS[:2]
@@ -126,7 +131,7 @@ def recovery(preset: str) -> list[Row]:
     if preset == "best":
         injective = _shorter(injective, 5000)
     if preset == "quick":
-        injective = _shorter(injective, 1000)
+        injective = _shorter(injective, 400)
     return [Row(setting, _seeds(preset, 5)) for setting in (ambiguous, clear, injective)]
 
 
@@ -137,7 +142,7 @@ def circle(preset: str) -> list[Row]:
         plane = replace(base(preset), name="dim-2", dim=2, negatives=1, group=None, recipe=recipe)
     else:
         # Who starts out sure of everything lays the circle down with a fold in it, which no small step undoes.
-        plane = _shorter(base(preset), {"best": 10_000, "quick": 3000}[preset])
+        plane = _shorter(base(preset), {"best": 10_000, "quick": 1500}[preset])
         plane = replace(plane, name="dim-2", dim=2, kappa_start=(1.0, 2.0))
     return [Row(plane, _seeds(preset, 5))]
 
@@ -162,7 +167,7 @@ def families(preset: str) -> list[Row]:
     for family in ("gaussian", "laplace"):
         other = replace(setting, name=family, family=family, terms=None)
         if preset != "paper":
-            other = _shorter(other, {"best": 5000, "quick": 1000}[preset])
+            other = _shorter(other, {"best": 5000, "quick": 500}[preset])
         rows.append(Row(other, _seeds(preset, 5)))
     return rows
 
@@ -177,7 +182,7 @@ def encoder_dim(preset: str) -> list[Row]:
     """Encoders of another dimension than the process's ten."""
     setting = base(preset)
     if preset != "paper":
-        setting = _shorter(setting, {"best": 5000, "quick": 1000}[preset])
+        setting = _shorter(setting, {"best": 5000, "quick": 500}[preset])
     rows = []
     for dim in (4, 8, 10, 16, 32, 64, 128) if preset != "quick" else (8, 16):
         row = replace(setting, name=f"encoder-dim-{dim}", encoder_dim=dim)
@@ -193,7 +198,7 @@ def high_dim(preset: str) -> list[Row]:
     """Process and encoder of a higher dimension."""
     setting = base(preset)
     if preset != "paper":
-        setting = _shorter(setting, {"best": 5000, "quick": 1000}[preset])
+        setting = _shorter(setting, {"best": 5000, "quick": 500}[preset])
     rows = []
     for dim in (10, 16, 32, 40, 48, 56, 64) if preset != "quick" else (16, 32):
         row = replace(setting, name=f"dim-{dim}", dim=dim)
@@ -224,9 +229,7 @@ def tuning(preset: str) -> list[Row]:
     """The paper's grid for the losses that it tunes, on seeds of its own: first the rest, then HIB's a and b."""
     setting = base(preset)
     if preset != "paper":
-        setting = _shorter(setting, {"best": 3000, "quick": 200}[preset])
-    if preset == "best":
-        setting = replace(setting, batch_size=512, group=None)
+        setting = replace(_shorter(setting, {"best": 3000, "quick": 200}[preset]), **_own_negatives(preset))
     rows = []
     counts: tuple[int | str, ...] = ("rolled", 1, 32) if preset != "quick" else ("rolled", 1)
     for loss in ("hib", "elk", "mcinfonce"):
@@ -262,7 +265,7 @@ def optimisers(preset: str) -> list[Row]:
     setting = base("best")
     if preset == "quick":  # an encoder that is too small would have an error of its own
         quick = base(preset)
-        setting = replace(setting, batch_size=quick.batch_size, group=None, points=quick.points, recipe=quick.recipe)
+        setting = replace(setting, batch_size=128, group=None, points=quick.points, recipe=quick.recipe)
     changes: dict[str, dict[str, Any]] = {
         "adam": {"optimiser": "adam", "optimiser_options": {}, "learning_rate": 0.003},
         "soap": {},
@@ -278,24 +281,22 @@ def optimisers(preset: str) -> list[Row]:
 def phases(preset: str) -> list[Row]:
     """What kappa loses by being at random while mu learns, and by a kernel that is not the rule that accepts pairs."""
     setting = base(preset)
+    if preset == "paper":
+        together = _together(setting)
+        settings = (setting, replace(together, name="together, vMF kernel", kernel="vmf"), together)
+        return [Row(row, _seeds(preset, 2)) for row in settings]
     if preset == "best":
         setting = _shorter(setting, 10_000)
     first = {**setting.recipe, "phases": "mu-then-kappa", "mu_negatives": "given"}
     orders: dict[str, dict[str, Any]] = {
         "mu first, kappa at random": {"recipe": first, "calibrated": True},
         "mu first, kappa alike": {"recipe": first, "calibrated": True, "kappa_start": (22.0, 23.0)},
+        "together": {},
     }
-    orders["together"] = (
-        {"recipe": {**setting.recipe, "phases": "joint"}, "mu_negatives": None} if preset == "paper" else {}
-    )
     rows = []
     for kernel, (order, changes) in product(("acceptance", "vmf"), orders.items()):
         name = order if kernel == "acceptance" else f"{order}, vMF kernel"
-        row = replace(setting, name=name, kernel=kernel, **changes)
-        if preset == "paper":  # what `recovery` has already goes by its name there
-            known = (other for other in (setting, _together(setting)) if replace(row, name=other.name) == other)
-            row = next(known, row)
-        rows.append(Row(row, _seeds(preset, 2 if preset == "paper" else 3)))
+        rows.append(Row(replace(setting, name=name, kernel=kernel, **changes), _seeds(preset, 3)))
     return rows
 
 
