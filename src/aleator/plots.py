@@ -141,7 +141,9 @@ def lines(
         axis.minorticks_off()
     if log_y:
         axis.set_yscale("log")
-    if len(curves) > 1:
+    if len(curves) > 3:  # too many names to stand beside the curves
+        figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=2)
+    elif len(curves) > 1:
         axis.legend(frameon=False, fontsize=9)
     return figure
 
