@@ -128,8 +128,9 @@ class ZonalKernel(nn.Module):
         """lambda_n by quadrature and its rounding error: of the sum, and of the recurrence, which grows with n."""
         t, log_weights = _quadrature(dim)
         weighted = torch.softmax(self.log_values(dim, t) + log_weights, 0)
+        weighted = weighted / weighted.sum()  # sum() adds up by halves; softmax and products as the processor has it
         P = gegenbauer(dim, terms, t)
-        return P @ weighted, 8e-16 * (1 + torch.arange(terms) * (P.abs() @ weighted.detach()))
+        return (P * weighted).sum(-1), 8e-16 * (1 + torch.arange(terms) * (P.abs() @ weighted.detach()))
 
     def log_abs_coefficients(self, dim: int, terms: int) -> tuple[Tensor, Tensor]:
         """log |lambda_n| and its sign."""
