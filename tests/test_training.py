@@ -55,8 +55,9 @@ def test_our_losses_train(loss):
     encoder = Encoder(MLP(4, (32,)), 3, kappa="head", kappa_hidden=(8,))
     phases = "mu" if isinstance(loss, InfoNCE) else "mu-then-kappa"
     # Eight pairs a step are few: without a falling rate the end is a matter of chance.
-    falling = {"learning_rate": 3e-3, "schedule": "cosine"}
-    settings = Recipe(steps=300, **falling, phases=phases, mu_negatives="given", precision="bf16")
+    settings = Recipe(
+        steps=300, learning_rate=3e-3, schedule="cosine", phases=phases, mu_negatives="given", precision="bf16"
+    )
     generator = torch.Generator().manual_seed(1)
     x, near, far = (torch.cat(parts) for parts in zip(*(pairs(0, generator) for _ in range(250)), strict=True))
 

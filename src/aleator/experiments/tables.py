@@ -81,35 +81,31 @@ def _with_loss(setting: Setting, loss: str, preset: str) -> Setting:
     if loss == "exact":
         return setting
     few = 8 if preset == "quick" else 32
-    recipe = dict(setting.recipe)
-    changes: dict[str, Any] = {"loss": loss, "samples": _samples(preset)}
-    if preset != "paper":
-        recipe["steps"] = {"best": 20_000, "quick": 1000}[preset]
-        changes |= _own_negatives(preset)
+    setting = _shorter(_ungrouped(setting, preset), preset, best=20_000, quick=1000)
+    setting = replace(setting, loss=loss, samples=_samples(preset))
     if loss == "mcinfonce":
-        changes["negatives"] = few
-    elif loss == "hib":
-        changes |= {"negatives": "rolled", "mu_negatives": None, "group": None}
-        recipe["phases"] = "joint"
-    elif loss == "elk":
-        changes |= {"negatives": 1, "mu_negatives": None, "group": None}
-        recipe["phases"] = "joint"
-    else:
-        changes |= {"negatives": few, "mu_negatives": None}
-        recipe |= {"phases": "mu", "mu_negatives": "given"}
-    return replace(setting, recipe=recipe, **changes)
+        return replace(setting, negatives=few)
+    if loss == "infonce":
+        recipe = {**setting.recipe, "phases": "mu", "mu_negatives": "given"}
+        return replace(setting, negatives=few, mu_negatives=None, recipe=recipe)
+    return replace(_together(setting), negatives="rolled" if loss == "hib" else 1, group=None)
 
 
 def _together(setting: Setting) -> Setting:
+    """mu and kappa learn at once."""
+    return replace(setting, mu_negatives=None, recipe={**setting.recipe, "phases": "joint"})
+
+
+def _together_matched(setting: Setting) -> Setting:
     """The paper's parameters but two: mu and kappa learn at once, and the kernel is the rule that accepts the pairs."""
-    recipe = {**setting.recipe, "phases": "joint"}
-    name = f"{setting.name}, together, matched kernel"
-    return replace(setting, name=name, kernel="acceptance", mu_negatives=None, recipe=recipe)
+    return replace(_together(setting), name=f"{setting.name}, together, matched kernel", kernel="acceptance")
 
 
-def _own_negatives(preset: str) -> dict[str, Any]:
-    """A batch in which each anchor has its own negatives, as the paper's."""
-    return {"batch_size": {"best": 512, "quick": 128}[preset], "group": None}
+def _ungrouped(setting: Setting, preset: str) -> Setting:
+    """Of quick and best, a smaller batch without groups, in which each anchor has its own negatives."""
+    if preset == "paper":
+        return setting
+    return replace(setting, batch_size={"best": 512, "quick": 128}[preset], group=None)
 
 
 def _samples(preset: str) -> int:
@@ -127,11 +123,8 @@ def recovery(preset: str) -> list[Row]:
     if preset == "paper":
         few = RESULT_SEEDS[:2]
         rows = [Row(ambiguous, RESULT_SEEDS), Row(clear, few), Row(injective, few)]
-        return [*rows, Row(_together(ambiguous), RESULT_SEEDS), Row(_together(clear), few)]
-    if preset == "best":
-        injective = _shorter(injective, 5000)
-    if preset == "quick":
-        injective = _shorter(injective, 400)
+        return [*rows, Row(_together_matched(ambiguous), RESULT_SEEDS), Row(_together_matched(clear), few)]
+    injective = _shorter(injective, preset, best=5000, quick=400)
     return [Row(setting, _seeds(preset, 5)) for setting in (ambiguous, clear, injective)]
 
 
@@ -142,7 +135,7 @@ def circle(preset: str) -> list[Row]:
         plane = replace(base(preset), name="dim-2", dim=2, negatives=1, group=None, recipe=recipe)
     else:
         # Who starts out sure of everything lays the circle down with a fold in it, which no small step undoes.
-        plane = _shorter(base(preset), {"best": 10_000, "quick": 1500}[preset])
+        plane = _shorter(base(preset), preset, best=10_000, quick=1500)
         plane = replace(plane, name="dim-2", dim=2, kappa_start=(1.0, 2.0))
     return [Row(plane, _seeds(preset, 5))]
 
@@ -151,10 +144,9 @@ def samples(preset: str) -> list[Row]:
     """The bias of Monte-Carlo estimates against the number of samples; the exact loss has none."""
     counts = {"paper": (1, 4, 16, 64, 256, 512), "best": (1, 4, 16, 64, 256), "quick": (1, 4, 16)}[preset]
     setting = _with_loss(base(preset), "mcinfonce", preset)
+    setting = _shorter(setting, preset, best=10_000, quick=600)
     if preset == "best":
-        setting = _shorter(replace(setting, negatives=16), 10_000)
-    if preset == "quick":
-        setting = _shorter(setting, 600)
+        setting = replace(setting, negatives=16)
     rows = [Row(replace(setting, name=f"samples-{n}", samples=n), _seeds(preset, 3)) for n in counts]
     exact = replace(setting, name="no samples", loss="exact", kernel="acceptance")
     return rows if preset == "paper" else [*rows, Row(exact, _seeds(preset, 3))]
@@ -166,9 +158,7 @@ def families(preset: str) -> list[Row]:
     rows = [Row(setting, _seeds(preset, 5))]
     for family in ("gaussian", "laplace"):
         other = replace(setting, name=family, family=family, terms=None)
-        if preset != "paper":
-            other = _shorter(other, {"best": 5000, "quick": 500}[preset])
-        rows.append(Row(other, _seeds(preset, 5)))
+        rows.append(Row(_shorter(other, preset, best=5000, quick=500), _seeds(preset, 5)))
     return rows
 
 
@@ -180,9 +170,7 @@ def losses(preset: str) -> list[Row]:
 
 def encoder_dim(preset: str) -> list[Row]:
     """Encoders of another dimension than the process's ten."""
-    setting = base(preset)
-    if preset != "paper":
-        setting = _shorter(setting, {"best": 5000, "quick": 500}[preset])
+    setting = _shorter(base(preset), preset, best=5000, quick=500)
     rows = []
     for dim in (4, 8, 10, 16, 32, 64, 128) if preset != "quick" else (8, 16):
         row = replace(setting, name=f"encoder-dim-{dim}", encoder_dim=dim)
@@ -196,9 +184,7 @@ def encoder_dim(preset: str) -> list[Row]:
 
 def high_dim(preset: str) -> list[Row]:
     """Process and encoder of a higher dimension."""
-    setting = base(preset)
-    if preset != "paper":
-        setting = _shorter(setting, {"best": 5000, "quick": 500}[preset])
+    setting = _shorter(base(preset), preset, best=5000, quick=500)
     rows = []
     for dim in (10, 16, 32, 40, 48, 56, 64) if preset != "quick" else (16, 32):
         row = replace(setting, name=f"dim-{dim}", dim=dim)
@@ -210,9 +196,7 @@ def high_dim(preset: str) -> list[Row]:
 
 def shared_backbone(preset: str) -> list[Row]:
     """One network with two heads against two networks."""
-    setting = base(preset)
-    if preset == "best":
-        setting = _shorter(setting, 10_000)
+    setting = _shorter(base(preset), preset, best=10_000)
     # In the paper the process shares a backbone as well. That needs two networks of its own to be compared with, and is
     # easier than one network for two functions that have nothing in common.
     related = replace(setting, kappa_of="mu")
@@ -227,9 +211,7 @@ def shared_backbone(preset: str) -> list[Row]:
 
 def tuning(preset: str) -> list[Row]:
     """The paper's grid for the losses that it tunes, on seeds of its own: first the rest, then HIB's a and b."""
-    setting = base(preset)
-    if preset != "paper":
-        setting = replace(_shorter(setting, {"best": 3000, "quick": 200}[preset]), **_own_negatives(preset))
+    setting = _shorter(_ungrouped(base(preset), preset), preset, best=3000, quick=200)
     rows = []
     counts: tuple[int | str, ...] = ("rolled", 1, 32) if preset != "quick" else ("rolled", 1)
     for loss in ("hib", "elk", "mcinfonce"):
@@ -238,17 +220,9 @@ def tuning(preset: str) -> list[Row]:
             name = f"M {0 if negatives == 'rolled' else negatives}, {'learnable' if learnable else 'fixed'}, {phases}"
             recipe, group = {**setting.recipe, "phases": phases}, setting.group if negatives == 32 else None
             row = replace(tuned, name=name, negatives=negatives, group=group, learnable=learnable, recipe=recipe)
-            rows.append(row if phases != "joint" else replace(row, mu_negatives=None))
+            rows.append(_together(row) if phases == "joint" else row)
     scales, offsets = ((0.5, 1, 2, 4), (-8, -4, -2, -1, 0, 1, 2, 4, 8)) if preset != "quick" else ((1, 4), (0, -2))
-    hib = replace(
-        setting,
-        loss="hib",
-        negatives="rolled",
-        mu_negatives=None,
-        group=None,
-        samples=_samples(preset),
-        recipe={**setting.recipe, "phases": "joint"},
-    )
+    hib = replace(_together(setting), loss="hib", negatives="rolled", group=None, samples=_samples(preset))
     rows += [replace(hib, name=f"a {a}, b {b}", a=float(a), b=float(b)) for a, b in product(scales, offsets)]
     return [Row(row, TUNING_SEEDS if preset == "paper" else TUNING_SEEDS[:1]) for row in rows]
 
@@ -265,7 +239,7 @@ def optimisers(preset: str) -> list[Row]:
     setting = base("best")
     if preset == "quick":  # an encoder that is too small would have an error of its own
         quick = base(preset)
-        setting = replace(setting, batch_size=128, group=None, points=quick.points, recipe=quick.recipe)
+        setting = replace(_ungrouped(setting, preset), points=quick.points, recipe=quick.recipe)
     changes: dict[str, dict[str, Any]] = {
         "adam": {"optimiser": "adam", "optimiser_options": {}, "learning_rate": 0.003},
         "soap": {},
@@ -282,10 +256,9 @@ def phases(preset: str) -> list[Row]:
     """What kappa loses by being at random while mu learns, and by a kernel that is not the rule that accepts pairs."""
     setting = base(preset)
     if preset == "paper":
-        together = _together(setting)
-        settings = (setting, replace(together, name="together, vMF kernel", kernel="vmf"), together)
+        settings = (setting, replace(_together(setting), name="together, vMF kernel"), _together_matched(setting))
         return [Row(row, _seeds(preset, 2)) for row in settings]
-    setting = _shorter(setting, {"best": 10_000, "quick": 2000}[preset])  # quick: each phase as long as both elsewhere
+    setting = _shorter(setting, preset, best=10_000, quick=2000)  # quick: each phase as long as both elsewhere
     first = {**setting.recipe, "phases": "mu-then-kappa", "mu_negatives": "given"}
     orders: dict[str, dict[str, Any]] = {
         "mu first, kappa at random": {"recipe": first, "calibrated": True},
@@ -299,8 +272,9 @@ def phases(preset: str) -> list[Row]:
     return rows
 
 
-def _shorter(setting: Setting, steps: int) -> Setting:
-    return replace(setting, recipe={**setting.recipe, "steps": steps})
+def _shorter(setting: Setting, preset: str, **steps: int) -> Setting:
+    """With so many steps in the presets named, as it is in the others."""
+    return replace(setting, recipe={**setting.recipe, "steps": steps[preset]}) if preset in steps else setting
 
 
 def _seeds(preset: str, count: int) -> tuple[int, ...]:
