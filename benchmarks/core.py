@@ -19,11 +19,11 @@ from scipy import special, stats
 from torch import Tensor
 
 from aleator import VMFKernel, VonMisesFisher, pairwise_log_positivity
-from aleator.bessel import log_bessel_ratios
-from aleator.harmonics import gegenbauer, log_harmonic_dimensions
-from aleator.provenance import provenance, write_json
-
-from .timing import interleaved, show
+from aleator.foundation.files import write_json
+from aleator.foundation.provenance import describe_run
+from aleator.special.bessel import log_bessel_ratios
+from aleator.special.polynomials import gegenbauer, log_harmonic_dimensions
+from benchmarks.timing import interleaved, show
 
 POSTERIORS, SAMPLES, KAPPAS, SIDE, KAPPA_POS = 1000, 1000, 1_000_000, 1024, 20.0
 
@@ -35,7 +35,7 @@ def main(folder: Path = Path("results/benchmarks")) -> None:
         "log-normaliser": [log_normaliser(dim) for dim in (3, 10, 128, 512, 1024)],
         "pairwise": pairwise(),
     }
-    write_json(folder / "core.json", {"benchmark": "core", "provenance": provenance(began, "cpu"), "rows": rows})
+    write_json(folder / "core.json", {"benchmark": "core", "provenance": describe_run(began, "cpu"), "rows": rows})
 
 
 def posteriors(count: int, dim: int, low: float, high: float, seed: int = 0) -> tuple[Tensor, Tensor]:

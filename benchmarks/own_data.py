@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from PIL import Image
 
-from aleator.backbones import MLP, Chain, ResNet18, Standardise, UnitScale
-from aleator.encoders import Encoder
-from aleator.harmonics import VMFKernel
-from aleator.inputs import Inputs
+from aleator.data.inputs import Inputs
+from aleator.encoders.backbones import MLP, Chain, ResNet18, Standardise, UnitScale
+from aleator.encoders.encoder import Encoder
+from aleator.foundation.files import write_json
+from aleator.foundation.provenance import describe_run
+from aleator.matching.kernels import VMFKernel
 from aleator.own_data import Settings, embed, read_collection, train
 from aleator.own_data.run import Run
-from aleator.provenance import provenance, write_json
-
-from .timing import interleaved, show
+from benchmarks.timing import interleaved, show
 
 IMAGES, SIDE, BATCH = 768, 32, 64
 ITEMS, FEATURES = 100_000, 512
@@ -39,7 +39,7 @@ def main(folder: Path = Path("results/benchmarks")) -> None:
         rows = {"embedding": embedding(Path(work)), "memory": memory(Path(work)), "head": head(Path(work))}
     rows["load"] = {"before": load_before, "after": os.getloadavg()[0], "cores": os.cpu_count()}
     write_json(
-        folder / "own_data.json", {"benchmark": "own_data", "provenance": provenance(began, "cpu"), "rows": rows}
+        folder / "own_data.json", {"benchmark": "own_data", "provenance": describe_run(began, "cpu"), "rows": rows}
     )
 
 

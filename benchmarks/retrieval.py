@@ -24,10 +24,11 @@ import psycopg
 import torch
 
 from aleator import VonMisesFisher
-from aleator.provenance import provenance, write_json
+from aleator.foundation.files import write_json
+from aleator.foundation.provenance import describe_run
 from aleator.retrieval import CredibleIndex
-from aleator.retrieval.faiss import list_count
 from aleator.retrieval.scoring import cap_radii
+from aleator.retrieval.stores.faiss import list_count
 
 ITEMS, DIM, QUERIES, RECALL, LEVEL = 1_000_000, 64, 1000, 0.99, 0.95
 SIZES = (1, 10, 100, 1000)
@@ -58,7 +59,7 @@ def main(folder: Path = Path("results/benchmarks"), items: int = ITEMS) -> None:
         show(rows["growth"])
         rows["postgres"] = postgres(work, X, queries[10])
         show(rows["postgres"])
-    found = {"benchmark": "retrieval", "provenance": provenance(began, "cpu"), "rows": rows}
+    found = {"benchmark": "retrieval", "provenance": describe_run(began, "cpu"), "rows": rows}
     write_json(folder / "retrieval.json", found)
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 
 from aleator import ExactInfoNCE, MCInfoNCE, VMFKernel, VonMisesFisher
-from aleator.capture import CapturedStep
-from aleator.encoders import controlled_encoder
-from aleator.generative import GenerativeProcess
-from aleator.objective import Objective
-from aleator.provenance import provenance, write_json
-
-from . import published_step
+from aleator.data.generative import GenerativeProcess
+from aleator.encoders.encoder import controlled_encoder
+from aleator.foundation.files import write_json
+from aleator.foundation.provenance import describe_run
+from aleator.training.cuda_graph import CapturedStep
+from aleator.training.objective import Objective
+from benchmarks import published_step
 
 BATCH, DIM, SAMPLES, NEGATIVES, KAPPA_POS = 512, 10, 512, 32, 20.0
 
@@ -29,7 +29,7 @@ def main(folder: Path = Path("results/benchmarks")) -> None:
     began = time.time()
     name, measure = ("training-gpu", gpu) if torch.cuda.is_available() else ("training-cpu", cpu)
     rows = measure()
-    write_json(folder / f"{name}.json", {"benchmark": name, "provenance": provenance(began), "rows": rows})
+    write_json(folder / f"{name}.json", {"benchmark": name, "provenance": describe_run(began), "rows": rows})
 
 
 def gpu() -> dict:

@@ -12,7 +12,10 @@ settings.register_profile("fixed", derandomize=True)
 settings.register_profile("exploring")
 settings.load_profile("fixed")
 
-DATA = Path(os.environ.get("ALEATOR_DATA", Path(__file__).parents[2] / "shared" / "data"))
+ROOT = Path(__file__).parents[1]
+# Processes that a test starts find the modules of tests/, too.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+DATA = Path(os.environ.get("ALEATOR_DATA", ROOT.parent / "shared" / "data"))
 # `make test` runs one worker per core: a second thread in each would only wait for the others.
 torch.set_num_threads(1)
 

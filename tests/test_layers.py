@@ -1,4 +1,4 @@
-"""Imports point to lower layers only, nothing imports in a circle, and `import aleator` stays light."""
+"""The tree: imports point to lower packages, through their faces; nothing imports in a circle; importing is light."""
 
 import ast
 import subprocess
@@ -11,64 +11,60 @@ import pytest
 import aleator
 
 PACKAGE = Path(aleator.__file__).parent
+TESTS = Path(__file__).parent
 
-# The layer of every module, or of every package as a whole. A module may import from its own layer and those below it.
-LAYERS = {
-    0: [
-        "checks",
-        "bessel",
-        "extended",
-        "harmonics",
-        "quantile",
-        "kernels",
-        "bundle",
-        "gathering",
-        "capture",
-        "provenance",
-        "progress",
-        "precision",
-        "devices",
-        "soap",
-    ],
-    1: ["vmf", "series", "backbones", "hub", "checkpoints", "logbook", "metrics", "labels", "augmentation", "cifar"],
-    2: [
-        "positivity",
-        "encounters",
-        "shares",
-        "encoders",
-        "batches",
-        "inputs",
-        "data",
-        "plots",
-        "recipe",
-        "downloads",
-        "pretraining",
-    ],
-    3: ["losses", "generative", "retrieval", "objective", "optimisers"],
-    4: ["training"],
-    5: ["own_data", "experiments", "web", "quickstart"],
-    6: ["cli", "__main__"],
-}
-LAYER = {module: layer for layer, modules in LAYERS.items() for module in modules}
+# The packages from the bottom to the top. A package imports from those that stand before it, and from itself.
+ORDER = (
+    "foundation",
+    "fused",
+    "special",
+    "posteriors",
+    "matching",
+    "losses",
+    "encoders",
+    "data",
+    "training",
+    "evaluation",
+    "retrieval",
+    "own_data",
+    "experiments",
+    "quickstart",
+    "web",
+    "cli",
+)
+# Files beside the packages. __init__ names what users import and loads it on demand; __main__ is `python -m aleator`.
+BESIDE = {"__init__.py", "__main__.py", "py.typed"}
 # What `import aleator` alone must not load: each is imported where it is used.
-HEAVY = ("lightning_fabric", "faiss", "matplotlib", "rich", "psycopg", "transformers", "fastapi", "kornia")
+HEAVY = (
+    "torch",
+    "numpy",
+    "scipy",
+    "lightning_fabric",
+    "faiss",
+    "matplotlib",
+    "rich",
+    "psycopg",
+    "transformers",
+    "fastapi",
+)
+# What loading every public name must not load.
+OPTIONAL = tuple(name for name in HEAVY if name not in ("torch", "numpy", "scipy"))
 
 
 def modules() -> dict[str, Path]:
     """Dotted names below the package, `retrieval.index` for example; a package's __init__ has the package's name."""
-    found = {}
+    names = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         if name:
-            found[name] = path
-    return found
+            names[name] = path
+    return names
 
 
-def imports(name: str, path: Path) -> set[str]:
-    """The modules of the package that a module imports, wherever in the file; type-checking imports are not run."""
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    known, found = modules(), set()
+def imports(path: Path) -> set[str]:
+    """The modules of the package that a file imports, wherever in the file; type-checking imports are not run."""
+    known, imported = modules(), set()
     tree = ast.parse(path.read_text())
     skipped = {
         inner
@@ -79,62 +75,82 @@ def imports(name: str, path: Path) -> set[str]:
     for node in ast.walk(tree):
         if node in skipped:
             continue
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[: len(package) - (node.level - 1)]
-            origin = [*base, *(node.module or "").split(".")] if node.module else base
-            candidates = [".".join(origin), *(".".join([*origin, alias.name]) for alias in node.names)]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "aleator":
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "aleator":
             origin = (node.module or "").split(".")[1:]
-            candidates = [".".join(origin), *(".".join([*origin, alias.name]) for alias in node.names)]
+            inner = {".".join([*origin, alias.name]) for alias in node.names} & set(known)
+            imported |= inner
+            if len(inner) < len(node.names):  # some name is the origin's own
+                imported.add(".".join(origin))
         elif isinstance(node, ast.Import):
-            candidates = [a.name.removeprefix("aleator.") for a in node.names if a.name.startswith("aleator.")]
-        else:
-            continue
-        found |= {candidate for candidate in candidates if candidate in known}
-    return found - {name}
+            imported |= {alias.name.removeprefix("aleator.") for alias in node.names} & set(known)
+    return imported - {""}
 
 
-def layer(name: str) -> int:
-    top = name.split(".")[0]
-    if top not in LAYER:
-        pytest.fail(f"{top} has no layer: add it to LAYERS in {Path(__file__).name}, as low as its imports allow")
-    return LAYER[top]
+def package(name: str) -> str:
+    return name.split(".")[0]
+
+
+def test_the_tree_is_the_picture():
+    """Sixteen packages, three files, and nothing else at the top."""
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == set(ORDER)
+    assert {path.name for path in PACKAGE.iterdir() if path.is_file()} == BESIDE
+
+
+def test_imports_are_absolute():
+    """One style: a reader sees from the line alone where a name comes from."""
+    for path in PACKAGE.rglob("*.py"):
+        relative = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom) and n.level]
+        assert not relative, f"{path} has a relative import in line {relative[0].lineno}"
+
+
+@pytest.mark.parametrize("name", sorted(set(modules()) - {"__main__"}))
+def test_imports_point_downwards(name):
+    for imported in imports(modules()[name]):
+        above = ORDER.index(package(imported)) > ORDER.index(package(name))
+        assert not above, f"{name} imports {imported}, which stands above it"
 
 
 @pytest.mark.parametrize("name", sorted(modules()))
-def test_imports_point_downwards(name):
-    for imported in imports(name, modules()[name]):
-        assert layer(imported) <= layer(name), f"{name} (layer {layer(name)}) imports {imported} ({layer(imported)})"
+def test_other_packages_are_entered_by_their_face(name):
+    """From another package: names of its __init__, or a module as a whole (`from aleator.evaluation import plots`)."""
+    tree = ast.parse(modules()[name].read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aleator."):
+            origin = node.module.split(".")[1:]
+            if origin[0] == package(name):
+                continue
+            assert len(origin) == 1, f"{name}, line {node.lineno}: import from aleator.{origin[0]}, not {node.module}"
 
 
 def test_nothing_imports_in_a_circle():
-    graph = {name: imports(name, path) for name, path in modules().items()}
-    for name, found in graph.items():  # a package's __init__ collects its modules, which may name the package again
-        graph[name] = {other for other in found if not name.startswith(f"{other}.")}
+    graph = {name: imports(path) for name, path in modules().items()}
+    for name, imported in graph.items():  # a package's __init__ collects its modules, which may name the package again
+        graph[name] = {other for other in imported if not name.startswith(f"{other}.")}
     TopologicalSorter(graph).prepare()
 
 
-def test_the_table_names_no_module_twice():
-    assert len(LAYER) == sum(len(names) for names in LAYERS.values())
-
-
 def test_the_reader_of_imports_sees_them(tmp_path):
-    """The test itself can fail: an import upwards is found, however it is written."""
-    for line in (
-        "from .training import fit",
-        "from . import training",
-        "import aleator.training",
-        "from aleator.training import x",
+    """The test itself can fail: an import is found, however it is written."""
+    for line, seen in (
+        ("from aleator.training import fit", {"training"}),
+        ("from aleator.training import loop", {"training.loop"}),
+        ("import aleator.training.loop", {"training.loop"}),
+        ("from aleator.training.loop import x", {"training.loop"}),
     ):
         path = tmp_path / "vmf.py"
         path.write_text(f"def f():\n    {line}\n")
-        assert imports("vmf", path) == {"training"}, line
+        assert imports(path) == seen, line
+
+
+def loaded(code: str, names: tuple[str, ...]) -> str:
+    code = f"import sys, aleator; {code}; print([m for m in {names!r} if m in sys.modules])"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_importing_the_package_is_light():
-    code = f"import sys, aleator; print([m for m in {HEAVY!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert loaded("pass", HEAVY) == "[]"
+    assert loaded("[getattr(aleator, name) for name in aleator.__all__]", OPTIONAL) == "[]"
 
 
 def test_benchmarks_name_what_exists():
@@ -142,6 +158,6 @@ def test_benchmarks_name_what_exists():
     root = PACKAGE.parents[1]
     names = [path.stem for path in (root / "benchmarks").glob("*.py") if not path.stem.startswith("_")]
     assert "training" in names
-    imports = "; ".join(f"import benchmarks.{name}" for name in sorted(names))
-    done = subprocess.run([sys.executable, "-c", imports], cwd=root, capture_output=True, text=True, check=False)
+    statements = "; ".join(f"import benchmarks.{name}" for name in sorted(names))
+    done = subprocess.run([sys.executable, "-c", statements], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,32 +1,59 @@
 """Probabilistic contrastive learning with von Mises-Fisher posteriors: embeddings that know what they do not know."""
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from .encoders import Encoder, controlled_encoder, load_encoder
-from .harmonics import AcceptanceKernel, VMFKernel, ZonalKernel
-from .losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
-from .positivity import log_positivity, match_probability, pairwise_log_positivity
-from .recipe import Recipe
-from .vmf import VonMisesFisher
+if TYPE_CHECKING:
+    from aleator.data import GenerativeProcess, LabelledBatches, PairBatches
+    from aleator.encoders import Encoder, controlled_encoder, load_encoder
+    from aleator.losses import ELK, HIB, ContrastiveLoss, ExactInfoNCE, InfoNCE, MCInfoNCE
+    from aleator.matching import (
+        AcceptanceKernel,
+        VMFKernel,
+        ZonalKernel,
+        log_positivity,
+        match_probability,
+        pairwise_log_positivity,
+    )
+    from aleator.posteriors import VonMisesFisher
+    from aleator.retrieval import CredibleIndex
+    from aleator.training import FitResult, Recipe, fit
 
 __version__ = "0.1.0"
 
-# Parts that need more than torch, numpy and scipy are imported when they are first asked for.
-_LATER = {
-    "fit": "training",
-    "FitResult": "training",
+# The package that each public name comes from. It is imported when the name is first used, so `import aleator` costs
+# nothing. Type checkers read the imports above; a test holds the three lists equal.
+_PACKAGE_OF = {
+    "AcceptanceKernel": "matching",
+    "ContrastiveLoss": "losses",
     "CredibleIndex": "retrieval",
-    "GenerativeProcess": "generative",
+    "ELK": "losses",
+    "Encoder": "encoders",
+    "ExactInfoNCE": "losses",
+    "FitResult": "training",
+    "GenerativeProcess": "data",
+    "HIB": "losses",
+    "InfoNCE": "losses",
     "LabelledBatches": "data",
+    "MCInfoNCE": "losses",
     "PairBatches": "data",
+    "Recipe": "training",
+    "VMFKernel": "matching",
+    "VonMisesFisher": "posteriors",
+    "ZonalKernel": "matching",
+    "controlled_encoder": "encoders",
+    "fit": "training",
+    "load_encoder": "encoders",
+    "log_positivity": "matching",
+    "match_probability": "matching",
+    "pairwise_log_positivity": "matching",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        from importlib import import_module
-
-        return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    if name in _PACKAGE_OF:
+        value = globals()[name] = getattr(import_module(f"aleator.{_PACKAGE_OF[name]}"), name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -38,6 +65,7 @@ __all__ = [
     "ELK",
     "HIB",
     "AcceptanceKernel",
+    "ContrastiveLoss",
     "CredibleIndex",
     "Encoder",
     "ExactInfoNCE",

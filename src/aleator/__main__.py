@@ -1,5 +1,5 @@
 """`python -m aleator`, which is what torchrun starts."""
 
-from .cli import main
+from aleator.cli import main
 
 main()

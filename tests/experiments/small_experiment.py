@@ -5,9 +5,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from aleator.experiments.controlled import run_seed
+from aleator.experiments.controlled.run import run_seed
+from aleator.experiments.controlled.tables import base
 from aleator.experiments.runner import Row, run_rows
-from aleator.experiments.tables import base
 
 if __name__ == "__main__":
     setting = base("quick")

@@ -60,7 +60,8 @@ def short(monkeypatch):
     """The experiment `circle`, quick, made of a few steps."""
     from dataclasses import replace
 
-    from aleator.experiments import catalogue, tables
+    from aleator.experiments import catalogue
+    from aleator.experiments.controlled import tables
 
     def rows(preset):
         (made,) = tables.circle(preset)

@@ -14,15 +14,15 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from aleator.backbones import ResNet18
-from aleator.encoders import Encoder
-from aleator.harmonics import VMFKernel
-from aleator.inputs import Inputs
+from aleator.data.inputs import Inputs
+from aleator.encoders.backbones import ResNet18
+from aleator.encoders.encoder import Encoder
+from aleator.matching.kernels import VMFKernel
 from aleator.own_data import Run, embed, load_run, read_collection
 from aleator.own_data.posteriors import ranked, read_embedded
 from aleator.own_data.rows import RowFile, prefetched, read_rows
 from aleator.retrieval import CredibleIndex
-from conftest import blobs
+from tests.own_data.conftest import blobs
 
 HERE = Path(__file__).parent
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from aleator.harmonics import VMFKernel
+from aleator.matching.kernels import VMFKernel
 from aleator.own_data.collection import Labels
 from aleator.own_data.evaluation import calibrate, evaluate, figures, matching_pairs, reliability
-from aleator.vmf import VonMisesFisher
+from aleator.posteriors.vmf import VonMisesFisher
 
 
 def hard(values) -> Labels:

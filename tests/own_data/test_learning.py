@@ -9,15 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from aleator.backbones import MLP, Chain, Standardise
-from aleator.encoders import Encoder, load_encoder
-from aleator.harmonics import VMFKernel
-from aleator.metrics import rank_correlation
+from aleator.encoders.backbones import MLP, Chain, Standardise
+from aleator.encoders.encoder import Encoder, load_encoder
+from aleator.evaluation.metrics import rank_correlation
+from aleator.matching.kernels import VMFKernel
+from aleator.matching.positivity import log_positivity
 from aleator.own_data import Settings, load_run, read_collection, train
 from aleator.own_data.defaults import kernel_width, match_lift
-from aleator.positivity import log_positivity
-from aleator.vmf import VonMisesFisher
-from conftest import QUICK, blobs
+from aleator.posteriors.vmf import VonMisesFisher
+from tests.own_data.conftest import QUICK, blobs
 
 
 def test_a_run_learns_and_knows_what_it_does_not_know(run):

@@ -4,9 +4,9 @@ from functools import cache
 
 import numpy as np
 import torch
-from collections_ import KAPPAS
 
 from aleator import VMFKernel, VonMisesFisher, match_probability
+from tests.retrieval.collections_ import KAPPAS
 
 TIE = 1e-12  # cosines this close are equal, as the guide says
 

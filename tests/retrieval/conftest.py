@@ -9,7 +9,8 @@ import faiss
 import psycopg
 import pytest
 import torch
-from processes import Victims
+
+from tests.retrieval.processes import Victims
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import psutil
-import victims
+
+from tests.retrieval import victims
 
 PATIENCE = 60.0
 

@@ -1,10 +1,8 @@
 """Both backends return exactly what a loop over all items returns."""
 
-import brute_force
 import numpy as np
 import pytest
 import torch
-from collections_ import collections, posteriors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +10,8 @@ import aleator.retrieval.index as index_module
 from aleator import VonMisesFisher
 from aleator.retrieval import CredibleIndex
 from aleator.retrieval.scoring import cap_radii, cosines
+from tests.retrieval import brute_force
+from tests.retrieval.collections_ import collections, posteriors
 
 EASY = {
     "deadline": None,

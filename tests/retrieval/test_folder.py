@@ -3,10 +3,10 @@
 import sqlite3
 
 import pytest
-from processes import read, wait_until
-from victims import DIM, metadata_of, posterior_of
 
 from aleator.retrieval import CredibleIndex
+from tests.retrieval.processes import read, wait_until
+from tests.retrieval.victims import DIM, metadata_of, posterior_of
 
 
 def ids_in(index):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-import victims
-from processes import kill, kill_within, read, wait_until
 
 from aleator import VonMisesFisher
 from aleator.retrieval import CredibleIndex
-from conftest import start_server
+from tests.retrieval import victims
+from tests.retrieval.conftest import start_server
+from tests.retrieval.processes import kill, kill_within, read, wait_until
 
 
 def held_in(index) -> dict:

@@ -4,10 +4,10 @@ import threading
 
 import psycopg
 import pytest
-from victims import metadata_of, posterior_of
 
 from aleator import VonMisesFisher
 from aleator.retrieval import CredibleIndex
+from tests.retrieval.victims import metadata_of, posterior_of
 
 
 def test_readers_and_writers_at_once_see_whole_additions(url):

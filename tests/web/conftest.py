@@ -2,9 +2,9 @@
 
 import pytest
 from fastapi.testclient import TestClient
-from shapes import feature_run, image_run, shape_index, text_index, text_run
 
 from aleator.web import create_app
+from tests.web.shapes import feature_run, image_run, shape_index, text_index, text_run
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw, ImageFilter
 from torch import nn
 
 from aleator import CredibleIndex, Encoder, VMFKernel
-from aleator.backbones import Features
-from aleator.inputs import Inputs
+from aleator.data.inputs import Inputs
+from aleator.encoders.backbones import Features
 from aleator.own_data.run import Run
 
 SHAPES = ("circle", "square", "triangle")

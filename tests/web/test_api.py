@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 from fastapi.testclient import TestClient
-from shapes import SHAPES, draw, feature_run, png
 
-from aleator import CredibleIndex, VonMisesFisher, metrics
+from aleator import CredibleIndex, VonMisesFisher
+from aleator.evaluation import metrics
 from aleator.retrieval.contents import read_contents
 from aleator.web import create_app
 from aleator.web.collection import Collection
 from aleator.web.levels import LEVELS, cap_cosines
+from tests.web.shapes import SHAPES, draw, feature_run, png
 
 
 def ok(response):

@@ -15,7 +15,8 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from shapes import draw, png
+
+from tests.web.shapes import draw, png
 
 CHECKS = [not_a_server_error, response_schema_conformance, content_type_conformance, status_code_conformance]
 QUIET = settings(

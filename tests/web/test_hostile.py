@@ -13,11 +13,11 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 from PIL import Image
-from shapes import draw, png
 
 from aleator import CredibleIndex, VonMisesFisher
 from aleator.web import Limits, create_app
 from aleator.web.pictures import read_inside
+from tests.web.shapes import draw, png
 
 GOOD = png(draw("circle", (52, 110, 160), 0.1))
 

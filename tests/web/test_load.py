@@ -11,14 +11,14 @@ from collections import Counter
 import httpx2
 import psutil
 import pytest
-from shapes import draw, png
-from test_hostile import png_with
+
+from tests.web.shapes import draw, png
+from tests.web.test_hostile import png_with
 
 SERVER = """
 import sys, socket
-sys.path.insert(0, sys.argv[2])
 from pathlib import Path
-from shapes import image_run, shape_index
+from tests.web.shapes import image_run, shape_index
 from aleator.web import create_app
 from aleator.cli.serve import _run
 root = Path(sys.argv[1])
@@ -33,7 +33,7 @@ _run(app, listener)
 @pytest.mark.slow
 def test_a_hundred_clients_for_a_minute(tmp_path):
     seconds = float(os.environ.get("ALEATOR_LOAD_SECONDS", "60"))
-    command = [sys.executable, "-c", SERVER, str(tmp_path), os.path.dirname(__file__)]
+    command = [sys.executable, "-c", SERVER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import Visit, browsing, serving
-from shapes import draw, feature_run, png, shape_index, text_index, text_run
 
 from aleator import CredibleIndex, VonMisesFisher
 from aleator.web import create_app
+from tests.web.browser import Visit, browsing, serving
+from tests.web.shapes import draw, feature_run, png, shape_index, text_index, text_run
 
 DESK = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}

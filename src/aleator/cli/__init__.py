@@ -2,11 +2,11 @@
 
 import typer
 
-from .own_data import embed, evaluate, rank, train
-from .quickstart import quickstart
-from .reproduce import reproduce
-from .retrieval import index_app, query
-from .serve import serve
+from aleator.cli.own_data import embed, evaluate, rank, train
+from aleator.cli.quickstart import quickstart
+from aleator.cli.reproduce import reproduce
+from aleator.cli.retrieval import index_app, query
+from aleator.cli.serve import serve
 
 app = typer.Typer(no_args_is_help=True, help="Embeddings that know what they do not know.")
 app.command("quickstart")(quickstart)

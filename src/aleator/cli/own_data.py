@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .errors import plain_errors
+from aleator.cli.errors import plain_errors
 
 Data = Annotated[Path, typer.Argument(help="folder of class folders, .csv, .npy features, or .txt (one text per line)")]
 LabelFile = Annotated[Path | None, typer.Option(help="for .npy features: .npy or .csv, one row for each")]
@@ -112,11 +112,9 @@ def evaluate(
 
     Example: aleator evaluate photos.safetensors --figures figures/
     """
-    from aleator.own_data import load_run
-    from aleator.own_data.collection import read_labels
-    from aleator.own_data.evaluation import evaluate as measure
-    from aleator.own_data.evaluation import figures as draw
-    from aleator.own_data.posteriors import read_embedded
+    from aleator.own_data import evaluate as measure
+    from aleator.own_data import figures as draw
+    from aleator.own_data import load_run, read_embedded, read_labels
 
     with plain_errors():
         if posteriors.is_dir():
@@ -146,7 +144,7 @@ def rank(
 
     Example: aleator rank photos.safetensors --limit 100 --csv > to-label.csv
     """
-    from aleator.own_data.posteriors import ranked, read_embedded
+    from aleator.own_data import ranked, read_embedded
 
     with plain_errors():
         rows = list(ranked(read_embedded(posteriors), limit or None, surest))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .errors import plain_errors
+from aleator.cli.errors import plain_errors
 
 
 def quickstart(
@@ -22,8 +22,8 @@ def quickstart(
 
     Example: aleator quickstart --output first-look
     """
+    from aleator.quickstart import next_commands
     from aleator.quickstart import quickstart as run
-    from aleator.quickstart.report import next_commands
 
     say = Console(stderr=True, soft_wrap=True)
     with plain_errors():

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .errors import plain_errors
+from aleator.cli.errors import plain_errors
 
 
 def reproduce(
@@ -28,8 +28,8 @@ def reproduce(
 
     Example: aleator reproduce recovery --preset best --device cuda
     """
-    from aleator.checks import require
     from aleator.experiments import reproduce as run
+    from aleator.foundation import require
 
     with plain_errors():
         chosen = None
@@ -38,7 +38,7 @@ def reproduce(
             require(all(part.strip().isdecimal() for part in parts), "seeds", seeds, "not whole numbers", "pass 4,5,6")
             chosen = [int(part) for part in parts]
         if experiment.startswith("cifar-"):
-            from aleator.experiments.cifar_folds import require_data
+            from aleator.experiments import require_data
 
             require_data(data_dir)  # all of it, before anything is trained
         found = run(experiment, preset, seeds=chosen, device=device, results=results, runs=runs, jobs=jobs)
@@ -48,8 +48,7 @@ def reproduce(
 
 def show(found: dict[str, Any]) -> None:
     """A line for each figure, so that the table fits a terminal however many figures a row has."""
-    from aleator.experiments.paper import paper_figure
-    from aleator.experiments.report import COLUMNS, shown_rows, with_error
+    from aleator.experiments import COLUMNS, paper_figure, shown_rows, with_error
 
     table = Table("setting", "loss", "figure", "ours", "paper")
     for row in shown_rows(found["rows"]):

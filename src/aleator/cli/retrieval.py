@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .errors import plain_errors
+from aleator.cli.errors import plain_errors
 
 index_app = typer.Typer(no_args_is_help=True, help="Build and change an index of posteriors.")
 
@@ -43,9 +43,8 @@ def index_build(
 
     Example: aleator index build gallery/ photos.safetensors
     """
-    from aleator.harmonics import VMFKernel
-    from aleator.retrieval import CredibleIndex
-    from aleator.retrieval.files import header_of, read_items, read_posteriors
+    from aleator.matching import VMFKernel
+    from aleator.retrieval import CredibleIndex, header_of, read_items, read_posteriors
 
     with plain_errors():
         q = read_posteriors(posteriors)
@@ -70,8 +69,7 @@ def index_add(location: Location, posteriors: Posteriors, items: Items = None, f
 
     Example: aleator index add gallery/ more-photos.safetensors
     """
-    from aleator.retrieval import CredibleIndex
-    from aleator.retrieval.files import header_of, read_items, read_posteriors
+    from aleator.retrieval import CredibleIndex, header_of, read_items, read_posteriors
 
     with plain_errors():
         q = read_posteriors(posteriors)
@@ -143,8 +141,7 @@ def query(
 
     Example: aleator query gallery/ questions.safetensors --p 0.95 --limit 5
     """
-    from aleator.retrieval import CredibleIndex
-    from aleator.retrieval.files import header_of, read_posteriors
+    from aleator.retrieval import CredibleIndex, header_of, read_posteriors
 
     with plain_errors():
         conditions = json.loads(filter) if filter else None
@@ -153,7 +150,7 @@ def query(
         with CredibleIndex.open(location, fingerprint=given) as index:
             answers = index.search(q, p, limit, by, threshold=threshold, filter=conditions, exact=exact)
     if figure is not None:
-        from aleator.retrieval.picture import picture
+        from aleator.retrieval import picture
 
         picture(answers).savefig(figure)
     if as_json:

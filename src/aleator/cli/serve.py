@@ -11,9 +11,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from aleator.checks import reject, require
-
-from .errors import plain_errors
+from aleator.cli.errors import plain_errors
+from aleator.foundation import reject, require
 
 if TYPE_CHECKING:
     from aleator.retrieval import CredibleIndex

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..checks import require_one_of
-from ..devices import resolve_device
-from ..provenance import write_json
-from .catalogue import EXPERIMENTS, PRESETS
-from .report import write_report
-from .runner import file_name, origin, outcome_arrays, run_rows
+from aleator.experiments.catalogue import EXPERIMENTS, PRESETS
+from aleator.experiments.cifar.folds import require_data
+from aleator.experiments.paper import paper_figure
+from aleator.experiments.report import COLUMNS, shown_rows, with_error, write_report
+from aleator.experiments.runner import file_name, origin, outcome_arrays, run_rows
+from aleator.foundation import require_one_of, resolve_device, write_json
 
-__all__ = ["EXPERIMENTS", "PRESETS", "reproduce"]
+__all__ = ["COLUMNS", "EXPERIMENTS", "PRESETS", "paper_figure", "reproduce", "require_data", "shown_rows", "with_error"]
 
 
 def reproduce(

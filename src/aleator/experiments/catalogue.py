@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from . import cifar_figures, cifar_tables, figures, tables
-from .cifar import run_fold
-from .controlled import run_seed
-from .landscape import draw_landscape, landscape, run_landscape
-from .runner import Row, Run
+from aleator.experiments.cifar import figures as cifar_figures
+from aleator.experiments.cifar import tables as cifar_tables
+from aleator.experiments.cifar.run import run_fold
+from aleator.experiments.controlled import figures, tables
+from aleator.experiments.controlled.landscape import draw_landscape, landscape, run_landscape
+from aleator.experiments.controlled.run import run_seed
+from aleator.experiments.runner import Row, Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,7 +4,7 @@ What the paper calls an RMSE is a mean absolute error in its code (Kirchhof, Kas
 under the names of mean absolute errors. None: not reported.
 """
 
-from .cifar_tables import CIFAR_PAPER
+from aleator.experiments.cifar.tables import CIFAR_PAPER
 
 Figures = dict[str, tuple[float, float | None]]
 

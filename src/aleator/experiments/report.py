@@ -5,8 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from .catalogue import EXPERIMENTS
-from .paper import paper_figure
+from aleator.experiments.catalogue import EXPERIMENTS
+from aleator.experiments.paper import paper_figure
 
 COLUMNS = {
     "mu_rmse": "mu RMSE",

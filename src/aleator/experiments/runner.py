@@ -27,8 +27,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..progress import progress_bar
-from ..provenance import command, provenance, write_json
+from aleator.foundation import command, describe_run, progress_bar, write_json
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,7 @@ def _work(job: Job, device: str, runs: Path) -> None:
         "setting": dataclasses.asdict(job.setting),  # type: ignore[call-overload]
         "seed": job.seed,
         "metrics": outcome.metrics,
-        "provenance": provenance(began, device),
+        "provenance": describe_run(began, device),
     }
     write_json(folder / "outcome.json", facts)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)

@@ -1,21 +1,30 @@
 """A person's own data, end to end: read a collection, train, embed, evaluate."""
 
-from .collection import Collection, Labels, example_sentences, read_collection
-from .defaults import Settings
-from .embedding import embed
-from .evaluation import evaluate
-from .learning import train
-from .run import Run, load_run
+from aleator.own_data.collection import Collection, Labels, example_sentences, read_collection, read_labels
+from aleator.own_data.defaults import Settings, kernel_width
+from aleator.own_data.embedding import embed
+from aleator.own_data.evaluation import calibrate, evaluate, figures
+from aleator.own_data.learning import train
+from aleator.own_data.posteriors import Embedded, ranked, read_embedded
+from aleator.own_data.run import Run, load_run, save_run
 
 __all__ = [
     "Collection",
+    "Embedded",
     "Labels",
     "Run",
     "Settings",
+    "calibrate",
     "embed",
     "evaluate",
     "example_sentences",
+    "figures",
+    "kernel_width",
     "load_run",
+    "ranked",
     "read_collection",
+    "read_embedded",
+    "read_labels",
+    "save_run",
     "train",
 ]

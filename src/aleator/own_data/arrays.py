@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import reject, require
+from aleator.foundation import reject, require
 
 
 def read_array(path: Path, argument: str) -> np.ndarray:

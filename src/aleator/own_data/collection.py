@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import reject, require
-from ..inputs import IMAGE_SUFFIXES
-from .arrays import FeatureFile, read_array
+from aleator.data import IMAGE_SUFFIXES
+from aleator.foundation import reject, require
+from aleator.own_data.arrays import FeatureFile, read_array
 
 ITEM_COLUMNS, LABEL_COLUMNS, PAIR_COLUMNS = ("path", "text"), ("label", "group"), ("first", "second")
 _TOLERANCE = 1e-3  # of the sum of a row of probabilities

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..checks import require, require_one_of
-from ..vmf import VonMisesFisher, log_sphere_area
-from .collection import Collection, Labels
+from aleator.foundation import require, require_one_of
+from aleator.own_data.collection import Collection, Labels
+from aleator.posteriors import VonMisesFisher, log_sphere_area
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..bundle import replace_file
-from ..checks import require
-from ..devices import resolve_device
-from ..progress import CountBar
-from .collection import Collection
-from .processes import processes
-from .rows import RowFile, read_rows, stream
-from .run import Run
+from aleator.foundation import CountBar, replace_file, require, resolve_device
+from aleator.own_data.collection import Collection
+from aleator.own_data.processes import processes
+from aleator.own_data.rows import RowFile, read_rows, stream
+from aleator.own_data.run import Run
 
 BATCH_SIZES = {"images": 64, "features": 4096, "text": 64}
 

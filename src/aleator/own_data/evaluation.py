@@ -13,13 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import plots
-from ..checks import require
-from ..harmonics import VMFKernel
-from ..metrics import auroc, expected_calibration_error, neighbour_hits, reject_curve
-from ..positivity import log_positivity, match_probability
-from ..vmf import VonMisesFisher
-from .collection import Labels
+from aleator.evaluation import auroc, expected_calibration_error, neighbour_hits, plots, reject_curve
+from aleator.foundation import require
+from aleator.matching import VMFKernel, log_positivity, match_probability
+from aleator.own_data.collection import Labels
+from aleator.posteriors import VonMisesFisher
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

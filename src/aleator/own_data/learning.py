@@ -15,23 +15,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..augmentation import ImageAugmentation
-from ..checks import require
-from ..data import LabelledBatches, PairBatches
-from ..devices import resolve_device
-from ..generative import one_thread
-from ..harmonics import VMFKernel
-from ..losses import ExactInfoNCE
-from ..provenance import provenance, write_json
-from ..recipe import Recipe
-from ..training import fit
-from .collection import Collection, Labels
-from .defaults import Settings, choose
-from .evaluation import calibrate, evaluate
-from .preparation import Job, posteriors, prepare
-from .processes import Processes, processes
-from .run import Run, load_run, save_run
-from .splits import Split, labels_of, require_trainable, split
+from aleator.data import ImageAugmentation, LabelledBatches, PairBatches
+from aleator.foundation import describe_run, one_thread, require, resolve_device, write_json
+from aleator.losses import ExactInfoNCE
+from aleator.matching import VMFKernel
+from aleator.own_data.collection import Collection, Labels
+from aleator.own_data.defaults import Settings, choose
+from aleator.own_data.evaluation import calibrate, evaluate
+from aleator.own_data.preparation import Job, posteriors, prepare
+from aleator.own_data.processes import Processes, processes
+from aleator.own_data.run import Run, load_run, save_run
+from aleator.own_data.splits import Split, labels_of, require_trainable, split
+from aleator.training import Recipe, fit
 
 Log = Callable[[str], None]
 
@@ -93,7 +88,7 @@ def train(
         q = posteriors(job, parts.test)
         kernel = VMFKernel(calibration.kappa_pos)
         metrics = evaluate(q, labels_of(labels, parts.test), kernel, calibration.prior, seed=settings.seed)
-        metrics["provenance"] = provenance(began, next(job.encoder.parameters()).device)
+        metrics["provenance"] = describe_run(began, next(job.encoder.parameters()).device)
         match = {"kappa_pos": calibration.kappa_pos, "prior": calibration.prior}
         save_run(folder, job.complete(), job.inputs, config, metrics, match)
         shutil.rmtree(folder / "training" / "encoder", ignore_errors=True)  # the whole one lies above

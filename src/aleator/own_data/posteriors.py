@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..checks import reject, require
-from ..harmonics import VMFKernel
-from ..retrieval.files import header_of, read_items, read_posteriors
-from ..vmf import VonMisesFisher
-from .collection import Labels, named_labels
+from aleator.foundation import reject, require
+from aleator.matching import VMFKernel
+from aleator.own_data.collection import Labels, named_labels
+from aleator.posteriors import VonMisesFisher
+from aleator.retrieval import header_of, read_items, read_posteriors
 
 
 @dataclass(frozen=True)

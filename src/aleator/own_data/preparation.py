@@ -7,16 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..backbones import MLP, Chain, ResNet18, Standardise, UnitScale
-from ..devices import resolve_device
-from ..encoders import Encoder
-from ..inputs import Inputs
-from ..progress import CountBar
-from ..vmf import VonMisesFisher
-from .collection import Collection
-from .pretrained import load_pretrained
-from .processes import Processes
-from .rows import RowFile, prefetched, spans, stream
+from aleator.data import Inputs
+from aleator.encoders import MLP, Chain, Encoder, ResNet18, Standardise, UnitScale
+from aleator.foundation import CountBar, resolve_device
+from aleator.own_data.collection import Collection
+from aleator.own_data.pretrained import load_pretrained
+from aleator.own_data.processes import Processes
+from aleator.own_data.rows import RowFile, prefetched, spans, stream
+from aleator.posteriors import VonMisesFisher
 
 _IN_MEMORY = 2**30  # bytes of images; more lie in a file of the run
 _SAMPLE = 20_000  # rows that say how features are distributed

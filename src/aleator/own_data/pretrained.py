@@ -2,9 +2,9 @@
 
 from torch import nn
 
-from ..checks import reject
-from ..hub import HubText, HubVision
-from ..inputs import Inputs
+from aleator.data import Inputs
+from aleator.encoders import HubText, HubVision
+from aleator.foundation import reject
 
 # What ImageNet networks expect where their own preparation is not known.
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..inputs import Inputs
-from .collection import Collection
+from aleator.data import Inputs
+from aleator.own_data.collection import Collection
 
 _Item = TypeVar("_Item")
 _Loaded = TypeVar("_Loaded")

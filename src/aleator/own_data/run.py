@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 
-from ..checks import reject, require
-from ..encoders import Encoder, load_encoder
-from ..harmonics import VMFKernel
-from ..inputs import Inputs
-from ..provenance import write_json
-from ..vmf import VonMisesFisher
-from .evaluation import figures
+from aleator.data import Inputs
+from aleator.encoders import Encoder, load_encoder
+from aleator.foundation import reject, require, write_json
+from aleator.matching import VMFKernel
+from aleator.own_data.evaluation import figures
+from aleator.posteriors import VonMisesFisher
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..checks import reject, require
-from .collection import Collection, Labels
-from .evaluation import evaluation_labels
+from aleator.foundation import reject, require
+from aleator.own_data.collection import Collection, Labels
+from aleator.own_data.evaluation import evaluation_labels
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..checks import require
-from ..provenance import provenance, write_json
-from .circle import recover_circle
-from .digits import learn_digits
-from .report import write_report
+from aleator.foundation import describe_run, require, write_json
+from aleator.quickstart.circle import recover_circle
+from aleator.quickstart.digits import learn_digits
+from aleator.quickstart.report import next_commands, write_report
+
+__all__ = ["next_commands", "quickstart"]
 
 
 def quickstart(
@@ -40,7 +41,7 @@ def quickstart(
     log("2 of 2: scikit-learn's digits, some of them hard to read")
     # The settings were chosen on the split that the plain seed makes: what they are worth shows on another.
     report["digits"] = learn_digits(folder, figures, seed + 1000, steps, progress)
-    report["provenance"] = provenance(began, "cpu")
+    report["provenance"] = describe_run(began, "cpu")
     write_json(folder / "report.json", report)
     write_report(folder / "report.html", report, figures)
     return report

@@ -5,14 +5,13 @@ from typing import Any
 
 import torch
 
-from .. import plots
-from ..encoders import controlled_encoder
-from ..generative import GenerativeProcess, one_thread
-from ..losses import ExactInfoNCE
-from ..metrics import aligning_rotation, cap_coverage, pairwise_agreement, rank_correlation, rmse
-from ..recipe import Recipe
-from ..training import fit
-from ..vmf import VonMisesFisher
+from aleator.data import GenerativeProcess
+from aleator.encoders import controlled_encoder
+from aleator.evaluation import aligning_rotation, cap_coverage, pairwise_agreement, plots, rank_correlation, rmse
+from aleator.foundation import one_thread
+from aleator.losses import ExactInfoNCE
+from aleator.posteriors import VonMisesFisher
+from aleator.training import Recipe, fit
 
 KAPPA_RANGE = (4.0, 64.0)
 LEVELS = (0.5, 0.8, 0.95)

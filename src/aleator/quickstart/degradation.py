@@ -3,7 +3,7 @@
 import torch
 from torch import Generator, Tensor
 
-from ..inputs import Inputs
+from aleator.data import Inputs
 
 KINDS = ("noise", "blur", "cover")
 

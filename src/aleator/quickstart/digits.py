@@ -11,26 +11,29 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from .. import plots
-from ..backbones import MLP, Chain, Flatten
-from ..data import LabelledBatches
-from ..encoders import Encoder
-from ..generative import one_thread
-from ..harmonics import VMFKernel
-from ..inputs import Inputs
-from ..losses import ExactInfoNCE
-from ..metrics import rank_correlation
-from ..own_data.collection import Labels, read_collection
-from ..own_data.defaults import kernel_width
-from ..own_data.embedding import embed
-from ..own_data.evaluation import calibrate, evaluate
-from ..own_data.posteriors import Embedded, read_embedded
-from ..own_data.run import Run, load_run, save_run
-from ..recipe import Recipe
-from ..retrieval import CredibleIndex
-from ..training import fit
-from ..vmf import VonMisesFisher
-from .degradation import KINDS, RandomDegradation, degrade
+from aleator.data import Inputs, LabelledBatches
+from aleator.encoders import MLP, Chain, Encoder, Flatten
+from aleator.evaluation import plots, rank_correlation
+from aleator.foundation import one_thread
+from aleator.losses import ExactInfoNCE
+from aleator.matching import VMFKernel
+from aleator.own_data import (
+    Embedded,
+    Labels,
+    Run,
+    calibrate,
+    embed,
+    evaluate,
+    kernel_width,
+    load_run,
+    read_collection,
+    read_embedded,
+    save_run,
+)
+from aleator.posteriors import VonMisesFisher
+from aleator.quickstart.degradation import KINDS, RandomDegradation, degrade
+from aleator.retrieval import CredibleIndex
+from aleator.training import Recipe, fit
 
 DIM, SIZE, LEVEL = 8, 8, 0.95
 TRAIN, CALIBRATION = 900, 300  # of 1,797 digits; the rest are questions

@@ -1,6 +1,28 @@
 """Credible retrieval: `CredibleIndex` in memory, in a folder or on a PostgreSQL server."""
 
+from aleator.retrieval.contents import read_contents
+from aleator.retrieval.figure import picture
 from aleator.retrieval.index import CredibleIndex, Hit
+from aleator.retrieval.items import Id, decode_id, directions, encode_id
+from aleator.retrieval.posteriors_file import header_of, read_items, read_posteriors
 from aleator.retrieval.recall import RecallReport
+from aleator.retrieval.scoring import TIE, cap_radii, cosines, slack
 
-__all__ = ["CredibleIndex", "Hit", "RecallReport"]
+__all__ = [
+    "TIE",
+    "CredibleIndex",
+    "Hit",
+    "Id",
+    "RecallReport",
+    "cap_radii",
+    "cosines",
+    "decode_id",
+    "directions",
+    "encode_id",
+    "header_of",
+    "picture",
+    "read_contents",
+    "read_items",
+    "read_posteriors",
+    "slack",
+]

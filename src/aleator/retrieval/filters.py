@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aleator.checks import require, require_one_of
+from aleator.foundation import require, require_one_of
 from aleator.retrieval.items import Metadata
 
 Filter = Mapping[str, Any]

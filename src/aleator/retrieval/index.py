@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aleator.checks import reject, require, require_one_of
-from aleator.harmonics import AcceptanceKernel, VMFKernel, ZonalKernel
+from aleator.foundation import reject, require, require_one_of
+from aleator.matching import AcceptanceKernel, VMFKernel, ZonalKernel
+from aleator.posteriors import VonMisesFisher
 from aleator.retrieval.filters import Filter, compile_filter
 from aleator.retrieval.items import (
     Id,
@@ -25,12 +26,11 @@ from aleator.retrieval.items import (
     encode_ids,
     prepare,
 )
-from aleator.retrieval.matching import MatchBound, match_probabilities
+from aleator.retrieval.match_bound import MatchBound, match_probabilities
 from aleator.retrieval.recall import RecallReport
 from aleator.retrieval.scoring import cap_radii
 from aleator.retrieval.search import best, climb, judge, walk
-from aleator.retrieval.store import Candidates, Store
-from aleator.vmf import VonMisesFisher
+from aleator.retrieval.stores.base import Candidates, Store
 
 _KERNELS = {"VMFKernel": VMFKernel, "AcceptanceKernel": AcceptanceKernel}
 _QUERIES = 1024  # answered together; bounds the memory of a large batch
@@ -336,12 +336,12 @@ def _is_url(location: str | Path) -> bool:
 
 
 def _embedded() -> Any:
-    from aleator.retrieval.folder import FolderStore
+    from aleator.retrieval.stores.folder import FolderStore
 
     return FolderStore
 
 
 def _server() -> Any:
-    from aleator.retrieval.postgres import PostgresStore
+    from aleator.retrieval.stores.postgres import PostgresStore
 
     return PostgresStore

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from aleator.checks import reject, require
-from aleator.vmf import VonMisesFisher
+from aleator.foundation import reject, require
+from aleator.posteriors import VonMisesFisher
 
 Id = str | int
 Metadata = dict[str, Any]

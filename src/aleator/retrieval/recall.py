@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from aleator.retrieval.scoring import cosines
-from aleator.retrieval.store import Candidates, Store
+from aleator.retrieval.stores.base import Candidates, Store
 
 _QUERIES = 256
 _SIZES = (16, 128, 1024)

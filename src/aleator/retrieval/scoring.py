@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.polynomial.chebyshev import chebinterpolate, chebval
 
-from aleator.checks import require
-from aleator.vmf import VonMisesFisher
+from aleator.foundation import require
+from aleator.posteriors import VonMisesFisher
 
 TIE = 1e-12  # cosines this close are equal: an angle of 1.4e-6 at cosine 1, a few roundings of float32
 _BLOCK = 16_384  # rows in double precision at a time

@@ -11,7 +11,7 @@ import numpy as np
 from aleator.retrieval.items import Metadata, decode_metadata
 from aleator.retrieval.recall import RecallReport
 from aleator.retrieval.scoring import cosines, slack
-from aleator.retrieval.store import Candidates, Store
+from aleator.retrieval.stores.base import Candidates, Store
 
 Judge = Callable[[Candidates], tuple[Candidates, np.ndarray]]
 

@@ -10,7 +10,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 
 import aleator
-from aleator.checks import require
+from aleator.foundation import require
 from aleator.retrieval import CredibleIndex
 from aleator.web.api import make_router
 from aleator.web.ascii import Ascii

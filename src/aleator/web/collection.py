@@ -12,13 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from aleator import metrics
-from aleator.checks import require
-from aleator.retrieval import CredibleIndex
-from aleator.retrieval.contents import read_contents
-from aleator.retrieval.items import Id, decode_id, directions, encode_id
-from aleator.retrieval.scoring import cap_radii, cosines, slack
-from aleator.vmf import VonMisesFisher
+from aleator.evaluation import metrics
+from aleator.foundation import require
+from aleator.posteriors import VonMisesFisher
+from aleator.retrieval import (
+    CredibleIndex,
+    Id,
+    cap_radii,
+    cosines,
+    decode_id,
+    directions,
+    encode_id,
+    read_contents,
+    slack,
+)
 from aleator.web.levels import LEVELS, cap_cosines
 from aleator.web.models import CertaintyDistribution, Item, Items, Label, Level, RejectCurve, certainty
 

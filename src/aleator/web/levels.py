@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.polynomial.chebyshev import chebval, chebvander
 
-from aleator.retrieval.scoring import TIE
-from aleator.vmf import VonMisesFisher
+from aleator.posteriors import VonMisesFisher
+from aleator.retrieval import TIE
 
 LEVELS = [percent / 100 for percent in range(1, 100)]
 

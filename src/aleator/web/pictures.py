@@ -9,7 +9,7 @@ from collections import OrderedDict
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from aleator.inputs import open_image
+from aleator.data import open_image
 from aleator.web.problems import ProblemError
 
 # What browsers show. Other formats that can be read are turned into PNG.

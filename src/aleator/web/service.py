@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
 
-from aleator.checks import require
+from aleator.foundation import require
+from aleator.posteriors import VonMisesFisher
 from aleator.retrieval import CredibleIndex
-from aleator.vmf import VonMisesFisher
 from aleator.web.collection import Collection, facts_of
 from aleator.web.limits import Limits
 from aleator.web.models import Answer, Ask, CollectionInfo, Hit, Item, Level, Posterior, Query, certainty

@@ -1,0 +1,230 @@
+"""Figures from results. Every function returns a matplotlib Figure and leaves saving and showing to its caller."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from aleator.foundation import require
+from aleator.posteriors import VonMisesFisher
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Distinguishable with any colour vision, in this order (Okabe and Ito 2008).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_GREY = "#8a8a8a"
+
+
+def circle(panels: dict[str, VonMisesFisher], height: float = 3.4) -> "Figure":
+    """Posteriors in the plane, one panel per entry: densities drawn around the unit circle, a dot at each mode.
+
+    Args:
+        panels: title -> posteriors (N,) with D = 2. The n-th posterior has the same colour in every panel.
+    """
+    for title, q in panels.items():
+        require(q.dim == 2, title, f"dimension {q.dim}", "only the plane can be drawn as a circle", "pass D = 2")
+    figure, axes = _figure(len(panels), height)
+    angle = torch.linspace(0, 2 * math.pi, 721, dtype=torch.float64)
+    ring = torch.stack([torch.cos(angle), torch.sin(angle)], -1)
+    largest = max(float(q.kappa.max()) for q in panels.values())
+    scale = 0.75 / math.sqrt(largest / (2 * math.pi))
+    for axis, (title, q) in zip(axes, panels.items(), strict=True):
+        axis.plot(*ring.T, color=_GREY, linewidth=0.8)
+        for n in range(len(q)):
+            one = VonMisesFisher(q.mu[n].detach().double(), q.kappa[n].detach().double(), validate_args=False)
+            density = one.log_prob(ring).exp()
+            outer = (1 + scale * density)[:, None] * ring
+            colour = COLOURS[n % len(COLOURS)]
+            axis.fill(*torch.cat([outer, ring.flip(0)]).T, color=colour, alpha=0.35, linewidth=0)
+            seen = torch.where((density > 1e-3 * density.max())[:, None], outer, math.nan)
+            axis.plot(*seen.T, color=colour, linewidth=1.2)
+            axis.plot(*one.mu, "o", color=colour, markersize=4)
+        axis.set(aspect="equal", xlim=(-1.85, 1.85), ylim=(-1.85, 1.85))
+        axis.set_title(title, fontsize=10)
+        axis.axis("off")
+    return figure
+
+
+def agreement(true: Tensor, predicted: Tensor, label: str = "kappa", height: float = 3.4) -> "Figure":
+    """Predicted against true values, with the diagonal on which they would agree."""
+    figure, (axis,) = _figure(1, height)
+    true, predicted = true.detach().cpu(), predicted.detach().cpu()
+    low, high = float(min(true.min(), predicted.min())), float(max(true.max(), predicted.max()))
+    axis.plot([low, high], [low, high], color=_GREY, linewidth=1, zorder=1)
+    axis.scatter(true, predicted, s=5, alpha=0.4, color=COLOURS[0], linewidths=0, zorder=2)
+    axis.set(xlabel=f"true {label}", ylabel=f"predicted {label}")
+    return figure
+
+
+def reject_curve(kept: Sequence[float], recall_at_1: Sequence[float], height: float = 3.0) -> "Figure":
+    """Recall@1 of the surest items, against the share of items that are kept."""
+    figure, (axis,) = _figure(1, height, width=1.25 * height)
+    axis.plot([100 * share for share in kept], recall_at_1, color=COLOURS[0], marker="o", markersize=3)
+    axis.axhline(recall_at_1[-1], color=_GREY, linewidth=0.8, linestyle="--")
+    axis.annotate("all items", (2, recall_at_1[-1]), xytext=(0, -4), textcoords="offset points", va="top", color=_GREY)
+    low = min(*recall_at_1, recall_at_1[-1])
+    axis.set(xlabel="surest items kept, %", ylabel="Recall@1", xlim=(0, 102))
+    axis.set_ylim(low - 0.15 * (1.0 - low) - 0.005, 1.0 + 0.05 * (1.0 - low) + 0.002)
+    return figure
+
+
+def reliability(
+    predicted: Sequence[float], observed: Sequence[float], count: Sequence[float], height: float = 3.0
+) -> "Figure":
+    """How often pairs match that are said to match so often; a dot's area is the share of pairs."""
+    figure, (axis,) = _figure(1, height, width=1.25 * height)
+    axis.plot([0, 1], [0, 1], color=_GREY, linewidth=1, zorder=1)
+    area = [15 + 250 * number / sum(count) for number in count]
+    axis.plot(predicted, observed, color=COLOURS[0], linewidth=1, zorder=2)
+    axis.scatter(predicted, observed, s=area, color=COLOURS[0], alpha=0.75, linewidths=0, zorder=3)
+    axis.set(
+        xlabel="match probability", ylabel="share that matches", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal"
+    )
+    return figure
+
+
+def histogram(edges: Sequence[float], count: Sequence[float], label: str = "kappa", height: float = 3.0) -> "Figure":
+    """How a positive quantity is distributed, on a logarithmic axis."""
+    figure, (axis,) = _figure(1, height, width=1.25 * height)
+    axis.stairs(count, edges, fill=True, color=COLOURS[0], alpha=0.8)
+    axis.set(xscale="log", xlabel=label, ylabel="items")
+    _plain_ticks(axis.xaxis, edges[0], edges[-1])
+    return figure
+
+
+def levels(
+    values: dict[str, Sequence[float]], xlabel: str, ylabel: str = "kappa", log: bool = True, height: float = 3.0
+) -> "Figure":
+    """Distributions side by side: the middle half as a box, the middle nine tenths as a line, the median as a dot."""
+    figure, (axis,) = _figure(1, height, width=1.25 * height)
+    for place, sample in enumerate(values.values()):
+        low, first, median, third, high = torch.quantile(
+            torch.as_tensor(sample, dtype=torch.float64), torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95]).double()
+        ).tolist()
+        axis.plot([place, place], [low, high], color=COLOURS[0], linewidth=1)
+        axis.plot([place, place], [first, third], color=COLOURS[0], linewidth=9, alpha=0.35, solid_capstyle="butt")
+        axis.plot(place, median, "o", color=COLOURS[0], markersize=5)
+    axis.set_xticks(range(len(values)), list(values))
+    axis.set(xlabel=xlabel, ylabel=ylabel)
+    if log:
+        axis.set_yscale("log")
+        bottom, top = axis.get_ylim()
+        _plain_ticks(axis.yaxis, bottom, top)
+    return figure
+
+
+def lines(
+    x: Sequence[float],
+    curves: Mapping[str, Sequence[Any]],
+    xlabel: str,
+    ylabel: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    diagonal: bool = False,
+    height: float = 3.4,
+) -> "Figure":
+    """Curves over one axis; a value is a number, or {"mean": ..., "stderr": ...}, drawn with its error."""
+    figure, (axis,) = _figure(1, height, width=1.25 * height)
+    if diagonal:
+        axis.plot([min(x), max(x)], [min(x), max(x)], color=_GREY, linewidth=1)
+    for colour, (name, values) in zip(COLOURS, curves.items(), strict=False):
+        pairs = [(v["mean"], v["stderr"] or 0.0) if isinstance(v, dict) else (v, 0.0) for v in values]
+        means, errors = zip(*pairs, strict=True)
+        axis.errorbar(x, means, errors, color=colour, marker="o", markersize=4, linewidth=1.4, capsize=2, label=name)
+    axis.set(xlabel=xlabel, ylabel=ylabel)
+    if log_x:
+        axis.set_xscale("log")
+        axis.set_xticks(x, [f"{value:g}" for value in x])
+        axis.minorticks_off()
+    if log_y:
+        axis.set_yscale("log")
+    if len(curves) > 3:  # too many names to stand beside the curves
+        figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=2)
+    elif len(curves) > 1:
+        axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def grid(
+    values: Tensor, rows: Sequence[Any], columns: Sequence[Any], row: str, column: str, label: str, height: float = 3.0
+) -> "Figure":
+    """A table (R, C) of numbers as colours, with the numbers written in."""
+    figure, (axis,) = _figure(1, height, width=0.6 * height * values.shape[1] / values.shape[0] + 1.5)
+    picture = axis.imshow(values.numpy(), cmap="viridis", aspect="auto")
+    middle = float(values.min() + values.max()) / 2
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            value = float(values[i, j])
+            axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color="kw"[value < middle])
+    axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
+    axis.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
+    axis.set(xlabel=column, ylabel=row)
+    figure.colorbar(picture, label=label)
+    return figure
+
+
+def contours(
+    axis_values: Tensor, height: Tensor, points: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
+) -> "Figure":
+    """A surface (rows y, columns x) over a square by its contours, each four times the one before; and named points."""
+    figure, (axis,) = _figure(1, 4.2, width=5.6)
+    levels = [1e-5 * 4**n for n in range(9)]
+    lines = axis.contour(axis_values, axis_values, height, levels, colors=_GREY, linewidths=0.8)
+    axis.clabel(lines, fmt="%.0e", fontsize=6)
+    for colour, (name, (x, y)) in zip([*COLOURS, "black"], points.items(), strict=False):
+        axis.plot(x, y, "o", color=colour, markersize=5, label=name)
+    axis.set(xlabel=xlabel, ylabel=ylabel)
+    axis.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def spread_out(q: VonMisesFisher, count: int) -> Tensor:
+    """Indices of posteriors whose modes lie far apart: the surest, then each the farthest from those chosen before."""
+    chosen = [int(q.kappa.argmax())]
+    for _ in range(count - 1):
+        nearest = (q.mu @ q.mu[chosen].T).max(1).values
+        chosen.append(int(nearest.argmin()))
+    return torch.tensor(chosen)
+
+
+def image_rows(rows: dict[str, list[tuple[Any, str]]], first_apart: bool = False, side: float = 0.75) -> "Figure":
+    """Rows of small images (H, W[, 3]), each with a caption; `first_apart` sets the first of each row off."""
+    from matplotlib.figure import Figure
+
+    columns = max(len(images) for images in rows.values())
+    size = (side * columns + 1.3, 1.35 * side * len(rows))
+    figure = Figure(figsize=size, layout="constrained", dpi=150)
+    axes = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (title, images) in zip(axes, rows.items(), strict=True):
+        for axis in line:
+            axis.axis("off")
+        for place, (axis, (image, caption)) in enumerate(zip(line, images, strict=False)):
+            axis.imshow(image, cmap="gray", vmin=0, vmax=255)
+            apart = first_apart and place == 0
+            axis.set_title(caption, fontsize=7, pad=2, color=COLOURS[1] if apart else "black")
+        line[0].text(-0.25, 0.5, title, transform=line[0].transAxes, ha="right", va="center", fontsize=8)
+    return figure
+
+
+def _figure(columns: int, height: float, width: float | None = None) -> tuple["Figure", Sequence[Any]]:
+    # The object-oriented way: no global state, no window, safe in threads.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(columns * (width or height), height), layout="constrained", dpi=150)
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _plain_ticks(axis: Any, low: float, high: float) -> None:
+    """Label a logarithmic axis with plain numbers, and with more than one of them where it spans less than a decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    narrow = high / low < 30
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

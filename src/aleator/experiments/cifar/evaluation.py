@@ -1,0 +1,210 @@
+"""What is measured on held-out CIFAR-10H images: do certainties agree with people, with lost information, with errors,
+and are match probabilities right?"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from aleator.data import LabelledBatches, centre_crops, label_entropy, random_crops
+from aleator.encoders import Chain, Encoder, Features
+from aleator.evaluation import (
+    auroc,
+    expected_calibration_error,
+    map_at_r,
+    neighbour_hits,
+    rank_correlation,
+    reject_curve,
+)
+from aleator.experiments.cifar.pretraining import predictions
+from aleator.foundation import require_one_of
+from aleator.matching import ZonalKernel, match_probability
+from aleator.posteriors import VonMisesFisher
+
+PRIOR = 0.5  # the share of matches among the held-out pairs
+PAIRS = 20_000
+KEPT = tuple(i / 20 for i in range(1, 21))
+_BINS = 15
+_SHIFT = 2  # pixels
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One fold of images: bytes (N, 3, 32, 32), soft labels (N, 10), crop proportions (N,), and their numbers (N,)."""
+
+    images: Tensor
+    labels: Tensor
+    crop_sizes: Tensor
+    number: Tensor
+
+    @property
+    def hard(self) -> Tensor:
+        """The class that most people saw."""
+        return self.labels.argmax(1)
+
+    @property
+    def entropy(self) -> Tensor:
+        return label_entropy(self.labels)
+
+    def cropped(self) -> Tensor:
+        """The paper's second test set: the middle of each image, of the paper's sizes; bytes."""
+        return _bytes(centre_crops(self.images.float() / 255, self.crop_sizes))
+
+    def randomly_cropped(self, seed: int) -> tuple[Tensor, Tensor]:
+        """The same with new sizes and windows anywhere: (bytes, proportions)."""
+        generator = Generator().manual_seed(seed)
+        sizes = 0.25 + 0.75 * torch.rand(len(self.images), generator=generator, dtype=torch.float64)
+        return _bytes(random_crops(self.images.float() / 255, sizes, generator)), sizes
+
+
+def _bytes(images: Tensor) -> Tensor:
+    return (images * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def posteriors(encoder: Encoder, images: Tensor, views: int = 1) -> VonMisesFisher:
+    """Of bytes (N, 3, 32, 32), in evaluation mode; on the CPU, float64. `views`: see `CifarSetting`."""
+    q = predictions(_Stacked(encoder, views), images).cpu().double()
+    return VonMisesFisher(torch.nn.functional.normalize(q[:, 1:], dim=-1), q[:, 0], validate_args=False)
+
+
+class _Stacked(torch.nn.Module):
+    """kappa and mu in one tensor (B, 1 + D)."""
+
+    def __init__(self, encoder: Encoder, views: int):
+        super().__init__()
+        self.network, self.head, self.views = image_network(encoder), output_layers(encoder), views
+        self.train(encoder.training)
+
+    def forward(self, images: Tensor) -> Tensor:
+        views = seen_from(images, self.views)
+        features = sum(self.network(view) for view in views) / len(views)
+        q = self.head(features)
+        return torch.cat([q.kappa[:, None], q.mu], 1)
+
+
+def seen_from(images: Tensor, views: int) -> list[Tensor]:
+    """The images (B, C, H, W) themselves; 2: their mirror images too; 10: both shifted four ways as well."""
+    require_one_of("views", views, (1, 2, 10))
+    seen = [images]
+    if views == 10:
+        height, width = images.shape[-2:]
+        padded = torch.nn.functional.pad(images, (_SHIFT,) * 4, mode="reflect")
+        corners = ((_SHIFT, 0), (_SHIFT, 2 * _SHIFT), (0, _SHIFT), (2 * _SHIFT, _SHIFT))
+        seen += [padded[..., top : top + height, left : left + width] for top, left in corners]
+    return seen if views == 1 else seen + [view.flip(-1) for view in seen]
+
+
+def image_network(encoder: Encoder) -> torch.nn.Module:
+    """Of its backbone, the part that sees images; a chain has layers on the features after it."""
+    return encoder.backbone.parts[0] if isinstance(encoder.backbone, Chain) else encoder.backbone
+
+
+def output_layers(encoder: Encoder) -> Encoder:
+    """The rest of the encoder: features -> posteriors, through the same layers and not copies of them."""
+    backbone, features = encoder.backbone, encoder.mu_head.in_features
+    layers = backbone.parts[1] if isinstance(backbone, Chain) else Features(features)
+    head = Encoder(layers, encoder.dim, encoder.kappa, features=features)
+    head.mu_head, head.kappa_head = encoder.mu_head, encoder.kappa_head
+    return head.to(encoder.axis.device)
+
+
+def certainty_metrics(
+    embeddings: Tensor, certainty: Tensor, cropped: Tensor, randomly_cropped: tuple[Tensor, Tensor], fold: HeldOut
+) -> dict[str, float]:
+    """What needs no more than embeddings (N, D) and a certainty (N,) of every image, whole and cropped."""
+    hits = neighbour_hits(embeddings, fold.hard).double()
+    metrics = {
+        "entropy_rank": rank_correlation(-certainty, fold.entropy),
+        "crop_rank": rank_correlation(cropped, fold.crop_sizes),
+        "crop_random_rank": rank_correlation(*randomly_cropped),
+        "recall_at_1": hits.mean().item(),
+        "recall_at_1_surer_half": reject_curve(certainty, hits, (0.5,))[0],
+        "map_at_r": map_at_r(embeddings, fold.hard),
+    }
+    if 0 < hits.mean() < 1:  # of hits or misses alone nothing tells the one from the other
+        metrics["r_auroc"] = auroc(certainty.to(hits.device), hits)
+    return metrics
+
+
+# Match probabilities
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of item numbers (P, 2), half drawn as positives are and half independently; `match` (P,) says which."""
+
+    items: Tensor
+    match: Tensor
+
+
+def held_out_pairs(fold: HeldOut, seed: int, count: int | None = None) -> Pairs:
+    """Of these, P(match | x, x') = r / (r + 1) by Bayes' rule: what `match_probability` says at prior 1/2."""
+    count = PAIRS if count is None else count
+    batches = LabelledBatches(torch.arange(len(fold.labels)), fold.labels, count, 1)
+    anchor, positive, negative = batches.draw(Generator().manual_seed(seed))
+    assert isinstance(negative, Tensor)
+    match = torch.arange(count) % round(1 / PRIOR) == 0
+    return Pairs(torch.stack([anchor, torch.where(match, positive, negative[:, 0])], 1), match)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """kappa times `scale`, and r divided by `factor`; no order of certainties changes.
+
+    A contrastive loss does not see a constant factor of r, which is 1 only where the latents are uniform on the sphere.
+    Those of ten classes are not.
+    """
+
+    kernel: ZonalKernel
+    scale: float = 1.0
+    factor: float = 1.0
+
+    def probability(self, q: VonMisesFisher, pairs: Pairs) -> Tensor:
+        scaled = VonMisesFisher(q.mu, q.kappa * self.scale, validate_args=False)
+        first, second = (scaled[pairs.items[:, side]] for side in (0, 1))
+        odds = PRIOR / (1 - PRIOR) / self.factor
+        return match_probability(first, second, self.kernel, odds / (1 + odds))
+
+
+def calibrate(q: VonMisesFisher, pairs: Pairs, kernel: ZonalKernel) -> Calibration:
+    """The scale and factor under which the validation pairs are likeliest: two numbers, from thousands of pairs."""
+    from scipy.optimize import minimize
+
+    def at(parameters: Sequence[float]) -> Calibration:
+        scale, factor = (math.exp(min(max(value, -7.0), 7.0)) for value in parameters)
+        return Calibration(kernel, scale, factor)
+
+    def surprise(parameters: Sequence[float]) -> float:
+        p = at(parameters).probability(q, pairs).clamp(1e-9, 1 - 1e-9)
+        return torch.nn.functional.binary_cross_entropy(p, pairs.match.double()).item()
+
+    options = {"maxfev": 80, "xatol": 0.01, "fatol": 1e-6, "initial_simplex": [[0.0, 0.0], [-0.5, 0.0], [0.0, 1.0]]}
+    return at(minimize(surprise, [0.0, 0.0], method="Nelder-Mead", options=options).x)
+
+
+def reliability(probability: Tensor, match: Tensor) -> Tensor:
+    """(bins, 3): mean probability, share of matches, number of pairs; empty bins left out."""
+    cell = (probability * _BINS).long().clamp_max(_BINS - 1)
+    count = torch.bincount(cell, minlength=_BINS).double()
+    predicted = torch.zeros(_BINS, dtype=torch.float64).index_add_(0, cell, probability.double())
+    observed = torch.zeros(_BINS, dtype=torch.float64).index_add_(0, cell, match.double())
+    return torch.stack([predicted / count, observed / count, count], 1)[count > 0]
+
+
+def match_metrics(
+    q: VonMisesFisher, fold: HeldOut, q_validation: VonMisesFisher, validation: HeldOut, kernel: ZonalKernel, seed: int
+) -> tuple[dict[str, float], Tensor, Calibration]:
+    """ECE of match probabilities on test pairs, as they come and after calibration on validation pairs; and a table."""
+    pairs = held_out_pairs(fold, seed)
+    calibration = calibrate(q_validation, held_out_pairs(validation, seed), kernel)
+    raw = Calibration(kernel).probability(q, pairs)
+    probability = calibration.probability(q, pairs)
+    metrics = {
+        "match_ece": expected_calibration_error(probability, pairs.match),
+        "match_ece_uncalibrated": expected_calibration_error(raw, pairs.match),
+        "kappa_scale": calibration.scale,
+        "match_factor": calibration.factor,
+    }
+    return metrics, reliability(probability, pairs.match), calibration

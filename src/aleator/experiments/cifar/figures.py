@@ -1,0 +1,191 @@
+"""Figures of the CIFAR-10H experiments: from the rows of a result and the arrays of their first runs."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from aleator.data import CLASSES
+from aleator.evaluation import neighbour_hits, plots, reject_curve
+from aleator.experiments.cifar.evaluation import KEPT
+from aleator.experiments.cifar.gallery import LEVEL
+from aleator.experiments.runner import file_name
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Arrays = Sequence[dict[str, Tensor]]
+Rows = Sequence[dict[str, Any]]
+
+
+def losses(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """Human entropy against predicted uncertainty, and the reliability of match probabilities, loss by loss."""
+    figures = {}
+    for name, found in _named(rows, arrays):
+        figures[f"entropy-{name}"] = entropy_figure(found)
+        if "reliability" in found:
+            figures[f"reliability-{name}"] = plots.reliability(*found["reliability"].T.tolist())
+    curves = {name: found["validations"] for name, found in _named(rows, arrays) if _followed(found)}
+    if curves:
+        figures["training"] = training_figure(curves)
+    return figures
+
+
+def labels(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    return {f"entropy-{name}": entropy_figure(found) for name, found in _named(rows, arrays)}
+
+
+def rejection(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """Recall@1 over the surest images."""
+    curves = {}
+    for name, found in _named(rows, arrays):
+        if name.endswith("-infonce"):  # it has no certainty to go by
+            continue
+        hits = neighbour_hits(found["mu"], found["label"]).double()
+        curves[name] = reject_curve(found["kappa"], hits, KEPT)
+    shares = [100 * share for share in KEPT]
+    return {"reject": plots.lines(shares, curves, "surest images kept, %", "Recall@1")}
+
+
+def overfitting(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """The entropy correlation on validation images as training goes on."""
+    curves = {row["setting"]: found["validations"] for row, found in zip(rows, arrays, strict=True) if _followed(found)}
+    return {"training": training_figure(curves)}
+
+
+def retrieval(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    return {f"credible-sets-{name}": credible_sets(found) for name, found in _named(rows, arrays)}
+
+
+def gallery(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    return {f"gallery-{name}": gallery_figure(found) for name, found in _named(rows, arrays)}
+
+
+def tuning(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """HIB's grid over a and b, by the crop correlation on validation images that chose."""
+    grid = [row for row in rows if row["setting"].startswith("a ")]
+    a, b = (sorted({row["parameters"][name] for row in grid}) for name in "ab")
+    values = {
+        (row["parameters"]["a"], row["parameters"]["b"]): row["metrics"]["validation_crop_rank"]["mean"] for row in grid
+    }
+    table = torch.tensor([[values[x, y] for y in b] for x in a])
+    return {"hib": plots.grid(table, a, b, "a", "b", "validation crop rank")}
+
+
+FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
+    "cifar-losses": losses,
+    "cifar-labels": labels,
+    "cifar-rejection": rejection,
+    "cifar-retrieval": retrieval,
+    "cifar-gallery": gallery,
+    "cifar-scratch": labels,
+    "cifar-infonce": rejection,
+    "cifar-tuning": tuning,
+    "cifar-overfitting": overfitting,
+}
+
+
+def entropy_figure(found: dict[str, Tensor]) -> "Figure":
+    """Where people disagree, is the encoder unsure? Medians and middle halves over eight groups of equal size."""
+    uncertainty = -found["kappa"].double() if bool((found["kappa"] < 0).any()) else 1 / found["kappa"].double()
+    entropy = found["entropy"].double()
+    figure, axis = _axes(4.2, 3.4)
+    axis.scatter(entropy, uncertainty, s=5, alpha=0.25, color=plots.COLOURS[0], linewidths=0)
+    groups = entropy.argsort(stable=True).tensor_split(8)
+    middle = [entropy[group].mean().item() for group in groups]
+    quartiles = torch.stack(
+        [torch.quantile(uncertainty[group], torch.tensor([0.25, 0.5, 0.75]).double()) for group in groups]
+    )
+    axis.fill_between(middle, quartiles[:, 0], quartiles[:, 2], color=plots.COLOURS[1], alpha=0.3, linewidth=0)
+    axis.plot(middle, quartiles[:, 1], color=plots.COLOURS[1], marker="o", markersize=4)
+    axis.set(xlabel="entropy of the annotators, nats", ylabel="predicted uncertainty", yscale="log")
+    return figure
+
+
+def training_figure(curves: dict[str, Tensor]) -> "Figure":
+    """Crop and, where it was watched, entropy correlations on validation images: do they fall as the loss improves?"""
+    figure, axis = _axes(5.0, 3.4)
+    for colour, (name, rows) in zip(plots.COLOURS, curves.items(), strict=False):
+        watched = rows.shape[1] > 2
+        if watched:
+            axis.plot(rows[:, 0], rows[:, 2], color=colour, label=f"{name}, entropy")
+        style = {"linestyle": "--"} if watched else {"linewidth": 0.8}
+        axis.plot(rows[:, 0], rows[:, 1], color=colour, label=f"{name}, crop", **style)
+    axis.set(xlabel="step", ylabel="rank correlation, validation images")
+    axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def credible_sets(found: dict[str, Tensor]) -> "Figure":
+    """Each query, and the images whose mode lies in its credible cap, nearest first."""
+    from matplotlib.figure import Figure
+
+    answers, shown = found["answer_images"], found["answer_label"] >= 0
+    queries, places = shown.shape
+    figure = Figure(figsize=(0.62 * (places + 2), 0.92 * queries), layout="constrained", dpi=150)
+    axes = figure.subplots(queries, places + 1, squeeze=False)
+    for row in range(queries):
+        label = int(found["query_label"][row])
+        _show(axes[row, 0], found["query_images"][row])
+        axes[row, 0].set_title(f"{CLASSES[label]}\nκ = {found['query_kappa'][row]:.0f}", fontsize=6)
+        for place in range(places):
+            axis = axes[row, place + 1]
+            if not bool(shown[row, place]):
+                axis.axis("off")
+                continue
+            same = int(found["answer_label"][row, place]) == label
+            _show(axis, answers[row, place], plots.COLOURS[2] if same else plots.COLOURS[1])
+        axes[row, 1].set_title(f"{int(found['answer_count'][row])} in the {LEVEL:.0%} set", fontsize=6, loc="left")
+    return figure
+
+
+def gallery_figure(found: dict[str, Tensor]) -> "Figure":
+    """Of every class, the least sure images on the left and the surest on the right, with their kappas."""
+    from matplotlib.figure import Figure
+
+    count = found["surest_images"].shape[1]
+    figure = Figure(figsize=(0.62 * (2 * count + 2), 0.72 * len(CLASSES)), layout="constrained", dpi=150)
+    axes = figure.subplots(len(CLASSES), 2 * count + 1, squeeze=False)
+    for row, name in enumerate(CLASSES):
+        axes[row, count].axis("off")
+        axes[row, count].text(0.5, 0.5, name, ha="center", va="center", fontsize=6)
+        for side, start in (("least_sure", 0), ("surest", count + 1)):
+            for place in range(count):
+                axis, kappa = axes[row, start + place], float(found[f"{side}_kappa"][row, place])
+                if kappa != kappa:  # fewer images than places
+                    axis.axis("off")
+                    continue
+                _show(axis, found[f"{side}_images"][row, place])
+                axis.set_title(f"{kappa:.0f}" if kappa >= 10 else f"{kappa:.1f}", fontsize=5, pad=1)
+    figure.suptitle("least sure" + " " * 60 + "surest", fontsize=8)
+    return figure
+
+
+def _named(rows: Rows, arrays: Arrays) -> list[tuple[str, dict[str, Tensor]]]:
+    names = [file_name(f"{row['setting']}-{row['loss']}") for row in rows]
+    return list(zip(names, arrays, strict=True))
+
+
+def _followed(found: dict[str, Tensor]) -> bool:
+    rows = found.get("validations")
+    return rows is not None and rows.dim() == 2 and rows.shape[1] >= 2 and len(rows) > 1
+
+
+def _axes(width: float, height: float) -> tuple["Figure", Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
+    axis = figure.subplots()
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure, axis
+
+
+def _show(axis: Any, image: Tensor, frame: str | None = None) -> None:
+    axis.imshow(image.permute(1, 2, 0).numpy(), interpolation="nearest")
+    axis.set_xticks([])
+    axis.set_yticks([])
+    for spine in axis.spines.values():
+        spine.set_visible(frame is not None)
+        if frame is not None:
+            spine.set(color=frame, linewidth=1.5)

@@ -1,0 +1,298 @@
+"""One fold of the CIFAR-10H experiments: a ResNet-18 becomes an encoder of posteriors, trained on three fifths of the
+images that people labelled, chosen on one and measured on one. What a fold is made of is a `CifarSetting`.
+
+What folds have in common, such as the pretrained classifier, is made once and kept in ALEATOR_CACHE (by default
+~/.cache/aleator); of processes that need it at the same time, one makes it and the others wait.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from aleator.data import MEAN, STD, CifarImages, ImageAugmentation, LabelledBatches, RolledNegatives, data_folder
+from aleator.encoders import MLP, Beside, Chain, Encoder, ResNet18
+from aleator.evaluation import rank_correlation, recall_at_1
+from aleator.experiments.cifar.evaluation import (
+    HeldOut,
+    certainty_metrics,
+    image_network,
+    match_metrics,
+    output_layers,
+    posteriors,
+)
+from aleator.experiments.cifar.folds import CifarSetting, held_out, test_set, train_set, training_data, vote_data
+from aleator.experiments.cifar.gallery import gallery
+from aleator.experiments.cifar.pretraining import (
+    Classifier,
+    Pretrained,
+    PretrainingSetting,
+    fast_convolutions,
+    predictions,
+    pretrain_cifar,
+)
+from aleator.experiments.runner import Outcome
+from aleator.foundation import derived_seed, require
+from aleator.losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
+from aleator.matching import AcceptanceKernel, VMFKernel, ZonalKernel
+from aleator.training import FitResult, Recipe, fit
+
+
+def run_fold(
+    setting: CifarSetting, fold: int, device: str = "cpu", folder: Path | None = None, progress: bool | None = None
+) -> Outcome:
+    """Train on sets fold, fold + 1, fold + 2, choose on fold + 3, measure on fold + 4, modulo 5, as the paper does."""
+    require(
+        setting.loss == "softmax-entropy" or bool(setting.recipe) or setting.head_first is not None,
+        "recipe",
+        dict(setting.recipe),
+        "nothing is trained",
+        "pass head_first or a recipe",
+    )
+    validation, test = held_out(setting, fold + 3), held_out(setting, fold + 4)
+    started = starting_network(setting, device)
+    if setting.loss == "softmax-entropy":
+        assert started is not None
+        return measure_classifier(started, test, fold)
+    beside = [starting_network(replace(setting, network=network), device) for network in setting.beside]
+    encoder = make_encoder(setting, fold, [started, *beside], device)
+    stages = []
+    if setting.head_first is not None:
+        stages.append(_train_head(setting, encoder, *training_data(setting, fold), fold, device, progress))
+    if setting.recipe:
+        stages.append(train(setting, fold, encoder, validation, device, progress))
+    result = stages[-1]
+    outcome = measure(setting, encoder, validation, test, fold)
+    outcome.metrics.update(
+        {f"validation_{name}": value for name, value in validator(setting, validation)(encoder).items()},
+        best_step=float(result.best_step or result.steps),
+        training_loss=result.history[-1]["loss"],
+    )
+    rows = [[value for name, value in row.items() if name != "phase"] for row in result.validations]
+    outcome.arrays["validations"] = torch.tensor(rows)  # step, crop_rank, entropy_rank
+    if folder is not None:
+        encoder.save(folder / "encoder", overwrite=True)
+    return outcome
+
+
+# The network
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("ALEATOR_CACHE", "~/.cache/aleator")).expanduser()
+
+
+def starting_network(setting: CifarSetting, device: str) -> Pretrained | None:
+    """The pretrained classifier, made if it is not there yet; None from scratch."""
+    if not setting.pretrained:
+        return None
+    network = PretrainingSetting(**setting.network)
+    folder = cache_folder() / "pretrained"
+    if setting.pretraining_images is not None:
+        folder = folder / f"of-{setting.pretraining_images}"
+    test = test_set(data_folder())[0]
+    with _one_at_a_time(folder / network.name()):
+        if (folder / network.name() / "classifier.json").is_file():  # no need to read the train images
+            return pretrain_cifar(test, test, folder, network, device=device)
+        train = train_set(data_folder())
+        labels = train.labels if network.labels == "clean" else vote_data(replace(setting, images=None))[1]
+        few = slice(setting.pretraining_images)
+        return pretrain_cifar(CifarImages(train.images[few], labels[few]), test, folder, network, device=device)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    import fcntl  # which Windows lacks
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released as the file is closed, whatever happens
+        yield
+
+
+def make_encoder(setting: CifarSetting, fold: int, started: Sequence[Pretrained | None], device: str) -> Encoder:
+    """The classifiers' backbones with new output layers, whose kappas start around `kappa_start`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(fold))
+        width = PretrainingSetting(**setting.network).width
+        networks = [ResNet18(width=width) if one is None else one.classifier.backbone for one in started]
+        backbone: Any = Beside(networks) if len(networks) > 1 else networks[0]
+        if setting.hidden:
+            backbone = Chain([backbone, MLP(backbone.out_features, setting.hidden)])
+        encoder = Encoder(backbone, setting.dim, setting.kappa, kappa_hidden=setting.kappa_hidden)
+    encoder.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    sample = training_data(setting, fold)[0][-500:]
+    encoder.train(started[0] is None)  # from scratch there are no running statistics to go by
+    encoder.calibrate(network_input(sample.to(device)), (setting.kappa_start / 2, setting.kappa_start * 2))
+    return encoder.train()
+
+
+def network_input(images: Tensor) -> Tensor:
+    """Bytes -> what the network is given."""
+    return ImageAugmentation(mean=MEAN, std=STD).normalise(images.float() / 255)
+
+
+# Training
+
+
+def train(
+    setting: CifarSetting, fold: int, encoder: Encoder, validation: HeldOut, device: str, progress: bool | None
+) -> FitResult:
+    """All layers on the fold's labels."""
+    batches = make_batches(setting, *training_data(setting, fold), torch.device(device))
+    recipe, watched = _recipe(setting.recipe, fold, device), validator(setting, validation)
+    shared: dict[str, Any] = {"device": device, "loggers": (), "progress": progress}
+    with fast_convolutions(torch.device(device)):
+        return fit(encoder, make_loss(setting), batches, recipe, validate=watched, **shared)
+
+
+def _recipe(options: Mapping[str, Any], fold: int, device: str) -> Recipe:
+    options = {"seed": fold, "checkpoint_every": None, **options}
+    if not device.startswith("cuda"):
+        options["precision"] = "32"
+    return Recipe(**options)
+
+
+def _train_head(
+    setting: CifarSetting,
+    encoder: Encoder,
+    images: Tensor,
+    labels: Tensor,
+    fold: int,
+    device: str,
+    progress: bool | None,
+) -> FitResult:
+    """Train the output layers on features of the frozen network, which sees images plain, mirrored and augmented.
+
+    New layers would otherwise pull the pretrained features about before they have learned anything themselves.
+    """
+    assert setting.head_first is not None
+    network, augment = image_network(encoder), image_augmentation(setting)
+    generator = Generator(device).manual_seed(derived_seed(fold))
+    seen = [predictions(network, x) for x in (images, images.flip(-1))]
+    seen += [predictions(network, images, lambda x: augment(x, generator)) for _ in range(setting.augmented)]
+    features = torch.cat(seen).float()
+    size = features.square().mean().sqrt()  # features of size 1, so that one learning rate suits every network
+    head = output_layers(encoder)
+    _scale_inputs(head, size)
+    batches = LabelledBatches(features / size, torch.cat([labels] * len(seen)), setting.batch_size)
+    recipe = _recipe({**setting.head_first, "precision": "32"}, fold, device)
+    result = fit(head, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
+    _scale_inputs(head, 1 / size)
+    encoder.zero_grad()
+    return result
+
+
+@torch.no_grad()
+def _scale_inputs(head: Encoder, factor: Tensor) -> None:
+    """The output layers for features divided by the factor."""
+    if isinstance(head.backbone, MLP):
+        head.backbone.layers[0].weight.mul_(factor)  # type: ignore[operator]
+        return
+    head.mu_head.weight.mul_(factor)
+    if head.kappa_head is not None:
+        first = head.kappa_head.layers[0]
+        assert isinstance(first, nn.Linear)
+        first.weight.mul_(factor)
+
+
+def make_batches(
+    setting: CifarSetting, images: Tensor, labels: Tensor, device: torch.device
+) -> Callable[[int, Generator], Any]:
+    options: dict[str, Any] = {"augment": image_augmentation(setting), "device": device}
+    if setting.negatives == "rolled":
+        return RolledNegatives(LabelledBatches(images, labels, setting.batch_size, **options))
+    if setting.negatives != "batch":
+        # Anchors of one class have the same negatives: the same law for each, and a seventh of the images to encode.
+        M = int(setting.negatives)
+        options |= {"negatives": M, "rule": "contrast", "share_negatives": M > 1}
+    return LabelledBatches(images, labels, setting.batch_size, **options)
+
+
+def image_augmentation(setting: CifarSetting) -> ImageAugmentation:
+    """Images in [0, 1] -> what the network is given, augmented as the setting says."""
+    return ImageAugmentation(**{"mean": MEAN, "std": STD, **(setting.augment or {"flip": False, "translate": 0})})
+
+
+def make_loss(setting: CifarSetting) -> nn.Module:
+    if setting.loss == "exact":
+        return ExactInfoNCE(match_kernel(setting), setting.terms)
+    if setting.loss == "mcinfonce":
+        return MCInfoNCE(match_kernel(setting), setting.samples)
+    if setting.loss == "hib":
+        return HIB(setting.a, setting.b, setting.samples)
+    return (ELK if setting.loss == "elk" else InfoNCE)(setting.kappa_pos)
+
+
+def match_kernel(setting: CifarSetting) -> ZonalKernel:
+    return (AcceptanceKernel if setting.kernel == "acceptance" else VMFKernel)(setting.kappa_pos)
+
+
+def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder], dict[str, float]]:
+    """What `fit` follows on the validation fold; the crop correlation, which needs no labels, is the paper's choice."""
+    cropped, views = validation.cropped(), setting.views
+
+    def validate(encoder: Encoder) -> dict[str, float]:
+        if setting.loss == "infonce":  # it has no certainty
+            return {"recall_at_1": recall_at_1(posteriors(encoder, validation.images, views).mu, validation.hard)}
+        found = {"crop_rank": rank_correlation(posteriors(encoder, cropped, views).kappa, validation.crop_sizes)}
+        if setting.watch:
+            kappa = posteriors(encoder, validation.images, views).kappa
+            found["entropy_rank"] = rank_correlation(-kappa, validation.entropy)
+        return found
+
+    return validate
+
+
+# Measuring
+
+
+def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: HeldOut, fold: int) -> Outcome:
+    random_images, random_sizes = test.randomly_cropped(fold)
+    q, cropped, randomly_cropped, q_validation = (
+        posteriors(encoder, images, setting.views)
+        for images in (test.images, test.cropped(), random_images, validation.images)
+    )
+    randomly = randomly_cropped.kappa, random_sizes
+    metrics = certainty_metrics(q.mu, q.kappa, cropped.kappa, randomly, test)
+    arrays = {
+        "number": test.number,
+        "label": test.hard,
+        "mu": q.mu.float(),
+        "kappa": q.kappa.float(),
+        "entropy": test.entropy,
+        "crop_size": test.crop_sizes,
+        "crop_kappa": cropped.kappa.float(),
+    }
+    if setting.loss == "infonce":  # its kappa is not learned
+        metrics = {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
+        return Outcome(metrics, arrays)
+    found, table, calibration = match_metrics(q, test, q_validation, validation, match_kernel(setting), fold)
+    arrays["reliability"] = table
+    arrays |= gallery(q, test, calibration)
+    metrics |= found
+    metrics |= {"kappa_median": q.kappa.median().item()}
+    return Outcome(metrics, arrays)
+
+
+def measure_classifier(started: Pretrained, test: HeldOut, fold: int) -> Outcome:
+    """Softmax entropy as the (un)certainty, the features of the last layer as the embedding."""
+    classifier: Classifier = started.classifier
+
+    def certainty(images: Tensor) -> Tensor:
+        log_p = predictions(classifier, images).double().log_softmax(1).cpu()
+        return (log_p.exp() * log_p).sum(1)
+
+    random_images, random_sizes = test.randomly_cropped(fold)
+    randomly = certainty(random_images), random_sizes
+    features = predictions(classifier.backbone, test.images).cpu()
+    sure = certainty(test.images)
+    metrics = certainty_metrics(features, sure, certainty(test.cropped()), randomly, test)
+    metrics |= {"accuracy": started.accuracy, "pretraining_seconds": started.seconds}
+    require(metrics["recall_at_1"] > 0, "classifier", started.fingerprint, "has learned nothing", "pretrain it again")
+    return Outcome(metrics, {"number": test.number, "label": test.hard, "kappa": sure, "entropy": test.entropy})

@@ -1,0 +1,143 @@
+"""Figures of the controlled experiments: from the rows of a result and the arrays of their first runs."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from aleator.evaluation import aligning_rotation, plots
+from aleator.experiments.controlled.run import LEVELS
+from aleator.posteriors import VonMisesFisher
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Arrays = Sequence[dict[str, Tensor]]
+Rows = Sequence[dict[str, Any]]
+
+
+def recovery(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    kept = [i for i, row in enumerate(rows) if "kappa_rmse" in row["metrics"]]
+    figures = {f"kappa-{rows[i]['setting']}": _kappa(arrays[i]) for i in kept}
+    shares = {
+        rows[i]["setting"]: [rows[i]["metrics"][f"coverage_{round(100 * p)}"]["mean"] for p in LEVELS] for i in kept
+    }
+    figures["coverage"] = plots.lines(
+        LEVELS, shares, "level of the credible cap", "share of true latents inside", diagonal=True
+    )
+    return figures
+
+
+def circle(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """Five posteriors far apart: true, learned, and learned turned by the best rotation."""
+    first = arrays[0]
+    true = VonMisesFisher(first["true_mu"], first["true_kappa"], validate_args=False)
+    learned = VonMisesFisher(first["learned_mu"], first["learned_kappa"], validate_args=False)
+    rotation = aligning_rotation(learned.mu, true.mu).to(learned.mu.dtype)
+    turned = VonMisesFisher(learned.mu @ rotation, learned.kappa, validate_args=False)
+    five = plots.spread_out(true, 5)
+    panels = {"true posteriors": true, "learned": learned, "learned, turned to match": turned}
+    return {
+        "posteriors": plots.circle({title: q[five] for title, q in panels.items()}),
+        "kappa": _kappa(first),
+    }
+
+
+def samples(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    sampled = [row for row in rows if row["loss"] == "mcinfonce"]
+    counts = [row["parameters"]["samples"] for row in sampled]
+    curves = {"MCInfoNCE": [row["metrics"]["kappa_mae"] for row in sampled]}
+    if exact := [row for row in rows if row["loss"] == "exact"]:
+        curves["exact, no samples"] = [exact[0]["metrics"]["kappa_mae"]] * len(counts)
+    return {"bias": plots.lines(counts, curves, "Monte-Carlo samples", "mean error of kappa", log_x=True, log_y=True)}
+
+
+def families(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    return {
+        f"spread-{row['setting']}": plots.agreement(found["true_spread"], found["learned_spread"], "spread")
+        for row, found in zip(rows, arrays, strict=True)
+    }
+
+
+def losses(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    return {
+        f"kappa-{row['loss']}": _kappa(found)
+        for row, found in zip(rows, arrays, strict=True)
+        if "kappa_rank" in row["metrics"]
+    }
+
+
+def over_dimensions(parameter: str, label: str) -> Callable[[Rows, Arrays], dict[str, "Figure"]]:
+    def draw(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+        dims = [row["parameters"][parameter] for row in rows]
+        curves = {name: [row["metrics"][metric] for row in rows] for metric, name in _RANKS.items()}
+        return {"ranks": plots.lines(dims, curves, label, "rank correlation with the truth", log_x=True)}
+
+    return draw
+
+
+def by_setting(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    return {f"kappa-{row['setting']}": _kappa(found) for row, found in zip(rows, arrays, strict=True)}
+
+
+def tuning(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """HIB's grid over a and b."""
+    grid = [row for row in rows if row["setting"].startswith("a ")]
+    a, b = (sorted({row["parameters"][name] for row in grid}) for name in "ab")
+    values = {(row["parameters"]["a"], row["parameters"]["b"]): row["metrics"]["kappa_rank"]["mean"] for row in grid}
+    table = [[values[x, y] for y in b] for x in a]
+    return {"hib": plots.grid(torch.tensor(table), a, b, "a", "b", "rank correlation of kappa")}
+
+
+def infonce(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    panels = {}
+    for row, found in zip(rows, arrays, strict=True):
+        few = slice(0, 60)
+        i, j = torch.triu_indices(60, 60, 1)
+        true, learned = found["true_mu"][few], found["learned_mu"][few]
+        panels[f"cosine-{row['loss']}"] = plots.agreement((true @ true.T)[i, j], (learned @ learned.T)[i, j], "cosine")
+    return panels
+
+
+def optimisers(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    by_name: dict[str, dict[int, Any]] = {}
+    for row in rows:
+        recipe = row["parameters"]["recipe"]
+        thousands = recipe["steps"] * row["parameters"]["batch_size"] // 1000
+        by_name.setdefault(recipe["optimiser"], {})[thousands] = row["metrics"]
+    counts = sorted(next(iter(by_name.values())))
+    labels = {"kappa_rmse": "RMSE of kappa", "mu_rmse": "RMSE of cosines between mu"}
+    return {
+        metric.replace("_", "-"): plots.lines(
+            counts,
+            {_OPTIMISERS[name]: [found[n][metric] for n in counts] for name, found in by_name.items()},
+            "thousands of pairs seen",
+            label,
+            log_x=True,
+            log_y=True,
+        )
+        for metric, label in labels.items()
+    }
+
+
+FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
+    "recovery": recovery,
+    "circle": circle,
+    "samples": samples,
+    "families": families,
+    "losses": losses,
+    "encoder-dim": over_dimensions("encoder_dim", "dimension of the encoder; the truth has ten"),
+    "high-dim": over_dimensions("dim", "dimension of truth and encoder"),
+    "shared-backbone": by_setting,
+    "tuning": tuning,
+    "infonce": infonce,
+    "optimisers": optimisers,
+    "phases": by_setting,
+}
+_OPTIMISERS = {"adam": "Adam", "soap": "SOAP"}
+_RANKS = {"kappa_rank": "kappa", "mu_rank": "mu"}
+
+
+def _kappa(arrays: dict[str, Tensor]) -> "Figure":
+    return plots.agreement(arrays["true_kappa"], arrays["learned_kappa"])

@@ -1,0 +1,135 @@
+r"""The loss around the truth, without any training: where is its minimum, and how sharp?
+
+All true posteriors are nudged together by two numbers, a and t:
+
+    kappa -> e^a kappa,      mu -> (mu + t m)/|mu + t m|,    m the mean direction.
+
+The loss over many pairs is then a function of (a, t). At its minimum a and t say which posteriors the loss really asks
+for: (0, 0) if it is right, something else if the kernel is not the one that accepted the pairs, or the pairs follow
+another law than the loss supposes. Its Hessian says how well they are determined: along its flat axis, spread of mu
+against height of kappa, and across.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from aleator.data import GenerativeProcess
+from aleator.experiments.controlled.run import Setting, make_batches, make_loss
+from aleator.experiments.controlled.surface import Surface, downhill
+from aleator.experiments.controlled.tables import RESULT_SEEDS
+from aleator.experiments.runner import Outcome, Row
+from aleator.matching import AcceptanceKernel
+from aleator.posteriors import VonMisesFisher
+from aleator.training import Objective
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_AXIS = torch.linspace(-0.5, 0.5, 161, dtype=torch.float64)  # of the picture, in a and in t
+_ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """A setting of the controlled experiment, of which the process, the batches and the loss are used."""
+
+    name: str
+    setting: Setting
+    count: int
+
+    @property
+    def loss(self) -> str:
+        return self.setting.loss
+
+
+class Nudged(nn.Module):
+    """The truth as an encoder with two parameters."""
+
+    middle: Tensor
+
+    def __init__(self, process: GenerativeProcess, generator: torch.Generator):
+        super().__init__()
+        self.process = process
+        mu = process.posterior(process.inputs(10_000, generator=generator)).mu
+        self.register_buffer("middle", F.normalize(mu.mean(0), dim=0))
+        self.a, self.t = (nn.Parameter(torch.zeros((), dtype=torch.float64, device=process.device)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> VonMisesFisher:
+        q = self.process.posterior(x)
+        mu = F.normalize(q.mu.double() + self.t * self.middle, dim=-1)
+        return VonMisesFisher(mu, q.kappa.double() * self.a.exp(), validate_args=False)
+
+
+def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path | None = None) -> Outcome:
+    """Newton's method from the truth, on one set of batches."""
+    setting = row.setting
+    kernel = AcceptanceKernel(setting.kappa_pos)
+    steps = setting.smoothing_steps
+    process = GenerativeProcess(setting.dim, setting.kappa_range, setting.family, kernel, seed, device, steps)
+    generator = torch.Generator(device).manual_seed(seed)
+    objective = Objective(Nudged(process, generator), make_loss(setting), "joint", "given")  # type: ignore[arg-type]
+    surface = Surface(
+        objective, lambda theta: {"encoder.a": theta[0], "encoder.t": theta[1]}, make_batches(process, setting), seed
+    )
+    theta = torch.zeros(2, dtype=torch.float64, device=device)
+    hessian = surface.hessian(theta, row.count)
+    for _ in range(_ROUNDS):
+        change = downhill(hessian, surface.gradient(theta, row.count))
+        theta = theta + change
+        hessian = surface.hessian(theta, row.count)
+        if change.abs().max() < 1e-3:
+            break
+    flat, steep = torch.linalg.eigvalsh(hessian).tolist()
+    anchors = setting.batch_size * row.count
+    error = (torch.linalg.inv(hessian).diagonal() / anchors).sqrt()
+    metrics = {
+        "kappa_factor": math.exp(theta[0].item()),
+        "kappa_factor_error": error[0].item(),
+        "pull": theta[1].item(),
+        "pull_error": error[1].item(),
+        "steep": steep,
+        "flat": flat,
+        "anchors_for_one_percent": anchors * (error[0].item() / 0.01) ** 2,
+    }
+    offset = torch.cartesian_prod(_AXIS, _AXIS)
+    height = torch.einsum("ni,ij,nj->n", offset, hessian.cpu(), offset) / 2
+    return Outcome(metrics, {"excess": height.reshape(len(_AXIS), len(_AXIS)), "minimum": theta.cpu()})
+
+
+def landscape(preset: str) -> list[Row]:
+    """What the loss asks for and how sharply: the kernel, the law of positives, the number of negatives."""
+    truth = Setting(batch_size=256, terms=32)
+    count = {"quick": 40, "paper": 400, "best": 400}[preset]
+    changes: dict[str, dict[str, Any]] = {
+        "matched": {},
+        "clear": {"kappa_range": (64.0, 128.0), "terms": 56},
+        "vMF kernel": {"kernel": "vmf"},
+        "partner for a fixed latent": {"positives": "partner"},
+        "joint, anchors as negatives": {"positives": "joint"},
+        "1 negative": {"negatives": 1},
+        "8 negatives": {"negatives": 8},
+        "64 negatives": {"negatives": 64},
+    }
+    seeds = RESULT_SEEDS[: 1 if preset == "quick" else 3]
+    return [Row(Landscape(name, replace(truth, **change), count), seeds) for name, change in changes.items()]
+
+
+def draw_landscape(rows: Any, arrays: Any) -> dict[str, "Figure"]:
+    from aleator.evaluation import contours
+
+    named = {row["setting"]: found for row, found in zip(rows, arrays, strict=True)}
+    labels = ("t, the pull of mu towards the mean", "a, the change of log kappa")
+    return {
+        "loss": contours(
+            _AXIS,
+            named["matched"]["excess"],
+            {name: found["minimum"].flip(0).tolist() for name, found in named.items() if name != "clear"},
+            *labels,
+        )
+    }

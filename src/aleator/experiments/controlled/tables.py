@@ -1,0 +1,297 @@
+"""The controlled experiments as data: what each row differs in from the base setting of its preset.
+
+- quick: two CPU cores, minutes; smaller networks and batches, one seed.
+- paper: the paper's parameters, with pairs from its appendix's law and a correct sampler of vMF latents. Sixteen
+  anchors share their 32 negatives: each has as many as the paper's, of the same law, and an eighth is encoded. While mu
+  learns an anchor has one, drawn like those: the positive of another pair follows another law. The learning rate rises
+  to ten times the paper's and ends at zero, in each phase: at the paper's own mu is not done when kappa begins. The
+  plane keeps it; its single negative is the published scripts'. Weights start at the scale that deep networks need.
+- best: what we recommend. The encoder is three layers of 128 rather than seven of up to 500: the truth is a network
+  of ten units a layer, and with fresh pairs in every step the error is that of estimating the weights there are.
+  SOAP takes the place of Adam, which needs several times as many pairs for the same error. An anchor has 63 negatives:
+  more cost time and tell nothing new, so the time goes into more pairs (docs/understanding.md on both).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from aleator.experiments.controlled.run import Setting
+from aleator.experiments.runner import Row
+
+PRESETS = ("quick", "paper", "best")
+# The learning rate as the paper's text has it: a tenth after each quarter of training, half of a phase. The second
+# phase starts between the first one's two, which is the published formula with the text's factor.
+_TEXT: dict[str, Any] = {
+    "learning_rate": 1e-4,
+    "kappa_learning_rate": 1e-4 / math.sqrt(10),
+    "schedule": "step",
+    "step_every": 0.5,
+    "step_factor": 0.1,
+}
+RESULT_SEEDS, TUNING_SEEDS = (4, 5, 6, 7, 8), (1, 2, 3)
+
+
+def _recipe(preset: str, steps: int, **more: Any) -> dict[str, Any]:
+    if preset == "paper":
+        own: dict[str, Any] = {
+            "phases": "mu-then-kappa",
+            "learning_rate": 1e-3,
+            "schedule": "one-cycle",
+            "mu_negatives": "given",
+        }
+    else:
+        own = {"optimiser": "soap", "schedule": "one-cycle", "learning_rate": 0.01}
+        if preset == "best":  # factorising small matrices is slow on a GPU, and nothing is lost by doing it less often
+            own["optimiser_options"] = {"every": 50}
+    # TF32 rounds products in the encoder alone: losses and samples stay in full precision.
+    return {"steps": steps, **own, "precision": "tf32", "checkpoint_every": 10_000, "log_every": 500, **more}
+
+
+def base(preset: str) -> Setting:
+    """The Ambiguous setting."""
+    if preset == "paper":
+        return Setting(
+            loss="mcinfonce",
+            kernel="vmf",
+            positives="joint",
+            negatives=32,
+            mu_negatives=1,
+            group=16,
+            calibrated=True,
+            recipe=_recipe(preset, 100_000),
+        )
+    if preset == "best":
+        return Setting(widths=(128, 128, 128), batch_size=2048, group=64, terms=32, recipe=_recipe(preset, 50_000))
+    return Setting(
+        widths=(64, 64),
+        batch_size=256,
+        group=32,
+        terms=32,
+        smoothing_steps=1000,
+        points=2000,
+        recipe=_recipe(preset, 1000, log_every=50, checkpoint_every=200),
+    )
+
+
+def _with_loss(setting: Setting, loss: str, preset: str) -> Setting:
+    """A setting with another loss and the hyperparameters that the paper's grid chose for it."""
+    if loss == "exact":
+        return setting
+    few = 8 if preset == "quick" else 32
+    setting = _shorter(_ungrouped(setting, preset), preset, best=20_000, quick=1000)
+    setting = replace(setting, loss=loss, samples=_samples(preset))
+    if loss == "mcinfonce":
+        return replace(setting, negatives=few)
+    if loss == "infonce":
+        recipe = {**setting.recipe, "phases": "mu", "mu_negatives": "given"}
+        return replace(setting, negatives=few, mu_negatives=None, recipe=recipe)
+    return replace(_together(setting), negatives="rolled" if loss == "hib" else 1, group=None)
+
+
+def _together(setting: Setting) -> Setting:
+    """mu and kappa learn at once."""
+    return replace(setting, mu_negatives=None, recipe={**setting.recipe, "phases": "joint"})
+
+
+def _together_matched(setting: Setting) -> Setting:
+    """The paper's parameters but two: mu and kappa learn at once, and the kernel is the rule that accepts the pairs."""
+    return replace(_together(setting), name=f"{setting.name}, together, matched kernel", kernel="acceptance")
+
+
+def _ungrouped(setting: Setting, preset: str) -> Setting:
+    """Of quick and best, a smaller batch without groups, in which each anchor has its own negatives."""
+    if preset == "paper":
+        return setting
+    return replace(setting, batch_size={"best": 512, "quick": 128}[preset], group=None)
+
+
+def _samples(preset: str) -> int:
+    return {"paper": 512, "best": 64, "quick": 16}[preset]
+
+
+def recovery(preset: str) -> list[Row]:
+    """Table 1: Ambiguous, Clear and Injective.
+
+    With the paper's parameters also without what holds kappa back there (docs/understanding.md).
+    """
+    ambiguous = base(preset)
+    clear = replace(ambiguous, name="clear", kappa_range=(64.0, 128.0), terms=None if preset == "paper" else 56)
+    injective = replace(ambiguous, name="injective", family="point", terms=None)
+    if preset == "paper":
+        few = RESULT_SEEDS[:2]
+        rows = [Row(ambiguous, RESULT_SEEDS), Row(clear, few), Row(injective, few)]
+        return [*rows, Row(_together_matched(ambiguous), RESULT_SEEDS), Row(_together_matched(clear), few)]
+    injective = _shorter(injective, preset, best=5000, quick=400)
+    return [Row(setting, _seeds(preset, 5)) for setting in (ambiguous, clear, injective)]
+
+
+def circle(preset: str) -> list[Row]:
+    """The figure in the plane."""
+    if preset == "paper":
+        recipe = _recipe(preset, 8192, **_TEXT)  # a higher rate folds the circle as well
+        plane = replace(base(preset), name="dim-2", dim=2, negatives=1, group=None, recipe=recipe)
+    else:
+        # Who starts out sure of everything lays the circle down with a fold in it, which no small step undoes.
+        plane = _shorter(base(preset), preset, best=10_000, quick=1500)
+        plane = replace(plane, name="dim-2", dim=2, kappa_start=(1.0, 2.0))
+    return [Row(plane, _seeds(preset, 5))]
+
+
+def samples(preset: str) -> list[Row]:
+    """The bias of Monte-Carlo estimates against the number of samples; the exact loss has none."""
+    counts = {"paper": (1, 4, 16, 64, 256, 512), "best": (1, 4, 16, 64, 256), "quick": (1, 4, 16)}[preset]
+    setting = _with_loss(base(preset), "mcinfonce", preset)
+    setting = _shorter(setting, preset, best=10_000, quick=600)
+    if preset == "best":
+        setting = replace(setting, negatives=16)
+    rows = [Row(replace(setting, name=f"samples-{n}", samples=n), _seeds(preset, 3)) for n in counts]
+    exact = replace(setting, name="no samples", loss="exact", kernel="acceptance")
+    return rows if preset == "paper" else [*rows, Row(exact, _seeds(preset, 3))]
+
+
+def families(preset: str) -> list[Row]:
+    """Posteriors that are not vMF."""
+    setting = base(preset)
+    rows = [Row(setting, _seeds(preset, 5))]
+    for family in ("gaussian", "laplace"):
+        other = replace(setting, name=family, family=family, terms=None)
+        rows.append(Row(_shorter(other, preset, best=5000, quick=500), _seeds(preset, 5)))
+    return rows
+
+
+def losses(preset: str) -> list[Row]:
+    """The losses side by side, each with the hyperparameters that the paper chose for it."""
+    names = ("mcinfonce", "hib", "elk") if preset == "paper" else ("exact", "mcinfonce", "hib", "elk", "infonce")
+    return [Row(_with_loss(base(preset), loss, preset), _seeds(preset, 5)) for loss in names]
+
+
+def encoder_dim(preset: str) -> list[Row]:
+    """Encoders of another dimension than the process's ten."""
+    setting = _shorter(base(preset), preset, best=5000, quick=500)
+    rows = []
+    for dim in (4, 8, 10, 16, 32, 64, 128) if preset != "quick" else (8, 16):
+        row = replace(setting, name=f"encoder-dim-{dim}", encoder_dim=dim)
+        if dim >= 64:  # where posteriors come out sharper, and the series is longer
+            row = replace(row, terms=None)
+        if preset == "paper" and dim >= 64:
+            row = replace(row, samples=256, batch_size=512 if dim == 64 else 256)
+        rows.append(Row(row, _seeds(preset, 3)))
+    return rows
+
+
+def high_dim(preset: str) -> list[Row]:
+    """Process and encoder of a higher dimension."""
+    setting = _shorter(base(preset), preset, best=5000, quick=500)
+    rows = []
+    for dim in (10, 16, 32, 40, 48, 56, 64) if preset != "quick" else (16, 32):
+        row = replace(setting, name=f"dim-{dim}", dim=dim)
+        if preset == "paper" and dim >= 32:
+            row = replace(row, samples=256, batch_size=256)
+        rows.append(Row(row, _seeds(preset, 3)))
+    return rows
+
+
+def shared_backbone(preset: str) -> list[Row]:
+    """One network with two heads against two networks."""
+    setting = _shorter(base(preset), preset, best=10_000)
+    # In the paper the process shares a backbone as well. That needs two networks of its own to be compared with, and is
+    # easier than one network for two functions that have nothing in common.
+    related = replace(setting, kappa_of="mu")
+    rows = [
+        setting,
+        replace(setting, name="one network for two functions", encoder_kappa_of="features"),
+        replace(related, name="two networks for kappa of mu"),
+        replace(related, name="shared backbone", encoder_kappa_of="mu"),
+    ]
+    return [Row(row, _seeds(preset, 5)) for row in rows]
+
+
+def tuning(preset: str) -> list[Row]:
+    """The paper's grid for the losses that it tunes, on seeds of its own: first the rest, then HIB's a and b."""
+    setting = _shorter(_ungrouped(base(preset), preset), preset, best=3000, quick=200)
+    rows = []
+    counts: tuple[int | str, ...] = ("rolled", 1, 32) if preset != "quick" else ("rolled", 1)
+    for loss in ("hib", "elk", "mcinfonce"):
+        tuned = replace(setting, loss=loss, samples=_samples(preset))
+        for negatives, learnable, phases in product(counts, (False, True), ("joint", "mu-then-kappa")):
+            name = f"M {0 if negatives == 'rolled' else negatives}, {'learnable' if learnable else 'fixed'}, {phases}"
+            recipe, group = {**setting.recipe, "phases": phases}, setting.group if negatives == 32 else None
+            row = replace(tuned, name=name, negatives=negatives, group=group, learnable=learnable, recipe=recipe)
+            rows.append(_together(row) if phases == "joint" else row)
+    scales, offsets = ((0.5, 1, 2, 4), (-8, -4, -2, -1, 0, 1, 2, 4, 8)) if preset != "quick" else ((1, 4), (0, -2))
+    hib = replace(_together(setting), loss="hib", negatives="rolled", group=None, samples=_samples(preset))
+    rows += [replace(hib, name=f"a {a}, b {b}", a=float(a), b=float(b)) for a, b in product(scales, offsets)]
+    return [Row(row, TUNING_SEEDS if preset == "paper" else TUNING_SEEDS[:1]) for row in rows]
+
+
+def infonce(preset: str) -> list[Row]:
+    """Does certainty cost accuracy in the mean? InfoNCE, which learns the mean alone, beside the others."""
+    names = ("mcinfonce", "infonce") if preset == "paper" else ("exact", "mcinfonce", "infonce")
+    return [Row(_with_loss(base(preset), loss, preset), _seeds(preset, 5)) for loss in names]
+
+
+def optimisers(preset: str) -> list[Row]:
+    """The error against the number of pairs, with Adam, which scales each weight by itself, and with SOAP."""
+    counts = (500, 2000, 8000) if preset == "best" else (2000, 8000)
+    setting = base("best")
+    if preset == "quick":  # an encoder that is too small would have an error of its own
+        quick = base(preset)
+        setting = replace(_ungrouped(setting, preset), points=quick.points, recipe=quick.recipe)
+    changes: dict[str, dict[str, Any]] = {
+        "adam": {"optimiser": "adam", "optimiser_options": {}, "learning_rate": 0.003},
+        "soap": {},
+    }
+    rows = []
+    for name, change in changes.items():
+        for steps in counts:
+            row = replace(setting, name=f"{name}, {steps} steps", recipe={**setting.recipe, **change, "steps": steps})
+            rows.append(Row(row, _seeds(preset, 3)))
+    return rows
+
+
+def phases(preset: str) -> list[Row]:
+    """What kappa loses by being at random while mu learns, and by a kernel that is not the rule that accepts pairs."""
+    setting = base(preset)
+    if preset == "paper":
+        settings = (setting, replace(_together(setting), name="together, vMF kernel"), _together_matched(setting))
+        return [Row(row, _seeds(preset, 2)) for row in settings]
+    setting = _shorter(setting, preset, best=10_000, quick=2000)  # quick: each phase as long as both elsewhere
+    first = {**setting.recipe, "phases": "mu-then-kappa", "mu_negatives": "given"}
+    orders: dict[str, dict[str, Any]] = {
+        "mu first, kappa at random": {"recipe": first, "calibrated": True},
+        "mu first, kappa alike": {"recipe": first, "calibrated": True, "kappa_start": (22.0, 23.0)},
+        "together": {},
+    }
+    rows = []
+    for kernel, (order, changes) in product(("acceptance", "vmf"), orders.items()):
+        name = order if kernel == "acceptance" else f"{order}, vMF kernel"
+        rows.append(Row(replace(setting, name=name, kernel=kernel, **changes), _seeds(preset, 3)))
+    return rows
+
+
+def _shorter(setting: Setting, preset: str, **steps: int) -> Setting:
+    """With so many steps in the presets named, as it is in the others."""
+    return replace(setting, recipe={**setting.recipe, "steps": steps[preset]}) if preset in steps else setting
+
+
+def _seeds(preset: str, count: int) -> tuple[int, ...]:
+    return RESULT_SEEDS[: 1 if preset == "quick" else count]
+
+
+CONTROLLED: dict[str, Callable[[str], list[Row]]] = {
+    "recovery": recovery,
+    "circle": circle,
+    "samples": samples,
+    "families": families,
+    "losses": losses,
+    "encoder-dim": encoder_dim,
+    "high-dim": high_dim,
+    "shared-backbone": shared_backbone,
+    "tuning": tuning,
+    "infonce": infonce,
+    "optimisers": optimisers,
+    "phases": phases,
+}

@@ -1,0 +1,47 @@
+"""What every other package uses: checks, devices, precision, randomness, processes, files, progress, provenance."""
+
+from aleator.foundation.bundle import DamagedBundleError, pack, read_bundle, unpack, write_bundle
+from aleator.foundation.checks import reject, require, require_float, require_one_of
+from aleator.foundation.devices import one_thread, resolve_device
+from aleator.foundation.distributed import gather_batch, process_count, process_rank, require_equal_batches
+from aleator.foundation.files import replace_file, write_json
+from aleator.foundation.precision import matrix_products
+from aleator.foundation.progress import CountBar, progress_bar
+from aleator.foundation.provenance import command, describe_run
+from aleator.foundation.randomness import (
+    derived_seed,
+    preserved_randomness,
+    random_state,
+    seed_generators,
+    set_random_state,
+)
+
+__all__ = [
+    "CountBar",
+    "DamagedBundleError",
+    "command",
+    "derived_seed",
+    "describe_run",
+    "gather_batch",
+    "matrix_products",
+    "one_thread",
+    "pack",
+    "preserved_randomness",
+    "process_count",
+    "process_rank",
+    "progress_bar",
+    "random_state",
+    "read_bundle",
+    "reject",
+    "replace_file",
+    "require",
+    "require_equal_batches",
+    "require_float",
+    "require_one_of",
+    "resolve_device",
+    "seed_generators",
+    "set_random_state",
+    "unpack",
+    "write_bundle",
+    "write_json",
+]

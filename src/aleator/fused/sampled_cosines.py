@@ -1,0 +1,185 @@
+"""Cosines with samples that are never formed; their noise is drawn as it is needed and never stored."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aleator.fused.pieces import clip, interval_of, on_its_own_device, polynomial, tl, triton
+
+
+@on_its_own_device
+def fused_cosines(
+    z: Tensor, mu: Tensor, kappa: Tensor, noise: Any, table: Any, slopes: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """z.z' of z (K, B, D) with samples of posteriors (B, M), and its slopes in c and kappa; (K, B, M) each, k fastest.
+
+    `noise` is a seed on the device, or the noise itself as encounters.draw_noise gives it.
+    """
+    samples, batch, dim = z.shape
+    value, bend = table.rows(kappa.reshape(-1), slopes)
+    drawn = isinstance(noise, Tensor)
+    first, sigma = (noise, noise) if drawn else (x.permute(1, 2, 0).contiguous() for x in noise)
+    out = [z.new_empty(*kappa.shape, samples) for _ in range(3 if slopes else 2)]
+    width = triton.next_power_of_2(dim)
+    block = min(triton.next_power_of_2(samples), max(1, 2048 // width))
+    if out[0].numel():
+        _cosines_kernel[(kappa.numel(), triton.cdiv(samples, block))](
+            z.contiguous(),
+            mu.contiguous(),
+            value.contiguous(),
+            value if bend is None else bend.contiguous(),
+            first,
+            sigma,
+            out[0],
+            out[1],
+            out[-1],
+            samples,
+            batch,
+            kappa.shape[1],
+            dim,
+            (dim - 2) // 2,
+            value.shape[1],
+            table.first,
+            1 / table.spacing,
+            drawn,
+            slopes,
+            width,
+            block,
+        )
+    cosine, turn, *slope = (x.permute(2, 0, 1) for x in out)
+    return cosine, turn, slope[0] if slope else None
+
+
+@on_its_own_device
+def fused_cosines_backward(
+    grad: Tensor, z: Tensor, mu: Tensor, turn: Tensor, slope: Tensor | None, needed: tuple[bool, ...]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    samples, batch, dim = z.shape
+    negatives = mu.shape[1]
+    width = triton.next_power_of_2(dim)
+    block = max(1, 2048 // width)
+    grad, turn = (x.permute(1, 2, 0).contiguous() for x in (grad, turn))
+    z, mu = z.contiguous(), mu.contiguous()
+    grad_z, grad_mu, grad_kappa = torch.empty_like(z), torch.empty_like(mu), mu.new_empty(batch, negatives)
+    if grad.numel() and needed[0]:
+        _encounter_kernel[(batch, triton.cdiv(samples, block))](
+            grad, turn, mu, grad_z, samples, batch, negatives, dim, width, block
+        )
+    if grad.numel() and (needed[1] or slope is not None):
+        slope = None if slope is None else slope.permute(1, 2, 0).contiguous()
+        _others_kernel[(batch * negatives,)](
+            grad, turn, turn if slope is None else slope, z, grad_mu, grad_kappa,
+            samples, batch, negatives, dim, needed[1], slope is not None, width, block,
+        )  # fmt: skip
+    return (
+        grad_z if needed[0] else None,
+        grad_mu if needed[1] else None,
+        None if slope is None else grad_kappa,
+    )
+
+
+if triton is not None:
+
+    @triton.jit
+    def _log_uniform(bits):
+        """log u, u uniform on 2^31 steps; never log 0."""
+        return tl.log(tl.maximum(tl.uint_to_uniform_float(bits), 2.3e-10))
+
+    @triton.jit
+    def _cosines_kernel(
+        z_ptr, mu_ptr, value_ptr, bend_ptr, first_ptr, sigma_ptr, cosine_ptr, turn_ptr, slope_ptr,
+        samples, batch, negatives, dim, pairs, intervals, start, per_node,
+        DRAWN: tl.constexpr, SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """One posterior a program, BLOCK of the latents that it meets."""
+        row = tl.program_id(0).to(tl.int64)
+        k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        d = tl.arange(0, WIDTH)
+        live = k < samples
+        at = row * samples + k
+        mu = tl.load(mu_ptr + row * dim + d, mask=d < dim, other=0.0)
+        place = (k.to(tl.int64) * batch + row // negatives)[:, None] * dim + d[None, :]
+        z = tl.load(z_ptr + place, mask=live[:, None] & (d < dim)[None, :], other=0.0)
+        c = clip(tl.sum(z * mu[None, :], 1), -1.0, 1.0)
+        if DRAWN:
+            seed = tl.load(first_ptr)
+            low = (at & 0xFFFFFFFF).to(tl.uint32)
+            high = (at >> 32).to(tl.uint32)
+            none = low * 0
+            a, b, _, _ = tl.philox(seed, low, high, none, none)
+            radius = tl.sqrt(-2.0 * _log_uniform(a))  # Box and Muller 1958: two normals from two uniforms
+            angle = 6.283185307179586 * tl.uint_to_uniform_float(b)
+            first = radius * tl.cos(angle)
+            square = first * first
+            if dim % 2 == 1:
+                second = radius * tl.sin(angle)
+                square += second * second
+            for j in range(0, pairs, 4):
+                a, b, e, f = tl.philox(seed, low, high, none + (j // 4 + 1), none)
+                total = _log_uniform(a)
+                total += tl.where(j + 1 < pairs, _log_uniform(b), 0.0)
+                total += tl.where(j + 2 < pairs, _log_uniform(e), 0.0)
+                total += tl.where(j + 3 < pairs, _log_uniform(f), 0.0)
+                square -= 2.0 * total
+            sigma = tl.sqrt(square)
+        else:
+            first = tl.load(first_ptr + at, mask=live, other=1.0)
+            sigma = tl.load(sigma_ptr + at, mask=live, other=1.0)
+        interval, x = interval_of(sigma, start, per_node, intervals)
+        cell = (row * intervals + interval) * 4
+        scale = polynomial(value_ptr + cell, 4, x)
+        theta = scale * sigma
+        cosine, sine = tl.cos(theta), tl.sin(theta)
+        around = tl.sqrt(tl.maximum(1.0 - c * c, 1e-12))
+        share = first / tl.maximum(sigma, 1e-30)
+        tl.store(cosine_ptr + at, cosine * c + sine * share * around, mask=live)
+        tl.store(turn_ptr + at, cosine - sine * share * c / around, mask=live)
+        if SLOPES:
+            bend = polynomial(bend_ptr + cell, 4, x)
+            tl.store(slope_ptr + at, bend * sigma * (cosine * share * around - sine * c), mask=live)
+
+    @triton.jit
+    def _encounter_kernel(
+        grad_ptr, turn_ptr, mu_ptr, grad_z_ptr, samples, batch, negatives, dim, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+    ):
+        """BLOCK latents of one anchor a program: the gradient in z, summed over its negatives."""
+        anchor = tl.program_id(0).to(tl.int64)
+        k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        d = tl.arange(0, WIDTH)
+        live = k < samples
+        total = tl.zeros([BLOCK, WIDTH], dtype=grad_z_ptr.dtype.element_ty)
+        for m in range(negatives):
+            row = anchor * negatives + m
+            along = tl.load(grad_ptr + row * samples + k, mask=live, other=0.0)
+            along *= tl.load(turn_ptr + row * samples + k, mask=live, other=0.0)
+            mu = tl.load(mu_ptr + row * dim + d, mask=d < dim, other=0.0)
+            total += along[:, None] * mu[None, :]
+        place = (k.to(tl.int64) * batch + anchor)[:, None] * dim + d[None, :]
+        tl.store(grad_z_ptr + place, total, mask=live[:, None] & (d < dim)[None, :])
+
+    @triton.jit
+    def _others_kernel(
+        grad_ptr, turn_ptr, slope_ptr, z_ptr, grad_mu_ptr, grad_kappa_ptr, samples, batch, negatives, dim,
+        TURNS: tl.constexpr, SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """One posterior a program: the gradients in its mu and kappa, summed over the latents that it meets."""
+        row = tl.program_id(0).to(tl.int64)
+        d = tl.arange(0, WIDTH)
+        in_mu = tl.zeros([WIDTH], dtype=grad_mu_ptr.dtype.element_ty)
+        in_kappa = tl.zeros([BLOCK], dtype=grad_mu_ptr.dtype.element_ty)
+        for begin in range(0, samples, BLOCK):
+            k = begin + tl.arange(0, BLOCK)
+            live = k < samples
+            grad = tl.load(grad_ptr + row * samples + k, mask=live, other=0.0)
+            if SLOPES:
+                in_kappa += grad * tl.load(slope_ptr + row * samples + k, mask=live, other=0.0)
+            if TURNS:
+                along = grad * tl.load(turn_ptr + row * samples + k, mask=live, other=0.0)
+                place = (k.to(tl.int64) * batch + row // negatives)[:, None] * dim + d[None, :]
+                z = tl.load(z_ptr + place, mask=live[:, None] & (d < dim)[None, :], other=0.0)
+                in_mu += tl.sum(along[:, None] * z, 0)
+        if TURNS:
+            tl.store(grad_mu_ptr + row * dim + d, in_mu, mask=d < dim)
+        if SLOPES:
+            tl.store(grad_kappa_ptr + row, tl.sum(in_kappa, 0))

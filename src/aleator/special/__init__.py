@@ -1,0 +1,31 @@
+"""Special functions: Bessel functions, Gegenbauer polynomials, angles on the sphere, logistic moments."""
+
+from aleator.special.angles import AngleTable, angle_masses, angle_quantile, angle_table
+from aleator.special.bessel import (
+    bessel_ratio,
+    log_bessel_ratios,
+    log_growth,
+    log_ratios_and_slopes,
+    recurrence_start,
+    representable,
+)
+from aleator.special.logistic import logistic_moments
+from aleator.special.polynomials import gegenbauer, harmonic_dimension, log_harmonic_dimensions, recurrence
+
+__all__ = [
+    "AngleTable",
+    "angle_masses",
+    "angle_quantile",
+    "angle_table",
+    "bessel_ratio",
+    "gegenbauer",
+    "harmonic_dimension",
+    "log_bessel_ratios",
+    "log_growth",
+    "log_harmonic_dimensions",
+    "log_ratios_and_slopes",
+    "logistic_moments",
+    "recurrence",
+    "recurrence_start",
+    "representable",
+]

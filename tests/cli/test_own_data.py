@@ -1,0 +1,160 @@
+"""aleator train, embed, evaluate, rank: what they print, and that a mistake is one line and never a traceback."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from aleator.cli import app
+
+QUICK = ("--steps", 40, "--dim", 4, "--width", 16, "--batch-size", 32)
+
+
+def run_command(*arguments, code: int = 0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+@pytest.fixture(scope="module")
+def trained(features, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("commands")
+    command = ("train", features / "x.npy", "--labels", features / "y.npy", "--output", folder / "run", *QUICK)
+    result = run_command(*command)
+    assert "Recall@1" in result.stdout
+    assert "kappa_pos = " in result.stderr
+    result = run_command(
+        "embed",
+        folder / "run",
+        features / "x.npy",
+        "--labels",
+        features / "y.npy",
+        "--output",
+        folder / "a.safetensors",
+    )
+    assert "400 items" in result.stdout
+    return folder
+
+
+def test_from_features_to_hits(trained, features):
+    """The .jsonl, the fingerprint and the kernel are found without being named."""
+    assert "400 items" in run_command("index", "build", trained / "gallery", trained / "a.safetensors").stdout
+    facts = json.loads(run_command("index", "info", trained / "gallery", "--json").stdout)
+    config = json.loads((trained / "run/config.json").read_text())
+    encoder = json.loads((trained / "run/encoder/encoder.json").read_text())
+    assert facts["fingerprint"] == encoder["sha256"]
+    assert f"{config['match']['kappa_pos']:.3f}" in facts["kernel"] or "VMFKernel" in facts["kernel"]
+    np.save(trained / "few.npy", np.load(features / "x.npy")[:3])
+    run_command("embed", trained / "run", trained / "few.npy", "--output", trained / "few.safetensors")
+    ask = ("query", trained / "gallery", trained / "few.safetensors", "--by", "nearest", "--limit", 1, "--json")
+    answers = json.loads(run_command(*ask).stdout)
+    assert [hits[0]["id"] for hits in answers] == [0, 1, 2]
+    assert "label" in answers[0][0]["metadata"]
+
+
+def test_posteriors_of_another_encoder_are_refused(trained, tmp_path):
+    run_command("index", "build", tmp_path / "gallery", trained / "a.safetensors")
+    save_file(load_file(trained / "a.safetensors"), tmp_path / "b.safetensors", {"fingerprint": "another"})
+    for command in ("query", tmp_path / "gallery"), ("index", "add", tmp_path / "gallery"):
+        result = run_command(*command, tmp_path / "b.safetensors", code=2)
+        assert "made by the encoder" in result.stderr
+
+
+def test_evaluate(trained, features, tmp_path):
+    metrics = json.loads(run_command("evaluate", trained / "a.safetensors", "--json").stdout)
+    again = run_command("evaluate", trained / "a.safetensors", "--labels", features / "y.npy", "--json").stdout
+    assert json.loads(again)["recall_at_1"] == metrics["recall_at_1"]
+    result = run_command("evaluate", trained / "run", "--figures", tmp_path / "figures")
+    assert "held-out" in result.stdout
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
+        "reject-curve.png",
+        "reliability.png",
+        "kappa.png",
+    }
+
+
+def test_rank(trained):
+    rows = json.loads(run_command("rank", trained / "a.safetensors", "--limit", 5, "--json").stdout)
+    assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5]
+    table = list(csv.DictReader(io.StringIO(run_command("rank", trained / "a.safetensors", "--csv").stdout)))
+    assert [int(row["id"]) for row in table[:5]] == [row["id"] for row in rows]
+    assert len(table) == 20
+    assert len(json.loads(run_command("rank", trained / "a.safetensors", "--limit", 0, "--json").stdout)) == 400
+    assert "kappa" in run_command("rank", trained / "a.safetensors").stdout
+
+
+def test_an_interrupted_training_goes_on(features, tmp_path, monkeypatch):
+    import aleator.data.batches
+
+    draw = aleator.data.LabelledBatches.__call__
+
+    def interrupted(self, step, generator):
+        if step == 70:
+            raise KeyboardInterrupt
+        return draw(self, step, generator)
+
+    command = ("train", features / "x.npy", "--labels", features / "y.npy", "--output", tmp_path / "run")
+    command += ("--steps", 90, "--dim", 4, "--width", 16, "--batch-size", 16)
+    with monkeypatch.context() as patched:
+        patched.setattr(aleator.data.LabelledBatches, "__call__", interrupted)
+        result = CliRunner().invoke(app, [str(argument) for argument in command])
+    assert result.exit_code not in (0, 2)
+    assert "Traceback" not in result.output
+    seen = []
+    monkeypatch.setattr(
+        aleator.data.LabelledBatches,
+        "__call__",
+        lambda self, step, generator: seen.append(step) or draw(self, step, generator),
+    )
+    run_command(*command)
+    assert min(seen) == 50  # the last checkpoint
+
+
+def one_line(result) -> str:
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def test_mistakes_are_one_line(trained, features, tmp_path):
+    np.save(tmp_path / "short.npy", np.zeros(3, int))
+    (tmp_path / "broken.safetensors").write_bytes(b"broken")
+    (tmp_path / "empty").mkdir()
+    x, a = features / "x.npy", trained / "a.safetensors"
+    mistakes = [
+        (("train", tmp_path / "none", "--output", tmp_path / "r"), "no such file or folder"),
+        (("train", x, "--output", tmp_path / "r"), "has no labels"),
+        (("train", x, "--labels", tmp_path / "short.npy", "--output", tmp_path / "r"), "has 3 rows, and"),
+        (("train", tmp_path / "empty", "--output", tmp_path / "r"), "holds no image"),
+        (("train", x, "--labels", features / "y.npy", "--output", features), "is not empty"),
+        (("train", x, "--labels", features / "y.npy", "--output", tmp_path / "r", "--device", "moon"), "device"),
+        (("train", x, "--labels", features / "y.npy", "--output", tmp_path / "r", "--backbone", "vgg"), "backbone"),
+        (("embed", tmp_path / "none", x, "--output", tmp_path / "b.safetensors"), "no such folder"),
+        (("embed", tmp_path / "empty", x, "--output", tmp_path / "b.safetensors"), "no inputs.json"),
+        (("embed", trained / "run", x, "--output", tmp_path / "b.npz"), "name it .safetensors"),
+        (("evaluate", tmp_path / "none.safetensors"), "no such file"),
+        (("evaluate", tmp_path / "broken.safetensors"), "is damaged"),
+        (("evaluate", a, "--labels", tmp_path / "short.npy"), "has 3 rows"),
+        (("rank", tmp_path / "none.safetensors"), "no such file"),
+        (("train", x, "--labels", features / "y.npy", "--output", x / "run", *QUICK), "Not a directory"),
+        (("index", "build", tmp_path / "g", tmp_path / "broken.safetensors"), "is damaged"),
+    ]
+    for command, problem in mistakes:
+        assert problem in one_line(run_command(*command, code=2)), command
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "embed", "evaluate", "rank", "quickstart", "query"])
+def test_help_has_an_example(command):
+    assert f"aleator {command}" in " ".join(run_command(command, "--help").stdout.split())
+
+
+@pytest.mark.parametrize("command", ["build", "add", "remove", "info"])
+def test_help_of_index_has_an_example(command):
+    assert f"aleator index {command}" in " ".join(run_command("index", command, "--help").stdout.split())
