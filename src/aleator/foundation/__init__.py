@@ -1,7 +1,16 @@
 """What every other package uses: checks, devices, precision, randomness, processes, files, progress, provenance."""
 
 from aleator.foundation.bundle import DamagedBundleError, pack, read_bundle, unpack, write_bundle
-from aleator.foundation.checks import reject, require, require_float, require_one_of
+from aleator.foundation.checks import (
+    reject,
+    require,
+    require_at_least,
+    require_float,
+    require_new_folder,
+    require_one_of,
+    require_probability,
+    require_type,
+)
 from aleator.foundation.devices import one_thread, resolve_device
 from aleator.foundation.distributed import gather_batch, process_count, process_rank, require_equal_batches
 from aleator.foundation.files import replace_file, write_json
@@ -35,9 +44,13 @@ __all__ = [
     "reject",
     "replace_file",
     "require",
+    "require_at_least",
     "require_equal_batches",
     "require_float",
+    "require_new_folder",
     "require_one_of",
+    "require_probability",
+    "require_type",
     "resolve_device",
     "seed_generators",
     "set_random_state",

@@ -1,6 +1,7 @@
-"""Every error for bad input is worded here: it names the argument, its value and the way out."""
+"""Errors for bad input. Each names the argument, its value and the way out."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -8,12 +9,16 @@ from torch import Tensor
 
 
 def reject(argument: str, value: Any, problem: str, way_out: str) -> NoReturn:
-    """Raise the one kind of error that users see for a bad argument."""
+    """Raise the error that users see for a bad argument.
+
+    Raises:
+        ValueError: always, as "argument = value: problem; way out".
+    """
     raise ValueError(f"{argument} = {_show(value)}: {problem}; {way_out}")
 
 
 def require(ok: bool | Tensor, argument: str, value: Any, problem: str, way_out: str) -> None:
-    """Raise unless ok. A tensor of flags costs one reduction, and the first offender is the value shown."""
+    """Raise unless `ok`. For a tensor of flags, the first value whose flag is false is shown."""
     if isinstance(ok, Tensor):
         if bool(ok.all()):
             return
@@ -25,11 +30,30 @@ def require(ok: bool | Tensor, argument: str, value: Any, problem: str, way_out:
 
 
 def require_one_of(argument: str, value: Any, known: Iterable[Any]) -> None:
+    """Raise unless `value` is one of `known`."""
     known = list(known)
     require(value in known, argument, value, "not known", f"choose one of {', '.join(map(repr, known))}")
 
 
+def require_type(argument: str, value: Any, types: type | tuple[type, ...], way_out: str) -> None:
+    """Raise unless `value` is an instance of one of `types`."""
+    names = " or ".join(t.__name__ for t in (types if isinstance(types, tuple) else (types,)))
+    require(isinstance(value, types), argument, type(value).__name__, f"not a {names}", way_out)
+
+
+def require_at_least(argument: str, value: float, least: float, way_out: str | None = None) -> None:
+    """Raise unless `value >= least`."""
+    require(value >= least, argument, value, f"must be at least {least}", way_out or f"pass {least} or more")
+
+
+def require_probability(argument: str, value: float | Tensor, way_out: str) -> None:
+    """Raise unless `value` lies strictly between 0 and 1."""
+    inside = (value > 0) & (value < 1) if isinstance(value, Tensor) else 0 < value < 1
+    require(inside, argument, value, "not a probability inside (0, 1)", way_out)
+
+
 def require_float(argument: str, value: Tensor) -> None:
+    """Raise unless `value` is a float32 or float64 tensor."""
     require(
         isinstance(value, Tensor) and value.dtype in (torch.float32, torch.float64),
         argument,
@@ -37,6 +61,12 @@ def require_float(argument: str, value: Tensor) -> None:
         "expected a float32 or float64 tensor",
         f"pass {argument}.float()",
     )
+
+
+def require_new_folder(argument: str, folder: Path, way_out: str = "name a new folder") -> None:
+    """Raise unless `folder` is missing or empty."""
+    empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    require(empty, argument, str(folder), "is not empty" if folder.is_dir() else "is a file", way_out)
 
 
 def _show(value: Any) -> str:

@@ -1,0 +1,108 @@
+"""Every module has a test file of its name, or stands in the table below."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.test_layers import modules
+
+TESTS = Path(__file__).parent
+
+# Where a module is tested that has no test file of its own name. A value is a file, or a folder of them.
+TESTED_IN = {
+    "cli.errors": "cli/test_own_data.py",
+    "cli.quickstart": "quickstart/test_quickstart.py",
+    "cli.reproduce": "experiments/test_report.py",
+    "data.downloads": "data/test_cifar.py",
+    "data.labels": "data/test_batches.py",
+    "data.sources": "training/test_resuming.py",
+    "encoders.backbones": "encoders/test_encoder.py",
+    "encoders.huggingface": "encoders/test_encoder.py",
+    "evaluation.plots": "experiments/test_report.py",
+    "experiments.catalogue": "experiments/test_report.py",
+    "experiments.cifar.evaluation": "experiments/cifar/test_run.py",
+    "experiments.cifar.figures": "experiments/cifar/test_run.py",
+    "experiments.cifar.folds": "experiments/cifar/test_run.py",
+    "experiments.cifar.gallery": "experiments/cifar/test_run.py",
+    "experiments.cifar.tables": "experiments/cifar/test_run.py",
+    "experiments.controlled.figures": "experiments/controlled/test_run.py",
+    "experiments.controlled.tables": "experiments/controlled/test_run.py",
+    "experiments.paper": "experiments/test_report.py",
+    "foundation.checks": "test_layers.py",
+    "foundation.files": "foundation/test_bundle.py",
+    "foundation.precision": "training/test_loop.py",
+    "foundation.progress": "training/test_loop.py",
+    "foundation.randomness": "training/test_resuming.py",
+    "fused.dispatch": "fused/test_functions.py",
+    "fused.pieces": "fused/test_functions.py",
+    "fused.sampled_cosines": "fused/test_functions.py",
+    "fused.samples": "fused/test_functions.py",
+    "fused.series": "fused/test_functions.py",
+    "fused.softmax_share": "fused/test_functions.py",
+    "losses.softmax_share": "losses/test_losses.py",
+    "matching.series": "matching/test_positivity.py",
+    "own_data.arrays": "own_data",
+    "own_data.defaults": "own_data",
+    "own_data.posteriors": "own_data",
+    "own_data.preparation": "own_data",
+    "own_data.pretrained": "own_data",
+    "own_data.processes": "own_data",
+    "own_data.rows": "own_data",
+    "own_data.run": "own_data",
+    "own_data.splits": "own_data",
+    "quickstart.circle": "quickstart/test_quickstart.py",
+    "quickstart.degradation": "quickstart/test_quickstart.py",
+    "quickstart.digits": "quickstart/test_quickstart.py",
+    "quickstart.report": "quickstart/test_quickstart.py",
+    "retrieval.figure": "cli/test_retrieval.py",
+    "retrieval.index": "retrieval/test_exact_sets.py",
+    "retrieval.items": "retrieval/test_refusals.py",
+    "retrieval.match_bound": "retrieval/test_exact_sets.py",
+    "retrieval.posteriors_file": "cli/test_retrieval.py",
+    "retrieval.scoring": "retrieval/test_exact_sets.py",
+    "retrieval.search": "retrieval/test_exact_sets.py",
+    "retrieval.stores.base": "retrieval",
+    "retrieval.stores.faiss": "retrieval",
+    "retrieval.stores.folder": "retrieval",
+    "retrieval.stores.ledger": "retrieval",
+    "retrieval.stores.postgres": "retrieval",
+    "special.logistic": "matching/test_kernels.py",
+    "special.polynomials": "matching/test_kernels.py",
+    "training.checkpoints": "training/test_resuming.py",
+    "training.cuda_graph": "training/test_loop.py",
+    "training.logbook": "training/test_loop.py",
+    "training.objective": "training/test_loop.py",
+    "training.optimisers": "training/test_soap.py",
+    "web.app": "web",
+    "web.ascii": "web",
+    "web.collection": "web",
+    "web.guard": "web",
+    "web.levels": "web",
+    "web.limits": "web",
+    "web.models": "web",
+    "web.pictures": "web",
+    "web.problems": "web",
+    "web.service": "web",
+}
+
+
+def own_file(name: str) -> Path:
+    *packages, last = name.split(".")
+    return TESTS.joinpath(*packages, f"test_{last}.py")
+
+
+def plain_modules() -> list[str]:
+    return sorted(name for name, path in modules().items() if not path.name.startswith("__"))
+
+
+@pytest.mark.parametrize("name", plain_modules())
+def test_a_module_has_its_tests(name):
+    if name in TESTED_IN:
+        assert (TESTS / TESTED_IN[name]).exists()
+        assert not own_file(name).exists(), f"{name} has a test file of its own: take it out of the table"
+    else:
+        assert own_file(name).exists(), f"add {own_file(name).relative_to(TESTS)}, or a row to TESTED_IN"
+
+
+def test_the_table_names_modules_that_exist():
+    assert set(TESTED_IN) <= set(plain_modules())
