@@ -43,7 +43,7 @@ def index_build(
 
     Example: aleator index build gallery/ photos.safetensors
     """
-    from aleator.matching import VMFKernel
+    from aleator.matching import DEFAULT_KAPPA_POS, DEFAULT_PRIOR, VMFKernel
     from aleator.retrieval import CredibleIndex, header_of, read_items, read_posteriors
 
     with plain_errors():
@@ -55,8 +55,8 @@ def index_build(
             ids,
             metadata,
             location=location,
-            kernel=VMFKernel(kappa_pos or float(header.get("kappa_pos", 20.0))),
-            prior=float(header.get("prior", 0.5)) if prior is None else prior,
+            kernel=VMFKernel(kappa_pos or float(header.get("kappa_pos", DEFAULT_KAPPA_POS))),
+            prior=float(header.get("prior", DEFAULT_PRIOR)) if prior is None else prior,
             fingerprint=fingerprint or header.get("fingerprint"),
             replace=replace,
         ) as index:

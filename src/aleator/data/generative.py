@@ -93,7 +93,7 @@ class GenerativeProcess:
         require_one_of("kappa_of", kappa_of, KAPPA_OF)
         require(smoothing_steps >= 0, "smoothing_steps", smoothing_steps, "negative", "pass 0 for none")
         self.dim, self.kappa_range, self.family = dim, (float(low), float(high)), family
-        self.kernel = check_kernel(kernel) if kernel is not None else AcceptanceKernel(20.0)
+        self.kernel = check_kernel(kernel) if kernel is not None else AcceptanceKernel()
         _require_increasing(self.kernel, dim)
         self.seed, self.device, self.kappa_of = seed, torch.device(device), kappa_of
         with torch.random.fork_rng(devices=[]):  # on the CPU: the same process whatever the device

@@ -27,7 +27,7 @@ from aleator.foundation import (
 )
 from aleator.losses.sampled_cosines import sampled_cosines
 from aleator.losses.softmax_share import crowd_cosines, crowd_log_shares, log_share, log_shares
-from aleator.matching import VMFKernel, ZonalKernel, check_kernel, log_positivity
+from aleator.matching import DEFAULT_KAPPA_POS, VMFKernel, ZonalKernel, check_kernel, log_positivity
 from aleator.posteriors import VonMisesFisher, log_sphere_area
 
 Noise = tuple[Tensor, Tensor, Tensor | None]
@@ -83,7 +83,7 @@ class _SimilarityLoss(ContrastiveLoss):
 class InfoNCE(_SimilarityLoss):
     """The similarity of the modes alone, s = kappa_pos mu.mu'; kappa plays no part (van den Oord et al. 2018)."""
 
-    def __init__(self, kappa_pos: float = 20.0, requires_grad: bool = False):
+    def __init__(self, kappa_pos: float = DEFAULT_KAPPA_POS, requires_grad: bool = False):
         super().__init__()
         self.kernel = VMFKernel(kappa_pos, requires_grad)
 
@@ -108,7 +108,7 @@ class ExactInfoNCE(_SimilarityLoss):
 
     def __init__(self, kernel: ZonalKernel | None = None, terms: int | None = None, group: int | None = None):
         super().__init__()
-        self.kernel = check_kernel(kernel if kernel is not None else VMFKernel(20.0))
+        self.kernel = check_kernel(kernel if kernel is not None else VMFKernel())
         require(group is None or group >= 2, "group", group, "an anchor alone has no negatives", "pass for example 128")
         self.terms, self.group = terms, group
 
@@ -138,7 +138,7 @@ class ExactInfoNCE(_SimilarityLoss):
 class ELK(_SimilarityLoss):
     """s = kappa_pos log int q q' dz, the expected likelihood kernel in InfoNCE, with the paper's 1/M (appendix B)."""
 
-    def __init__(self, kappa_pos: float = 20.0, requires_grad: bool = False):
+    def __init__(self, kappa_pos: float = DEFAULT_KAPPA_POS, requires_grad: bool = False):
         super().__init__()
         self.scale = VMFKernel(kappa_pos, requires_grad)
         self.kernel = VMFKernel(math.inf)
@@ -220,7 +220,7 @@ class MCInfoNCE(_SampledLoss):
 
     def __init__(self, kernel: ZonalKernel | None = None, samples: int = 16):
         super().__init__(samples)
-        self.kernel = check_kernel(kernel if kernel is not None else VMFKernel(20.0))
+        self.kernel = check_kernel(kernel if kernel is not None else VMFKernel())
 
     def per_anchor(
         self,

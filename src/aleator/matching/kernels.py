@@ -30,6 +30,8 @@ from aleator.special import (
     logistic_moments,
 )
 
+DEFAULT_KAPPA_POS = 20.0  # the paper's value
+
 _PANELS = 96
 _FEWEST_TERMS, _MOST_TERMS = 32, 4096
 # How wrong a series may be at c = 1, relative to its value there, for the sharpest posteriors in its kernel's reach: by
@@ -243,7 +245,7 @@ class ZonalKernel(nn.Module):
 class _ConcentrationKernel(ZonalKernel):
     """A kernel with one parameter kappa_pos, which is learnable if requires_grad."""
 
-    def __init__(self, kappa_pos: float | Tensor = 20.0, requires_grad: bool = False):
+    def __init__(self, kappa_pos: float | Tensor = DEFAULT_KAPPA_POS, requires_grad: bool = False):
         nn.Module.__init__(self)
         value = torch.as_tensor(kappa_pos, dtype=torch.float64)
         require(
@@ -328,7 +330,7 @@ class AcceptanceKernel(_ConcentrationKernel):
     thirty dimensions. Where kappa_pos is learned they come from quadrature, as those of any `ZonalKernel`.
     """
 
-    def __init__(self, kappa_pos: float | Tensor = 20.0, requires_grad: bool = False):
+    def __init__(self, kappa_pos: float | Tensor = DEFAULT_KAPPA_POS, requires_grad: bool = False):
         super().__init__(kappa_pos, requires_grad)
         require(
             self._fixed is None or math.isfinite(self._fixed),

@@ -25,6 +25,7 @@ from aleator.posteriors import VonMisesFisher
 from aleator.special import log_growth
 
 Posterior = VonMisesFisher | MixtureSameFamily
+DEFAULT_PRIOR = 0.5  # share of matches among the pairs in question
 
 # How much of the series may be left out, relative to the largest r.
 _TOLERANCE = {torch.float32: 1e-10, torch.float64: 1e-17}
@@ -67,7 +68,9 @@ def pairwise_log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, t
     return torch.logsumexp(log_r, dim=(1, 3))
 
 
-def match_probability(q1: Posterior, q2: Posterior, kernel: ZonalKernel, prior: float | Tensor = 0.5) -> Tensor:
+def match_probability(
+    q1: Posterior, q2: Posterior, kernel: ZonalKernel, prior: float | Tensor = DEFAULT_PRIOR
+) -> Tensor:
     """P(the two inputs match | both posteriors) = prior r / (prior r + 1 - prior); batch shapes broadcast.
 
     `prior` is the share of matches among the pairs under question. For all pairs of two batches pass `q1[:, None]`.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from aleator.evaluation import auroc, expected_calibration_error, neighbour_hits, plots, reject_curve
 from aleator.foundation import require
-from aleator.matching import VMFKernel, log_positivity, match_probability
+from aleator.matching import DEFAULT_PRIOR, VMFKernel, log_positivity, match_probability
 from aleator.own_data.collection import Labels
 from aleator.posteriors import VonMisesFisher
 
@@ -51,7 +51,7 @@ def evaluation_labels(labels: Labels, count: int) -> Labels:
 
 
 def evaluate(
-    q: VonMisesFisher, labels: Labels, kernel: VMFKernel, prior: float = 0.5, *, seed: int = 0
+    q: VonMisesFisher, labels: Labels, kernel: VMFKernel, prior: float = DEFAULT_PRIOR, *, seed: int = 0
 ) -> dict[str, Any]:
     """Posteriors (N,) against labels: numbers, and the curves behind the figures, as JSON.
 

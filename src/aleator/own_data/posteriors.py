@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from aleator.foundation import reject, require
-from aleator.matching import VMFKernel
+from aleator.matching import DEFAULT_KAPPA_POS, DEFAULT_PRIOR, VMFKernel
 from aleator.own_data.collection import Labels, named_labels
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval import header_of, read_items, read_posteriors
@@ -55,7 +55,8 @@ def read_embedded(path: str | Path) -> Embedded:
         way_out = "embed again, both are written together"
         require(len(ids) == len(q), "items", str(beside), f"{len(ids)} lines for {len(q)} posteriors", way_out)
         facts = [{"id": id} | dict(known) for id, known in zip(ids, metadata, strict=True)]
-    kernel, prior = VMFKernel(float(header.get("kappa_pos", 20.0))), float(header.get("prior", 0.5))
+    kernel = VMFKernel(float(header.get("kappa_pos", DEFAULT_KAPPA_POS)))
+    prior = float(header.get("prior", DEFAULT_PRIOR))
     return Embedded(q, facts, kernel, prior, header.get("fingerprint"))
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aleator.foundation import reject, require, require_one_of
-from aleator.matching import AcceptanceKernel, VMFKernel, ZonalKernel
+from aleator.matching import DEFAULT_PRIOR, AcceptanceKernel, VMFKernel, ZonalKernel
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval.filters import Filter, compile_filter
 from aleator.retrieval.items import (
@@ -78,7 +78,7 @@ class CredibleIndex:
         location: str | Path | None = None,
         replace: bool = False,
         kernel: ZonalKernel | None = None,
-        prior: float = 0.5,
+        prior: float = DEFAULT_PRIOR,
         fingerprint: str | None = None,
         recall: float = 0.99,
         exact_below: int = 100_000,
@@ -104,7 +104,7 @@ class CredibleIndex:
         keys = Numbered(range(len(mu))) if ids is None else encode_ids(ids)
         config = {
             "dim": mu.shape[1],
-            "kernel": _encode_kernel(VMFKernel(20.0) if kernel is None else kernel),
+            "kernel": _encode_kernel(VMFKernel() if kernel is None else kernel),
             "prior": prior,
             "fingerprint": fingerprint,
             "recall": recall,
