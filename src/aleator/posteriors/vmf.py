@@ -16,6 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from aleator.foundation import require, require_float
 from aleator.fused import fused_kernels
+from aleator.posteriors.batch import PosteriorBatch
 from aleator.special import AngleTable, angle_masses, angle_quantile, angle_table, bessel_ratio, log_growth
 
 # Unit length is checked to what a normalised float32 vector of a few thousand entries reaches.
@@ -45,7 +46,7 @@ def log_sphere_area(dim: int) -> float:
     return math.log(2) + dim / 2 * math.log(math.pi) - math.lgamma(dim / 2)
 
 
-class VonMisesFisher(Distribution):
+class VonMisesFisher(PosteriorBatch):
     """Directions around `mu` with concentration `kappa`.
 
     Args:
@@ -81,10 +82,6 @@ class VonMisesFisher(Distribution):
         mu = torch.zeros(*batch_shape, dim, **options)
         mu[..., 0] = 1
         return cls(mu, torch.zeros(tuple(batch_shape), **options))
-
-    @property
-    def dim(self) -> int:
-        return self._event_shape[0]
 
     @property
     def mean(self) -> Tensor:
@@ -230,31 +227,6 @@ class VonMisesFisher(Distribution):
         )
         kappa = kappa_from_mean_resultant_length(length, samples.shape[-1])
         return cls(mu.to(samples.dtype), kappa.to(samples.dtype))
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "VonMisesFisher":
-        return VonMisesFisher(
-            self.mu.expand(*batch_shape, self.dim), self.kappa.expand(tuple(batch_shape)), validate_args=False
-        )
-
-    def __getitem__(self, index: Any) -> "VonMisesFisher":
-        """Posteriors picked from the batch: `q[3]`, `q[mask]`, `q[:, None]`."""
-        index = index if isinstance(index, tuple) else (index,)
-        mu_index = index if any(i is Ellipsis for i in index) else (*index, Ellipsis)
-        mu_index = (*mu_index, slice(None)) if any(i is Ellipsis for i in index) else mu_index
-        return VonMisesFisher(self.mu[mu_index], self.kappa[index], validate_args=False)
-
-    def __len__(self) -> int:
-        require(
-            len(self.batch_shape) > 0,
-            "posterior",
-            tuple(self.batch_shape),
-            "has no batch",
-            "use mu and kappa directly",
-        )
-        return self.batch_shape[0]
-
-    def __repr__(self) -> str:
-        return f"VonMisesFisher(batch_shape={tuple(self.batch_shape)}, dim={self.dim}, dtype={self.mu.dtype})"
 
     def _growth(self) -> Tensor:
         return log_growth(self.dim / 2 - 1, self.kappa.double())
