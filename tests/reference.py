@@ -228,3 +228,20 @@ def _peak_integral(log_f, azimuth: bool = False) -> float:
 def _logsumexp(x: np.ndarray, axis: int) -> np.ndarray:
     top = x.max(axis=axis, keepdims=True)
     return np.log(np.exp(x - top).sum(axis=axis)) + np.squeeze(top, axis)
+
+
+def logistic_moment(dim: int, slope: float, offset: float, degree: int) -> mpmath.mpf:
+    """int g P_n w / int g w for g(t) = 1/(1 + exp(offset - slope t)), by Gauss-Legendre quadrature at 80 digits."""
+
+    def integrand(angle, degree: int):
+        t = mpmath.cos(angle)
+        P, before = t**0, t * 0
+        for n in range(degree):
+            P, before = ((2 * n + dim - 2) * t * P - n * before) / (n + dim - 2) if n else t, P
+        return P * mpmath.sin(angle) ** (dim - 2) / (1 + mpmath.exp(offset - slope * t))
+
+    with mpmath.workdps(80):
+        panels = mpmath.linspace(0, mpmath.pi, 17)
+        return mpmath.fdiv(
+            *(mpmath.quad(lambda a, n=n: integrand(a, n), panels, method="gauss-legendre") for n in (degree, 0))
+        )

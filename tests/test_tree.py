@@ -66,8 +66,6 @@ TESTED_IN = {
     "retrieval.stores.folder": "retrieval",
     "retrieval.stores.ledger": "retrieval",
     "retrieval.stores.postgres": "retrieval",
-    "special.logistic": "matching/test_kernels.py",
-    "special.polynomials": "matching/test_kernels.py",
     "training.checkpoints": "training/test_resuming.py",
     "training.cuda_graph": "training/test_loop.py",
     "training.logbook": "training/test_loop.py",
