@@ -170,15 +170,15 @@ def test_bad_input(case):
 
 @pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0), VMFKernel(0.5)], ids=repr)
 @pytest.mark.parametrize("dim", [2, 10, 100])
-def test_a_kernel_as_a_line(kernel, dim):
+def test_log_linear_is_the_logarithm_of_the_kernel(kernel, dim):
     t = torch.linspace(-1, 1, 101, dtype=torch.float64)
-    slope, offset, levels_off = kernel.line(dim)
+    slope, offset, saturates = kernel.log_linear(dim)
     value = slope * t - offset
-    expected = torch.nn.functional.logsigmoid(value) if levels_off else value
+    expected = torch.nn.functional.logsigmoid(value) if saturates else value
     torch.testing.assert_close(kernel.log_values(dim, t), expected)
 
 
-def test_kernels_that_are_no_line():
+def test_kernels_that_are_not_log_linear():
     learned = VMFKernel(20.0, requires_grad=True), AcceptanceKernel(20.0, requires_grad=True)
     for kernel in (*learned, VMFKernel(math.inf), ZonalKernel(lambda t: torch.exp(3 * t))):
-        assert kernel.line(10) is None
+        assert kernel.log_linear(10) is None

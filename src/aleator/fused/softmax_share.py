@@ -14,60 +14,66 @@ _LEAST = 16  # the smallest side of a matrix product
 
 
 @on_its_own_device
-def fused_log_shares(cosines: Tensor, line: tuple[float, float, bool]) -> tuple[Tensor, Tensor]:
+def fused_log_shares(cosines: Tensor, log_linear: tuple[float, float, bool]) -> tuple[Tensor, Tensor]:
     """The log share and the log of its denominator, (K, B) each, from cosines (K, B, 1 + M)."""
     cosines = cosines.permute(1, 2, 0).contiguous()  # as encounters.fused_cosines keeps them
     batch, met, samples = cosines.shape
     share, total = (cosines.new_empty(batch, samples) for _ in range(2))
     if share.numel():
+        slope, offset, saturates = log_linear
         _shares_kernel[(batch, triton.cdiv(samples, _BLOCK))](
-            cosines, share, total, samples, met, line[0], line[1], SATURATES=line[2], BLOCK=_BLOCK
+            cosines, share, total, samples, met, slope, offset, SATURATES=saturates, BLOCK=_BLOCK
         )
     return share.mT, total.mT
 
 
 @on_its_own_device
-def fused_log_shares_backward(grad: Tensor, cosines: Tensor, total: Tensor, line: tuple[float, float, bool]) -> Tensor:
+def fused_log_shares_backward(
+    grad: Tensor, cosines: Tensor, total: Tensor, log_linear: tuple[float, float, bool]
+) -> Tensor:
     """The gradient in the cosines."""
     cosines, grad, total = cosines.permute(1, 2, 0).contiguous(), grad.mT.contiguous(), total.mT.contiguous()
     batch, met, samples = cosines.shape
     grad_cosines = torch.empty_like(cosines)
     if grad.numel():
+        slope, offset, saturates = log_linear
         _shares_backward_kernel[(batch, triton.cdiv(samples, _BLOCK))](
-            grad, cosines, total, grad_cosines, samples, met, line[0], line[1], SATURATES=line[2], BLOCK=_BLOCK
+            grad, cosines, total, grad_cosines, samples, met, slope, offset, SATURATES=saturates, BLOCK=_BLOCK
         )
     return grad_cosines.permute(2, 0, 1)
 
 
 @on_its_own_device
 def fused_crowd_log_shares(
-    own: Tensor, z: Tensor, others: Tensor, line: tuple[float, float, bool]
+    own: Tensor, z: Tensor, others: Tensor, log_linear: tuple[float, float, bool]
 ) -> tuple[Tensor, Tensor]:
     """The log share and the log of its denominator, (K, B) each; arguments as of shares.crowd_log_shares."""
     own, z, others = (x.contiguous() for x in (own, z, others))
     share, total = torch.empty_like(own), torch.empty_like(own)
     if share.numel():
+        slope, offset, saturates = log_linear
         sizes = _sizes(z, others)
         _crowd_shares_kernel[_grid(z, others, sizes["GROUP"], sizes["ROWS"])](
-            own, z, others, share, total, line[0], line[1], SATURATES=line[2], num_warps=2, **sizes
+            own, z, others, share, total, slope, offset, SATURATES=saturates, num_warps=2, **sizes
         )
     return share, total
 
 
 @on_its_own_device
 def fused_crowd_log_shares_backward(
-    grad: Tensor, own: Tensor, z: Tensor, others: Tensor, total: Tensor, line: tuple[float, float, bool]
+    grad: Tensor, own: Tensor, z: Tensor, others: Tensor, total: Tensor, log_linear: tuple[float, float, bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients in own, z and others."""
     grad, own, z, others = (x.contiguous() for x in (grad, own, z, others))
     grads = torch.empty_like(own), torch.empty_like(z), torch.empty_like(others)
     if grad.numel():
+        slope, offset, saturates = log_linear
         sizes = _sizes(z, others)
         _crowd_anchors_kernel[_grid(z, others, sizes["GROUP"], sizes["ROWS"])](
-            grad, own, z, others, total, grads[0], grads[1], line[0], line[1], SATURATES=line[2], num_warps=2, **sizes
+            grad, own, z, others, total, grads[0], grads[1], slope, offset, SATURATES=saturates, num_warps=2, **sizes
         )
         _crowd_negatives_kernel[_grid(z, others, sizes["NEGATIVES"], sizes["COLUMNS"])](
-            grad, z, others, total, grads[2], line[0], line[1], SATURATES=line[2], num_warps=2, **sizes
+            grad, z, others, total, grads[2], slope, offset, SATURATES=saturates, num_warps=2, **sizes
         )
     return grads
 

@@ -119,7 +119,7 @@ class ExactInfoNCE(_SimilarityLoss):
         It counts the terms of a kernel that is learned, and for all but the vMF's works out their coefficients.
         """
         on_device = self.terms is not None and isinstance(self.kernel, VMFKernel)
-        return on_device or self.kernel.key() is not None
+        return on_device or self.kernel.cache_key() is not None
 
     def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
         require(

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from aleator.fused import fused_kernels
-from aleator.matching import ZonalKernel
+from aleator.matching import LogLinear, ZonalKernel
 
 _WIDEST = 128  # dimensions that a tile of the fused kernel holds
 
 
 def log_shares(cosines: Tensor, dim: int, kernel: ZonalKernel) -> Tensor:
     """(K, B) from the cosines with the positive, which come first, and the negatives; (K, B, 1 + M)."""
-    line = kernel.line(dim)
-    if fused_kernels(cosines) and line is not None and cosines.dtype == torch.float32:
-        return _LogShares.apply(cosines, line)
+    log_linear = kernel.log_linear(dim)
+    if fused_kernels(cosines) and log_linear is not None and cosines.dtype == torch.float32:
+        return _LogShares.apply(cosines, log_linear)
     values = kernel.log_values(dim, cosines).to(cosines.dtype)
     return log_share(values[..., 0], values[..., 1:])
 
@@ -29,9 +29,9 @@ def log_shares(cosines: Tensor, dim: int, kernel: ZonalKernel) -> Tensor:
 def crowd_log_shares(z: Tensor, own: Tensor, others: Tensor, kernel: ZonalKernel) -> Tensor:
     """(K, B) from latents z (K, B, D), z.z+ (K, B) and negatives (K, G, M, D), each for B/G of the anchors in a row."""
     dim = z.shape[-1]
-    line = kernel.line(dim)
-    if fused_kernels(z) and line is not None and z.dtype == torch.float32 and dim <= _WIDEST:
-        return _CrowdLogShares.apply(own, z, others, line)
+    log_linear = kernel.log_linear(dim)
+    if fused_kernels(z) and log_linear is not None and z.dtype == torch.float32 and dim <= _WIDEST:
+        return _CrowdLogShares.apply(own, z, others, log_linear)
     log_own, log_others = (kernel.log_values(dim, t).to(z.dtype) for t in (own, crowd_cosines(z, others)))
     return log_share(log_own, log_others)
 
@@ -48,27 +48,27 @@ def log_share(log_own: Tensor, log_others: Tensor) -> Tensor:
 
 class _LogShares(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, cosines: Tensor, line: tuple[float, float, bool]) -> Tensor:
-        share, total = fused_kernels(cosines).fused_log_shares(cosines, line)
+    def forward(ctx, cosines: Tensor, log_linear: LogLinear) -> Tensor:
+        share, total = fused_kernels(cosines).fused_log_shares(cosines, log_linear)
         ctx.save_for_backward(cosines, total)
-        ctx.line = line
+        ctx.log_linear = log_linear
         return share
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        return fused_kernels(grad).fused_log_shares_backward(grad, *ctx.saved_tensors, ctx.line), None
+        return fused_kernels(grad).fused_log_shares_backward(grad, *ctx.saved_tensors, ctx.log_linear), None
 
 
 class _CrowdLogShares(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, own: Tensor, z: Tensor, others: Tensor, line: tuple[float, float, bool]) -> Tensor:
-        share, total = fused_kernels(z).fused_crowd_log_shares(own, z, others, line)
+    def forward(ctx, own: Tensor, z: Tensor, others: Tensor, log_linear: LogLinear) -> Tensor:
+        share, total = fused_kernels(z).fused_crowd_log_shares(own, z, others, log_linear)
         ctx.save_for_backward(own, z, others, total)
-        ctx.line = line
+        ctx.log_linear = log_linear
         return share
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        return *fused_kernels(grad).fused_crowd_log_shares_backward(grad, *ctx.saved_tensors, ctx.line), None
+        return *fused_kernels(grad).fused_crowd_log_shares_backward(grad, *ctx.saved_tensors, ctx.log_linear), None

@@ -1,12 +1,20 @@
 """How likely two posteriors are to match: kernels, the series of expected positivity, match probabilities."""
 
-from aleator.matching.kernels import DEFAULT_KAPPA_POS, AcceptanceKernel, VMFKernel, ZonalKernel, check_kernel
+from aleator.matching.kernels import (
+    DEFAULT_KAPPA_POS,
+    AcceptanceKernel,
+    LogLinear,
+    VMFKernel,
+    ZonalKernel,
+    check_kernel,
+)
 from aleator.matching.positivity import DEFAULT_PRIOR, log_positivity, match_probability, pairwise_log_positivity
 
 __all__ = [
     "DEFAULT_KAPPA_POS",
     "DEFAULT_PRIOR",
     "AcceptanceKernel",
+    "LogLinear",
     "VMFKernel",
     "ZonalKernel",
     "check_kernel",

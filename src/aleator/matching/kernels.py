@@ -13,7 +13,7 @@ A_n(kappa) keeps both down as long as a posterior is not too sharp, and `reach` 
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -40,6 +40,14 @@ _FEWEST_TERMS, _MOST_TERMS = 32, 4096
 _ROUNDED, _NOISY = 1e-5, 1e-3
 # Quarters of an octave of kappa among which the reach is sought: 2^-3 to 2^40, beyond which all is a point mass.
 _OCTAVES = (-12, 161)
+
+
+class LogLinear(NamedTuple):
+    """log g(t) = slope * t - offset, or log sigmoid(slope * t - offset) if the kernel saturates."""
+
+    slope: float
+    offset: float
+    saturates: bool
 
 
 class ZonalKernel(nn.Module):
@@ -88,8 +96,8 @@ class ZonalKernel(nn.Module):
         )
         return values.double().log()
 
-    def line(self, dim: int) -> tuple[float, float, bool] | None:
-        """(a, b, whether g levels off) where log g is a t - b, or log sigmoid(a t - b) if it levels off; else None."""
+    def log_linear(self, dim: int) -> LogLinear | None:
+        """log g as a linear function of the cosine, or the log-sigmoid of one; None for any other kernel."""
         return None
 
     def coefficients(self, dim: int, terms: int) -> Tensor:
@@ -114,7 +122,7 @@ class ZonalKernel(nn.Module):
 
     def series(self, dim: int, terms: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """`log_abs_coefficients` on a device, kept there where the kernel is fixed."""
-        key = self.key()
+        key = self.cache_key()
         if key is not None:
             return _kept_series(self, key, dim, terms, device)
         log_lam, sign = self.log_abs_coefficients(dim, terms)
@@ -232,9 +240,9 @@ class ZonalKernel(nn.Module):
 
     def _lasting(self) -> tuple["ZonalKernel", tuple | None]:
         """The kernel to search reach and terms for, and what to keep them under."""
-        return self, self.key()
+        return self, self.cache_key()
 
-    def key(self) -> tuple | None:
+    def cache_key(self) -> tuple | None:
         """What the coefficients depend on besides the dimension; None where that cannot be said cheaply."""
         return (id(self.fn),)
 
@@ -278,12 +286,12 @@ class _ConcentrationKernel(ZonalKernel):
         """kappa_pos to compute with: a plain number where it is fixed, so that nothing is copied to a GPU."""
         return self._fixed if self._fixed is not None else self.kappa_pos.to(like)
 
-    def key(self) -> tuple | None:
+    def cache_key(self) -> tuple | None:
         return (type(self), self._fixed) if self._fixed is not None else None
 
     def _lasting(self) -> tuple[ZonalKernel, tuple | None]:
         if self._fixed is not None:
-            return self, self.key()
+            return self, self.cache_key()
         # kappa_pos rounded up to a sixteenth of an octave, so that the steps of a training share what is found.
         step = math.ceil(16 * math.log2(float(self.kappa_pos.detach())))
         return _stand_in(type(self), step), (step,)  # type: ignore[arg-type]  # mypy: classes have no hash
@@ -307,8 +315,10 @@ class VMFKernel(_ConcentrationKernel):
     def log_values(self, dim: int, t: Tensor) -> Tensor:
         return self.concentration(t) * (t - 1)
 
-    def line(self, dim: int) -> tuple[float, float, bool] | None:
-        return None if self._fixed is None or self.is_identity else (self._fixed, self._fixed, False)
+    def log_linear(self, dim: int) -> LogLinear | None:
+        if self._fixed is None or self.is_identity:
+            return None
+        return LogLinear(slope=self._fixed, offset=self._fixed, saturates=False)
 
     def log_abs_coefficients(self, dim: int, terms: int) -> tuple[Tensor, Tensor]:
         # In logarithms from the start: A_n is exact far below the smallest float, and high dimensions need it there.
@@ -346,8 +356,10 @@ class AcceptanceKernel(_ConcentrationKernel):
         )
         return nn.functional.logsigmoid(self.concentration(t) * t - offset)
 
-    def line(self, dim: int) -> tuple[float, float, bool] | None:
-        return None if self._fixed is None else (self._fixed, _growth_of(dim, self._fixed), True)
+    def log_linear(self, dim: int) -> LogLinear | None:
+        if self._fixed is None:
+            return None
+        return LogLinear(slope=self._fixed, offset=_growth_of(dim, self._fixed), saturates=True)
 
     def log_abs_coefficients(self, dim: int, terms: int) -> tuple[Tensor, Tensor]:
         if not self._exact(dim):
