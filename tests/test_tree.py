@@ -58,7 +58,6 @@ TESTED_IN = {
     "retrieval.index": "retrieval/test_exact_sets.py",
     "retrieval.items": "retrieval/test_refusals.py",
     "retrieval.match_bound": "retrieval/test_exact_sets.py",
-    "retrieval.posteriors_file": "cli/test_retrieval.py",
     "retrieval.scoring": "retrieval/test_exact_sets.py",
     "retrieval.search": "retrieval/test_exact_sets.py",
     "retrieval.stores.base": "retrieval",

@@ -43,20 +43,21 @@ def index_build(
 
     Example: aleator index build gallery/ photos.safetensors
     """
-    from aleator.matching import DEFAULT_KAPPA_POS, DEFAULT_PRIOR, VMFKernel
-    from aleator.retrieval import CredibleIndex, header_of, read_items, read_posteriors
+    from aleator.matching import VMFKernel
+    from aleator.retrieval import CredibleIndex, match_settings, read_header, read_items, read_posteriors
 
     with plain_errors():
         q = read_posteriors(posteriors)
-        header = header_of(posteriors)
+        header = read_header(posteriors)
+        written_kernel, written_prior = match_settings(header)
         ids, metadata = read_items(_items_beside(posteriors) if items is None else items)
         with CredibleIndex.build(
             q,
             ids,
             metadata,
             location=location,
-            kernel=VMFKernel(kappa_pos or float(header.get("kappa_pos", DEFAULT_KAPPA_POS))),
-            prior=float(header.get("prior", DEFAULT_PRIOR)) if prior is None else prior,
+            kernel=VMFKernel(kappa_pos) if kappa_pos else written_kernel,
+            prior=written_prior if prior is None else prior,
             fingerprint=fingerprint or header.get("fingerprint"),
             replace=replace,
         ) as index:
@@ -69,11 +70,11 @@ def index_add(location: Location, posteriors: Posteriors, items: Items = None, f
 
     Example: aleator index add gallery/ more-photos.safetensors
     """
-    from aleator.retrieval import CredibleIndex, header_of, read_items, read_posteriors
+    from aleator.retrieval import CredibleIndex, read_header, read_items, read_posteriors
 
     with plain_errors():
         q = read_posteriors(posteriors)
-        given = fingerprint or header_of(posteriors).get("fingerprint")
+        given = fingerprint or read_header(posteriors).get("fingerprint")
         ids, metadata = read_items(_items_beside(posteriors) if items is None else items)
     with plain_errors(), CredibleIndex.open(location, fingerprint=given) as index:
         added = index.add(q, ids, metadata)
@@ -141,12 +142,12 @@ def query(
 
     Example: aleator query gallery/ questions.safetensors --p 0.95 --limit 5
     """
-    from aleator.retrieval import CredibleIndex, header_of, read_posteriors
+    from aleator.retrieval import CredibleIndex, read_header, read_posteriors
 
     with plain_errors():
         conditions = json.loads(filter) if filter else None
         q = read_posteriors(posteriors)
-        given = fingerprint or header_of(posteriors).get("fingerprint")
+        given = fingerprint or read_header(posteriors).get("fingerprint")
         with CredibleIndex.open(location, fingerprint=given) as index:
             answers = index.search(q, p, limit, by, threshold=threshold, filter=conditions, exact=exact)
     if figure is not None:

@@ -6,13 +6,10 @@ of its match probabilities. `NAME.jsonl` beside it says what each item is. Until
 """
 
 import json
-import os
 import shutil
-import struct
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from aleator.foundation import CountBar, replace_file, require, resolve_device
@@ -20,6 +17,7 @@ from aleator.own_data.collection import Collection
 from aleator.own_data.processes import processes
 from aleator.own_data.rows import RowFile, read_rows, stream
 from aleator.own_data.run import Run
+from aleator.retrieval import read_header, write_items, write_posteriors
 
 BATCH_SIZES = {"images": 64, "features": 4096, "text": 64}
 
@@ -63,7 +61,7 @@ def embed(
     metadata = identity | {"kappa_pos": repr(float(run.kernel.kappa_pos)), "prior": repr(run.prior)}
     if output.exists() and not replace:
         require(
-            _metadata(output) == metadata,
+            read_header(output) == metadata,
             "output",
             str(output),
             "holds something else",
@@ -101,8 +99,9 @@ def embed(
             )
         wait()
         if rank == 0:
-            _write_items(output.with_suffix(".jsonl"), collection)
-            _join([_part(parts, r) for r in range(world)], output, count, dim, metadata)
+            write_items(output.with_suffix(".jsonl"), collection.facts())
+            blocks = (rows for r in range(world) for rows in read_rows(_part(parts, r), dim + 1))
+            write_posteriors(output, count, dim, ((rows[:, :-1], rows[:, -1]) for rows in blocks), metadata)
             shutil.rmtree(parts)
         wait()
     return output
@@ -127,46 +126,3 @@ def _claim(parts: Path, identity: dict[str, Any]) -> None:
 
 def _part(parts: Path, rank: int) -> Path:
     return parts / f"part-{rank:04d}.rows"
-
-
-def _join(parts: list[Path], output: Path, count: int, dim: int, metadata: dict[str, str]) -> None:
-    """The parts as one safetensors file, block by block, put in place in one instant."""
-    split, end = 4 * count * dim, 4 * count * (dim + 1)
-    header = {
-        "__metadata__": metadata,
-        "mu": {"dtype": "F32", "shape": [count, dim], "data_offsets": [0, split]},
-        "kappa": {"dtype": "F32", "shape": [count], "data_offsets": [split, end]},
-    }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    partial = output.with_name(f".{output.name}.partial")
-    with open(partial, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        mu_at, kappa_at = file.tell(), file.tell() + split
-        for block in (block for part in parts for block in read_rows(part, dim + 1)):
-            for values, at in ((block[:, :-1], mu_at), (block[:, -1], kappa_at)):
-                file.seek(at)
-                file.write(np.ascontiguousarray(values).tobytes())
-            mu_at, kappa_at = mu_at + 4 * dim * len(block), kappa_at + 4 * len(block)
-        assert kappa_at == 8 + len(text) + end, "a part is not whole"
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, output)
-
-
-def _write_items(path: Path, collection: Collection) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        for facts in collection.facts():
-            file.write(json.dumps(facts, ensure_ascii=False) + "\n")
-    os.replace(partial, path)
-
-
-def _metadata(path: Path) -> dict[str, str] | None:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "np") as file:
-            return file.metadata()
-    except (SafetensorError, OSError):
-        return None

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from aleator.foundation import reject, require
-from aleator.matching import DEFAULT_KAPPA_POS, DEFAULT_PRIOR, VMFKernel
+from aleator.matching import VMFKernel
 from aleator.own_data.collection import Labels, named_labels
 from aleator.posteriors import VonMisesFisher
-from aleator.retrieval import header_of, read_items, read_posteriors
+from aleator.retrieval import match_settings, read_header, read_items, read_posteriors
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def read_embedded(path: str | Path) -> Embedded:
     """A posteriors file and the .jsonl beside it; without one, items are numbered."""
     path = Path(path).expanduser()
     q = read_posteriors(path)
-    header = header_of(path)
+    header = read_header(path)
     beside = path.with_suffix(".jsonl")
     facts: list[dict[str, Any]] = [{"id": i} for i in range(len(q))]
     if beside.is_file():
@@ -55,8 +55,7 @@ def read_embedded(path: str | Path) -> Embedded:
         way_out = "embed again, both are written together"
         require(len(ids) == len(q), "items", str(beside), f"{len(ids)} lines for {len(q)} posteriors", way_out)
         facts = [{"id": id} | dict(known) for id, known in zip(ids, metadata, strict=True)]
-    kernel = VMFKernel(float(header.get("kappa_pos", DEFAULT_KAPPA_POS)))
-    prior = float(header.get("prior", DEFAULT_PRIOR))
+    kernel, prior = match_settings(header)
     return Embedded(q, facts, kernel, prior, header.get("fingerprint"))
 
 

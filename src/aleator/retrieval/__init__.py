@@ -4,7 +4,14 @@ from aleator.retrieval.contents import read_contents
 from aleator.retrieval.figure import picture
 from aleator.retrieval.index import CredibleIndex, Hit
 from aleator.retrieval.items import Id, decode_id, directions, encode_id
-from aleator.retrieval.posteriors_file import header_of, read_items, read_posteriors
+from aleator.retrieval.posteriors_file import (
+    match_settings,
+    read_header,
+    read_items,
+    read_posteriors,
+    write_items,
+    write_posteriors,
+)
 from aleator.retrieval.recall import RecallReport
 from aleator.retrieval.scoring import TIE, cap_radii, cosines, slack
 
@@ -19,10 +26,13 @@ __all__ = [
     "decode_id",
     "directions",
     "encode_id",
-    "header_of",
+    "match_settings",
     "picture",
     "read_contents",
+    "read_header",
     "read_items",
     "read_posteriors",
     "slack",
+    "write_items",
+    "write_posteriors",
 ]

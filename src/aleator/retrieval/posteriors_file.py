@@ -1,20 +1,52 @@
-"""Posteriors, ids and metadata from files, for the command line."""
+"""Posteriors files: reading and writing.
+
+A posteriors file holds N posteriors and, if `aleator embed` wrote it, where they came from:
+
+    NAME.safetensors   mu (N, D) float32, kappa (N,) float32; header: fingerprint, kappa_pos, prior, items
+    NAME.jsonl         one JSON object for each posterior, in the same order: its id, and any metadata
+
+A file from elsewhere may also be an .npz with the arrays mu and kappa. It has no header.
+"""
 
 import json
+import os
+import struct
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from aleator.foundation import reject, require
+from aleator.matching import DEFAULT_PRIOR, VMFKernel
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval.items import Id, Metadata
 
 _ENDINGS = (".npz", ".safetensors")
+_FLOAT32_BYTES = 4
 
 
 def read_posteriors(path: Path) -> VonMisesFisher:
-    """N posteriors from an .npz or .safetensors file with arrays mu (N, D) and kappa (N,)."""
+    """Read the posteriors of an .npz or .safetensors file.
+
+    Args:
+        path: A file with the arrays mu (N, D) and kappa (N,).
+
+    Returns:
+        N posteriors, in the dtype of the file.
+
+    Raises:
+        ValueError: If the file is missing, damaged or has no such arrays.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pathlib import Path
+        >>> from aleator.retrieval import read_posteriors
+        >>> np.savez("two.npz", mu=np.eye(2, 3), kappa=np.array([5.0, 50.0]))
+        >>> read_posteriors(Path("two.npz")).kappa.tolist()
+        [5.0, 50.0]
+    """
     require(path.is_file(), "posteriors", str(path), "there is no such file", "name an .npz or .safetensors file")
     require(path.suffix in _ENDINGS, "posteriors", str(path), "has an unknown ending", "use .npz or .safetensors")
     try:
@@ -25,42 +57,120 @@ def read_posteriors(path: Path) -> VonMisesFisher:
             from safetensors.torch import load_file
 
             tensors = load_file(path)
-    except Exception as damage:  # zip and safetensors each have errors of their own
+    except Exception as damage:  # zip and safetensors each have their own errors
         reject("posteriors", str(path), f"is damaged ({damage})", "write it again")
     for name in ("mu", "kappa"):
         require(name in tensors, "posteriors", str(path), f"has no array {name!r}", "store mu (N, D) and kappa (N,)")
     return VonMisesFisher(tensors["mu"], tensors["kappa"])
 
 
-def header_of(path: Path) -> dict[str, str]:
-    """What `aleator embed` wrote into a posteriors file's header: fingerprint, kappa_pos, prior. Others have none."""
+def read_header(path: Path) -> dict[str, str]:
+    """Read the header that `aleator embed` wrote into a posteriors file.
+
+    Args:
+        path: A posteriors file.
+
+    Returns:
+        The header: fingerprint (of the encoder), kappa_pos, prior, items (a digest). It is empty for an .npz file, and
+        for a file that is no safetensors file.
+    """
+    from safetensors import SafetensorError, safe_open
+
     if path.suffix != ".safetensors":
         return {}
-    from safetensors import safe_open
+    try:
+        with safe_open(path, "np") as file:
+            return file.metadata() or {}
+    except (SafetensorError, OSError):
+        return {}
 
-    with safe_open(path, "np") as file:
-        return file.metadata() or {}
+
+def match_settings(header: Mapping[str, str]) -> tuple[VMFKernel, float]:
+    """Kernel and prior of match probabilities, from a header; the library's defaults where the header has none."""
+    kernel = VMFKernel(float(header["kappa_pos"])) if "kappa_pos" in header else VMFKernel()
+    return kernel, float(header.get("prior", DEFAULT_PRIOR))
+
+
+def write_posteriors(
+    path: Path, count: int, dim: int, blocks: Iterable[tuple[np.ndarray, np.ndarray]], header: Mapping[str, str]
+) -> None:
+    """Write a posteriors file, block by block: the posteriors need not fit into memory.
+
+    The file appears under its name when it is complete, never in part.
+
+    Args:
+        path: The .safetensors file.
+        count: N, the number of posteriors.
+        dim: D, the dimension of mu.
+        blocks: Arrays mu (n, D) and kappa (n,), float32, in order; N rows in total.
+        header: Strings for the file's header; see `read_header`.
+    """
+    mu_bytes, all_bytes = _FLOAT32_BYTES * count * dim, _FLOAT32_BYTES * count * (dim + 1)
+    layout = {
+        "__metadata__": dict(header),
+        "mu": {"dtype": "F32", "shape": [count, dim], "data_offsets": [0, mu_bytes]},
+        "kappa": {"dtype": "F32", "shape": [count], "data_offsets": [mu_bytes, all_bytes]},
+    }
+    text = json.dumps(layout).encode()
+    text += b" " * (-len(text) % 8)
+    start = struct.pack("<Q", len(text)) + text
+    partial = path.with_name(f".{path.name}.partial")
+    with open(partial, "wb") as file:
+        file.write(start)
+        mu_offset, kappa_offset = len(start), len(start) + mu_bytes
+        for mu, kappa in blocks:
+            mu_offset += _write_at(file, mu_offset, mu)
+            kappa_offset += _write_at(file, kappa_offset, kappa)
+        assert kappa_offset == len(start) + all_bytes, "the blocks do not have N rows in total"
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
 
 
 def read_items(path: Path | None) -> tuple[list[Id] | None, list[Metadata] | None]:
-    """Ids and metadata from JSON lines such as {"id": "cat-1", "label": "cat"}: all but the id is metadata."""
+    """Read ids and metadata from JSON lines such as {"id": "cat-1", "label": "cat"}.
+
+    Args:
+        path: The .jsonl file. None: no ids and no metadata.
+
+    Returns:
+        The ids, and for each id its metadata: all keys but the id.
+
+    Raises:
+        ValueError: If a line is not a JSON object with an id.
+    """
     if path is None:
         return None, None
     require(path.is_file(), "items", str(path), "there is no such file", "name a file of JSON lines")
     ids, metadata = [], []
     for number, line in enumerate(_lines(path), 1):
         try:
-            facts = json.loads(line)
-            ids.append(facts.pop("id"))
+            item = json.loads(line)
+            ids.append(item.pop("id"))
         except (ValueError, KeyError, AttributeError, TypeError):
             reject(
                 "items", f"line {number} of {path}", "is not a JSON object with an id", 'write {"id": ..., "key": ...}'
             )
-        metadata.append(facts)
+        metadata.append(item)
     return ids, metadata
 
 
+def write_items(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
+    """Write the .jsonl file of a posteriors file; each item has an "id". It appears when it is complete."""
+    partial = path.with_name(f".{path.name}.partial")
+    with open(partial, "w", encoding="utf-8") as file:
+        for item in items:
+            file.write(json.dumps(item, ensure_ascii=False) + "\n")
+    os.replace(partial, path)
+
+
+def _write_at(file: Any, offset: int, array: np.ndarray) -> int:
+    """Write an array at a byte offset of a file; returns the number of bytes."""
+    file.seek(offset)
+    return file.write(np.ascontiguousarray(array).tobytes())
+
+
 def _lines(path: Path) -> list[str]:
-    # Not splitlines: a text may hold characters that it takes for the end of a line.
+    # Not splitlines: a text may contain characters that it takes for the end of a line.
     lines = path.read_text(encoding="utf-8").split("\n")
     return lines[:-1] if lines and not lines[-1] else lines
