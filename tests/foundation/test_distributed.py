@@ -11,6 +11,7 @@ import torch.multiprocessing as mp
 from torch.nn import functional as F
 
 from aleator import ELK, HIB, AcceptanceKernel, ExactInfoNCE, InfoNCE, MCInfoNCE, VMFKernel, VonMisesFisher
+from aleator.foundation.distributed import LaunchedProcess, launched_process, process_group
 
 BATCH, DIM, NEGATIVES, SAMPLES = 8, 4, 3, 5
 LOSSES = {
@@ -85,6 +86,26 @@ def test_the_gather_matters(halves):
     assert math.isfinite(alone)
     assert abs(alone - halves[0]["ExactInfoNCE", True][0]) > 1e-3
     assert abs(alone - whole) > 1e-3
+
+
+def test_without_torchrun_there_is_one_process(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert launched_process() == LaunchedProcess(0, 1, 0, 1)
+    assert launched_process().first
+    with process_group() as group:
+        assert (group.rank, group.count, group.first) == (0, 1, True)
+        group.wait()
+        assert not dist.is_initialized()
+
+
+def test_torchruns_environment_is_read(monkeypatch):
+    for name, value in {"RANK": 5, "WORLD_SIZE": 8, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    assert launched_process() == LaunchedProcess(rank=5, count=8, local_rank=1, local_count=4)
+    assert not launched_process().first
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")  # a launcher other than torchrun: all on one machine
+    assert launched_process().local_count == 8
 
 
 def test_unequal_batches_are_refused(halves):

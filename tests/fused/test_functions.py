@@ -21,7 +21,7 @@ from aleator import (
     controlled_encoder,
     fit,
 )
-from aleator.foundation.precision import matrix_products
+from aleator.foundation.precision import matmul_precision
 from aleator.fused import functions as kernels
 from aleator.losses import sampled_cosines as encounters
 from aleator.losses import softmax_share as shares
@@ -112,7 +112,7 @@ def test_shares_of_a_crowd(kernel, samples, groups, group, negatives, dim, monke
     grad = torch.randn_like(fused)
     found = torch.autograd.grad(fused, (z, own, others), grad)
     monkeypatch.setattr(shares, "fused_kernels", lambda x: None)
-    with matrix_products("highest"):
+    with matmul_precision("highest"):
         plain = shares.crowd_log_shares(z, own, others, kernel)
         expected = torch.autograd.grad(plain, (z, own, others), grad)
     torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)

@@ -44,6 +44,7 @@ def test_a_folder_holds_a_ledger_and_one_vector_file(folder):
     with CredibleIndex.open(folder) as index:
         for i in range(3):
             index.add(posterior_of([i]), [i])
+            (folder / ".vectors-left-by-a-killed-save.faiss.1.partial").touch()
             (folder / "partial-left-by-a-killed-save").touch()
             index.save()
             assert names() == ["ledger.sqlite", "vectors"]

@@ -182,6 +182,6 @@ def _say(line: str) -> None:
 
 
 def _first_process() -> bool:
-    import os
+    from aleator.foundation import launched_process
 
-    return os.environ.get("RANK", "0") == "0"
+    return launched_process().first

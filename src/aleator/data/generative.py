@@ -34,7 +34,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from aleator.foundation import matrix_products, one_thread, require, require_one_of
+from aleator.foundation import matmul_precision, one_thread, require, require_one_of
 from aleator.matching import AcceptanceKernel, ZonalKernel, check_kernel, log_positivity
 from aleator.posteriors import VonMisesFisher
 
@@ -233,7 +233,7 @@ class PairSampler:
         self.proposals = self._count_proposals() if proposals is None else proposals
 
     @torch.no_grad()
-    @matrix_products("highest")  # whatever the encoder's precision, the pairs are those of this process
+    @matmul_precision("highest")  # whatever the encoder's precision, the pairs are those of this process
     def __call__(self, step: int = 0, generator: Generator | None = None) -> tuple[Any, ...]:
         if self.positives == "joint":
             x, positive = self.process.inputs(2, self.proposals, generator=generator)

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from aleator.foundation import command, describe_run, progress_bar, write_json
+from aleator.foundation import command, describe_run, progress_bar, write_json, writing_atomically
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,8 @@ def _work(job: Job, device: str, runs: Path) -> None:
     began, folder = time.time(), runs / job.key
     folder.mkdir(parents=True, exist_ok=True)
     outcome = job.run(job.setting, job.seed, device, folder)
-    save_file({name: value.contiguous() for name, value in outcome.arrays.items()}, folder / "arrays.safetensors")
+    with writing_atomically(folder / "arrays.safetensors") as temporary:
+        save_file({name: value.contiguous() for name, value in outcome.arrays.items()}, temporary)
     facts = {
         "setting": dataclasses.asdict(job.setting),  # type: ignore[call-overload]
         "seed": job.seed,

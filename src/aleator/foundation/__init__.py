@@ -12,9 +12,17 @@ from aleator.foundation.checks import (
     require_type,
 )
 from aleator.foundation.devices import one_thread, resolve_device
-from aleator.foundation.distributed import gather_batch, process_count, process_rank, require_equal_batches
-from aleator.foundation.files import replace_file, write_json
-from aleator.foundation.precision import matrix_products
+from aleator.foundation.distributed import (
+    ProcessGroup,
+    gather_batch,
+    launched_process,
+    process_count,
+    process_group,
+    process_rank,
+    require_equal_batches,
+)
+from aleator.foundation.files import replace_file, write_json, writing_atomically
+from aleator.foundation.precision import matmul_precision
 from aleator.foundation.progress import CountBar, progress_bar
 from aleator.foundation.provenance import command, describe_run
 from aleator.foundation.randomness import (
@@ -28,15 +36,18 @@ from aleator.foundation.randomness import (
 __all__ = [
     "CountBar",
     "DamagedBundleError",
+    "ProcessGroup",
     "command",
     "derived_seed",
     "describe_run",
     "gather_batch",
-    "matrix_products",
+    "launched_process",
+    "matmul_precision",
     "one_thread",
     "pack",
     "preserved_randomness",
     "process_count",
+    "process_group",
     "process_rank",
     "progress_bar",
     "random_state",
@@ -57,4 +68,5 @@ __all__ = [
     "unpack",
     "write_bundle",
     "write_json",
+    "writing_atomically",
 ]

@@ -1,12 +1,12 @@
 """Which device a name means, and what can be used on it."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 
 import torch
 
 from aleator.foundation.checks import require
+from aleator.foundation.distributed import launched_process
 
 _KNOWN = 'pass "cpu", "cuda", "cuda:1" or "auto"'
 
@@ -15,7 +15,7 @@ def resolve_device(name: str) -> torch.device:
     """The device of that name; "auto" is a GPU where there is one, each process of a machine its own."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        name = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % gpus}" if gpus else "cpu"
+        name = f"cuda:{launched_process().local_rank % gpus}" if gpus else "cpu"
     kind, _, index = name.partition(":")
     number_fits = not index or (kind == "cuda" and index.isdecimal())
     require(kind in ("cpu", "cuda") and number_fits, "device", name, "not known", _KNOWN)

@@ -1,4 +1,9 @@
-"""Tensors of all processes, with gradients back to the process each part came from."""
+"""Several processes, started by torchrun: which one this is, and how they exchange tensors."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -7,19 +12,107 @@ from torch import Tensor
 from aleator.foundation.checks import require
 
 
+@dataclass(frozen=True)
+class LaunchedProcess:
+    """This process among those that torchrun started.
+
+    Args:
+        rank: Number of this process, from 0.
+        count: Number of processes on all machines.
+        local_rank: Number of this process on its machine, from 0.
+        local_count: Number of processes on this machine.
+    """
+
+    rank: int
+    count: int
+    local_rank: int
+    local_count: int
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes files and messages."""
+        return self.rank == 0
+
+
+def launched_process() -> LaunchedProcess:
+    """Read torchrun's environment variables; without torchrun there is one process.
+
+    The processes need not be connected yet. `process_rank` and `process_count` ask a connected group instead.
+    """
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    return LaunchedProcess(
+        rank=int(os.environ.get("RANK", "0")),
+        count=count,
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        local_count=int(os.environ.get("LOCAL_WORLD_SIZE", count)),
+    )
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """Connected processes.
+
+    Args:
+        rank: Number of this process, from 0.
+        count: Number of processes.
+        wait: Returns when all processes have called it.
+    """
+
+    rank: int
+    count: int
+    wait: Callable[[], object]
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes files and messages."""
+        return self.rank == 0
+
+
+@contextmanager
+def process_group() -> Iterator[ProcessGroup]:
+    """Connect the processes that torchrun started, for the length of a block.
+
+    A connection that exists already is used, and left open afterwards.
+
+    Yields:
+        The group. Without torchrun it has one process, and `wait` returns at once.
+    """
+    count = launched_process().count
+    if count == 1:
+        yield ProcessGroup(0, 1, lambda: None)
+        return
+    connect = not dist.is_initialized()
+    if connect:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield ProcessGroup(dist.get_rank(), count, dist.barrier)
+    finally:
+        if connect:
+            dist.destroy_process_group()
+
+
 def process_count() -> int:
+    """Number of connected processes; 1 if this process is alone."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def process_rank() -> int:
+    """Number of this process among the connected ones, from 0."""
     return dist.get_rank() if process_count() > 1 else 0
 
 
 def gather_batch(tensor: Tensor, dim: int = 0) -> Tensor:
-    """Concatenate a tensor of every process along its batch dimension, in the order of the ranks.
+    """Concatenate the tensors of all processes along the batch dimension, in the order of the ranks.
 
-    The backward pass sums what every process's loss says of each part. Averaged over the processes, as DDP does, that
-    is the gradient of the mean loss over the whole batch. Every process needs the same shape; the losses check it once.
+    The backward pass sums the gradients of all processes' losses and returns to each process its own part. DDP then
+    averages over the processes, which gives the gradient of the mean loss over the whole batch.
+
+    Args:
+        tensor: This process's part. All processes need the same shape; see `require_equal_batches`.
+        dim: The batch dimension.
+
+    Returns:
+        The whole batch, the same on every process.
     """
     if process_count() == 1:
         return tensor
@@ -27,7 +120,17 @@ def gather_batch(tensor: Tensor, dim: int = 0) -> Tensor:
 
 
 def require_equal_batches(size: int, device: torch.device) -> None:
-    """A batch that is smaller on one process would hang or misplace the others' negatives."""
+    """Raise on every process unless all batches have the same size.
+
+    With unequal sizes `gather_batch` would wait forever, or would give anchors the wrong negatives.
+
+    Args:
+        size: Batch size of this process.
+        device: Where the processes exchange tensors.
+
+    Raises:
+        ValueError: If the sizes differ.
+    """
     if process_count() == 1:
         return
     sizes = torch.tensor([size, -size], device=device)
@@ -43,6 +146,8 @@ def require_equal_batches(size: int, device: torch.device) -> None:
 
 
 class _Gather(torch.autograd.Function):
+    """`gather_batch` for several processes."""
+
     @staticmethod
     def forward(ctx, tensor: Tensor, dim: int) -> Tensor:
         parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(process_count())]

@@ -1,24 +1,76 @@
-"""Files that are written whole or not at all."""
+"""Atomic file writing: a reader sees the old file or the new one, never a part of it.
+
+Files that grow and are resumed under their own name (the rows of an embedding in progress, for example) are not
+written this way.
+"""
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 
+@contextmanager
+def writing_atomically(path: Path) -> Iterator[Path]:
+    """Write a file under a temporary name in the same folder, then move it to `path`.
+
+    The file is on the disk before it is moved, so a loss of power cannot leave an empty or partial file at `path`.
+    If the block raises, the temporary file is removed and `path` stays as it was. If the process is killed, the
+    temporary file `.NAME.PID.partial` stays behind, and `path` stays as it was.
+
+    Args:
+        path: Where the file belongs. Its folder must exist.
+
+    Yields:
+        The temporary path. The block must create this file, and close it.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> with writing_atomically(Path("numbers.txt")) as temporary:
+        ...     _ = temporary.write_text("1 2 3")
+        >>> Path("numbers.txt").read_text()
+        '1 2 3'
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield temporary
+        _flush_to_disk(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # the new name is an entry of the folder; Windows cannot open folders
+        _flush_to_disk(path.parent)
+
+
 def replace_file(path: Path, data: bytes) -> None:
-    """Put `data` at `path` so that a reader sees the old file or the new one, never a part."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with open(partial, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    """Write `data` to `path` atomically.
+
+    Args:
+        path: Where the file belongs. Its folder must exist.
+        data: The whole content.
+    """
+    with writing_atomically(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write whole or not at all."""
+    """Write `value` as indented JSON to `path` atomically. Missing folders are created.
+
+    Args:
+        path: Where the file belongs.
+        value: Anything that `json.dumps` accepts.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-    partial.replace(path)
+    replace_file(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _flush_to_disk(path: Path) -> None:
+    """Ask the operating system to write a file, or the entries of a folder, to the disk now."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,14 +1,30 @@
-"""How products of float32 matrices are rounded on a GPU."""
+"""Precision of float32 matrix products on a GPU."""
 
 import contextlib
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 
+MatmulPrecision = Literal["highest", "high"]
+
 
 @contextlib.contextmanager
-def matrix_products(precision: str | None) -> Iterator[None]:
-    """ "highest" for float32 itself, "high" for TF32, ten bits and many times faster; None leaves it as it is."""
+def matmul_precision(precision: MatmulPrecision | None) -> Iterator[None]:
+    """Set the precision of float32 matrix products inside a block, or, as a decorator, inside a function.
+
+    Args:
+        precision: "highest" computes in float32. "high" allows TF32 on a GPU: ten bits of mantissa, many times
+            faster. None changes nothing.
+
+    Examples:
+        >>> import torch
+        >>> with matmul_precision("high"):
+        ...     torch.get_float32_matmul_precision()
+        'high'
+        >>> torch.get_float32_matmul_precision()
+        'highest'
+    """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision or before)
     try:

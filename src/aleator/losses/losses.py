@@ -19,7 +19,7 @@ from torch import Generator, Tensor, nn
 
 from aleator.foundation import (
     gather_batch,
-    matrix_products,
+    matmul_precision,
     process_count,
     process_rank,
     require,
@@ -45,7 +45,7 @@ class ContrastiveLoss(nn.Module):
     ) -> Tensor:
         """The mean loss of B anchors; see the module for shapes. Losses that sample take `generator` and `noise`."""
         _check_batch(anchor, positive, negative)
-        with torch.autocast(anchor.mu.device.type, enabled=False), matrix_products("highest"):
+        with torch.autocast(anchor.mu.device.type, enabled=False), matmul_precision("highest"):
             return self.per_anchor(anchor, positive, negative, **options).mean()
 
     def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from aleator.foundation import matrix_products
+from aleator.foundation import matmul_precision
 from aleator.fused import fused_kernels
 from aleator.posteriors import VonMisesFisher
 from aleator.special import AngleTable, angle_table
@@ -75,7 +75,7 @@ def plain_cosines(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """z.z' and its slopes in c and, if asked for, in kappa; (K, B, M) each."""
     first, sigma = noise
-    with matrix_products("highest"):
+    with matmul_precision("highest"):
         c = torch.einsum("kbd,bmd->kbm", z, mu).clamp_(-1, 1)
     scale, bend = table.angle(sigma.flatten(1), *table.rows(kappa.flatten(), slopes))
     theta = sigma * scale.view_as(sigma)
@@ -94,7 +94,7 @@ def plain_cosines_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients in z, mu and kappa; those in z and mu are of c = mu.z alone, not confined to the sphere."""
     along = grad * turn
-    with matrix_products("highest"):
+    with matmul_precision("highest"):
         grad_z = torch.einsum("kbm,bmd->kbd", along, mu) if needed[0] else None
         grad_mu = torch.einsum("kbm,kbd->bmd", along, z) if needed[1] else None
     return grad_z, grad_mu, None if slope is None else (grad * slope).sum(0)

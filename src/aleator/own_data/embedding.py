@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from aleator.foundation import CountBar, replace_file, require, resolve_device
+from aleator.foundation import CountBar, process_group, replace_file, require, resolve_device
 from aleator.own_data.collection import Collection
-from aleator.own_data.processes import processes
 from aleator.own_data.rows import RowFile, read_rows, stream
 from aleator.own_data.run import Run
 from aleator.retrieval import read_header, write_items, write_posteriors
@@ -68,7 +67,7 @@ def embed(
             "name another file, or replace it with --replace",
         )
         return output
-    with processes() as group:
+    with process_group() as group:
         rank, world, wait = group.rank, group.count, group.wait
         parts = output.with_suffix(".partial")
         if rank == 0:

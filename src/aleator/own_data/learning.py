@@ -16,14 +16,21 @@ import numpy as np
 import torch
 
 from aleator.data import ImageAugmentation, LabelledBatches, PairBatches
-from aleator.foundation import describe_run, one_thread, require, resolve_device, write_json
+from aleator.foundation import (
+    ProcessGroup,
+    describe_run,
+    one_thread,
+    process_group,
+    require,
+    resolve_device,
+    write_json,
+)
 from aleator.losses import ExactInfoNCE
 from aleator.matching import VMFKernel
 from aleator.own_data.collection import Collection, Labels
 from aleator.own_data.defaults import Settings, choose
 from aleator.own_data.evaluation import calibrate, evaluate
 from aleator.own_data.preparation import Job, posteriors, prepare
-from aleator.own_data.processes import Processes, processes
 from aleator.own_data.run import Run, load_run, save_run
 from aleator.own_data.splits import Split, labels_of, require_trainable, split
 from aleator.training import Recipe, fit
@@ -47,7 +54,7 @@ def train(
     labels = require_trainable(collection)
     parts = split(collection, labels, settings.holdout, settings.seed)
     values, choices = choose(collection, labels, len(parts.train), settings)
-    with processes() as group:
+    with process_group() as group:
         config = {"settings": values, "chosen": [choice.name for choice in choices], "data": _described(collection)}
         finished = _claim(folder, config, group)
         if finished:
@@ -143,7 +150,7 @@ def _described(collection: Collection) -> dict[str, Any]:
     }
 
 
-def _claim(folder: Path, config: dict[str, Any], group: Processes) -> bool:
+def _claim(folder: Path, config: dict[str, Any], group: ProcessGroup) -> bool:
     """Make the folder this run's, or check that it is; returns whether the run is finished."""
     path = folder / "config.json"
     begun = path.is_file()

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from aleator.data import Inputs
 from aleator.encoders import MLP, Chain, Encoder, ResNet18, Standardise, UnitScale
-from aleator.foundation import CountBar, resolve_device
+from aleator.foundation import CountBar, ProcessGroup, resolve_device, writing_atomically
 from aleator.own_data.collection import Collection
 from aleator.own_data.pretrained import load_pretrained
-from aleator.own_data.processes import Processes
 from aleator.own_data.rows import RowFile, prefetched, spans, stream
 from aleator.posteriors import VonMisesFisher
 
@@ -61,7 +60,12 @@ class Part:
 
 
 def prepare(
-    collection: Collection, values: dict[str, Any], folder: Path, group: Processes, device: str, progress: bool | None
+    collection: Collection,
+    values: dict[str, Any],
+    folder: Path,
+    group: ProcessGroup,
+    device: str,
+    progress: bool | None,
 ) -> Job:
     """Decode or read every item once, which finds the bad ones before training, and build the encoder."""
     torch.manual_seed(values["seed"])
@@ -94,7 +98,7 @@ def _start_kappa(encoder: Encoder, sample: Tensor, dim: int) -> None:
     encoder.calibrate(sample, kappa_range=(0.5 * dim, 2.0 * dim))
 
 
-def _decoded(collection: Collection, inputs: Inputs, cache: Path, group: Processes, progress: bool | None) -> Tensor:
+def _decoded(collection: Collection, inputs: Inputs, cache: Path, group: ProcessGroup, progress: bool | None) -> Tensor:
     """All images (N, 3, S, S) uint8: in memory, or in a file of the run where they are many."""
     side = inputs.size or 0
     shape = (len(collection), 3, side, side)
@@ -102,27 +106,27 @@ def _decoded(collection: Collection, inputs: Inputs, cache: Path, group: Process
     path = cache / "images.npy"
     if large and path.is_file():
         return torch.from_numpy(np.load(path, mmap_mode="c"))
-    if large and not group.first:
-        group.wait()
-        return torch.from_numpy(np.load(path, mmap_mode="c"))
-    images: Any
-    if large:
-        cache.mkdir(parents=True, exist_ok=True)
-        partial = cache / ".images.partial.npy"
-        images = np.lib.format.open_memmap(partial, "w+", np.uint8, shape)
-    else:
+
+    def read_into(images: np.ndarray) -> None:
+        with CountBar("reading images", len(collection), 0, progress, group.first) as bar:
+            load = lambda span: torch.stack([inputs.load(item) for item in collection.raw(*span)])  # noqa: E731
+            steps = list(spans(0, len(collection), 64))
+            for (start, stop), batch in zip(steps, prefetched(load, steps), strict=True):
+                images[start:stop] = batch.numpy()
+                bar.advance(stop - start)
+
+    if not large:
         images = np.empty(shape, np.uint8)
-    with CountBar("reading images", len(collection), 0, progress, group.first) as bar:
-        load = lambda span: torch.stack([inputs.load(item) for item in collection.raw(*span)])  # noqa: E731
-        steps = list(spans(0, len(collection), 64))
-        for (start, stop), batch in zip(steps, prefetched(load, steps), strict=True):
-            images[start:stop] = batch.numpy()
-            bar.advance(stop - start)
-    if large:
-        images.flush()
-        partial.rename(path)
-        group.wait()
-    return torch.from_numpy(images)
+        read_into(images)
+        return torch.from_numpy(images)
+    if group.first:
+        cache.mkdir(parents=True, exist_ok=True)
+        with writing_atomically(path) as temporary:
+            file = np.lib.format.open_memmap(temporary, "w+", np.uint8, shape)
+            read_into(file)
+            file.flush()
+    group.wait()
+    return torch.from_numpy(np.load(path, mmap_mode="c"))
 
 
 def _features(
@@ -130,7 +134,7 @@ def _features(
     inputs: Inputs,
     collection: Collection,
     cache: Path,
-    group: Processes,
+    group: ProcessGroup,
     device: str,
     progress: bool | None,
 ) -> Tensor:

@@ -25,7 +25,10 @@ _SAFE_SECONDS = 5.0  # how much work the loss of power may cost
 
 
 class RowFile:
-    """Rows (width,) of float32, appended to a file."""
+    """Rows (width,) of float32, appended to a file.
+
+    The file is not written atomically, because it is resumed under its own name.
+    """
 
     def __init__(self, path: Path, width: int):
         self.path, self.width = path, width

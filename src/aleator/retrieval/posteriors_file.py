@@ -9,7 +9,6 @@ A file from elsewhere may also be an .npz with the arrays mu and kappa. It has n
 """
 
 import json
-import os
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from aleator.foundation import reject, require
+from aleator.foundation import reject, require, writing_atomically
 from aleator.matching import DEFAULT_PRIOR, VMFKernel
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval.items import Id, Metadata
@@ -114,17 +113,13 @@ def write_posteriors(
     text = json.dumps(layout).encode()
     text += b" " * (-len(text) % 8)
     start = struct.pack("<Q", len(text)) + text
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "wb") as file:
+    with writing_atomically(path) as temporary, open(temporary, "wb") as file:
         file.write(start)
         mu_offset, kappa_offset = len(start), len(start) + mu_bytes
         for mu, kappa in blocks:
             mu_offset += _write_at(file, mu_offset, mu)
             kappa_offset += _write_at(file, kappa_offset, kappa)
         assert kappa_offset == len(start) + all_bytes, "the blocks do not have N rows in total"
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
 
 
 def read_items(path: Path | None) -> tuple[list[Id] | None, list[Metadata] | None]:
@@ -157,11 +152,9 @@ def read_items(path: Path | None) -> tuple[list[Id] | None, list[Metadata] | Non
 
 def write_items(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
     """Write the .jsonl file of a posteriors file; each item has an "id". It appears when it is complete."""
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "w", encoding="utf-8") as file:
+    with writing_atomically(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         for item in items:
             file.write(json.dumps(item, ensure_ascii=False) + "\n")
-    os.replace(partial, path)
 
 
 def _write_at(file: Any, offset: int, array: np.ndarray) -> int:

@@ -24,7 +24,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from aleator.foundation import matrix_products
+from aleator.foundation import matmul_precision
 from aleator.fused import fused_kernels
 
 _NODES = 64
@@ -115,7 +115,7 @@ class AngleTable:
         fused = fused_kernels(kappa)
         basis, parts = (fused.fused_basis if fused else plain_basis)(kappa, self.shift, len(self.coefficients), slopes)
         shape = (len(kappa), self.intervals, 4)
-        with matrix_products("highest"):
+        with matmul_precision("highest"):
             value = (basis.mT @ self.coefficients).view(shape)
             return value, None if parts is None else (parts.mT @ self.slopes).view(shape)
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from aleator.data import Batches, CalledSource, Source, open_source
 from aleator.encoders import Encoder, is_lazy
 from aleator.foundation import (
     derived_seed,
-    matrix_products,
+    launched_process,
+    matmul_precision,
     preserved_randomness,
     random_state,
     require,
@@ -140,10 +140,9 @@ def fit(
     encoder.to(fabric.device)
     loss.to(fabric.device)
     training = _Training(encoder, loss, recipe, fabric, validate, folder)
-    products = "high" if recipe.precision == "tf32" else None
     with (
         preserved_randomness(fabric.device),
-        matrix_products(products),
+        matmul_precision("high" if recipe.precision == "tf32" else None),
         _kept_trainability(encoder, loss) as training.trainable,
     ):
         training.open(batches, loggers, config)
@@ -356,15 +355,14 @@ def _make_fabric(recipe: Recipe, device: str) -> "Fabric":
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it greets every run with advice
     here = resolve_device(device)
     precision: Any = PRECISIONS[recipe.precision]
-    processes = int(os.environ.get("WORLD_SIZE", 1))
-    if processes == 1:
+    launched = launched_process()
+    if launched.count == 1:
         return Fabric(accelerator=here.type, devices=1 if here.index is None else [here.index], precision=precision)
-    per_machine = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
     return Fabric(
         accelerator=here.type,
         strategy="ddp",
-        devices=per_machine,
-        num_nodes=processes // per_machine,
+        devices=launched.local_count,
+        num_nodes=launched.count // launched.local_count,
         precision=precision,
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aleator.foundation import matrix_products, require
+from aleator.foundation import matmul_precision, require
 
 _LARGEST = 2048  # rows or columns: beyond, a basis costs more than it brings, and that side keeps the standard one
 _SIDES = ("left", "right")
@@ -57,7 +57,7 @@ class SOAP(torch.optim.Optimizer):
                 loss = closure()
         due = False
         newest = max((state["cohort"] for state in self.state.values()), default=-1)
-        with matrix_products("highest"):  # or the rounding of steep directions would cover the flat ones
+        with matmul_precision("highest"):  # or the rounding of steep directions would cover the flat ones
             for group in self.param_groups:
                 cohorts = defaultdict(list)  # what began together has made as many steps
                 for parameter in group["params"]:
@@ -76,7 +76,7 @@ class SOAP(torch.optim.Optimizer):
         return loss
 
     @torch.no_grad()
-    @matrix_products("highest")
+    @matmul_precision("highest")
     def turn(self) -> None:
         """Bring the bases closer to the factors' eigenvectors, and what Adam remembers along with them."""
         by_size = defaultdict(list)  # one call for all matrices of a size: on a GPU, each call costs more than its work

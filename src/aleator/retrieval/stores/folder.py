@@ -11,7 +11,6 @@ Several processes may open one folder. Each call notices what others have commit
 
 import contextlib
 import hashlib
-import os
 import secrets
 import sqlite3
 import threading
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from aleator.foundation import reject, require
+from aleator.foundation import reject, require, writing_atomically
 from aleator.retrieval.items import Items, decode_id
 from aleator.retrieval.recall import calibrate
 from aleator.retrieval.stores.base import Candidates
@@ -29,6 +28,8 @@ from aleator.retrieval.stores.faiss import VectorIndex, list_count
 from aleator.retrieval.stores.ledger import Generation, Ledger
 
 _LEDGER = "ledger.sqlite"
+# How the names of vector files begin: finished ones, and temporary ones that a killed save left behind.
+_VECTOR_FILES = ("vectors-", ".vectors-", "partial-")
 
 
 class FolderStore:
@@ -230,12 +231,10 @@ class FolderStore:
     def _publish(self, folder: Path) -> None:
         """Write the vectors to a new file in `folder` and name it in the ledger; inside a transaction."""
         token = secrets.token_hex(8)
-        partial, path = folder / f"partial-{token}", folder / f"vectors-{token}.faiss"
-        self.vectors.write(partial)
-        _sync(partial)
-        generation = Generation(path.name, _sha256(partial), self.rows, self.kappa)
-        os.rename(partial, path)
-        _sync(folder)
+        path = folder / f"vectors-{token}.faiss"
+        with writing_atomically(path) as temporary:
+            self.vectors.write(temporary)
+        generation = Generation(path.name, _sha256(path), self.rows, self.kappa)
         self._ledger.publish(generation, self.rows[~self.alive])
         self._ledger.configure("config", self.config)
         self._ledger.configure("saved", True)
@@ -306,20 +305,12 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _discard_unused(folder: Path, current: str) -> None:
     """Remove vector files that the ledger does not name: of earlier saves, and of saves that were killed."""
     for path in folder.iterdir():
-        if path.name.startswith(("partial-", "vectors-")) and path.name != current:
+        if path.name.startswith(_VECTOR_FILES) and path.name != current:
             path.unlink(missing_ok=True)
 
 
 def _is_ours(path: Path) -> bool:
-    return path.name.startswith((_LEDGER, "partial-", "vectors-"))
+    return path.name.startswith((_LEDGER, *_VECTOR_FILES))

@@ -1,0 +1,103 @@
+"""Atomic writes: the new file or the old one, whatever goes wrong in between."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from aleator.foundation.files import replace_file, write_json, writing_atomically
+
+
+def test_a_file_is_written_and_nothing_is_left_beside_it(tmp_path):
+    path = tmp_path / "numbers.bin"
+    replace_file(path, b"old")
+    replace_file(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_target_changes_at_the_end_of_the_block(tmp_path):
+    path = tmp_path / "numbers.bin"
+    replace_file(path, b"old")
+    with writing_atomically(path) as temporary:
+        assert temporary.parent == tmp_path  # a move between file systems is not atomic
+        temporary.write_bytes(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_failure_in_the_block_leaves_everything_as_it_was(tmp_path, error, existed):
+    path = tmp_path / "numbers.bin"
+    if existed:
+        replace_file(path, b"old")
+
+    def fail_midway():
+        with writing_atomically(path) as temporary:
+            temporary.write_bytes(b"ne")
+            raise error
+
+    with pytest.raises(type(error)):
+        fail_midway()
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == ([b"old"] if existed else [])
+
+
+def test_a_failure_of_the_move_leaves_everything_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "numbers.bin"
+    replace_file(path, b"old")
+
+    def fail(source, target):
+        raise OSError("read-only")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="read-only"):
+        replace_file(path, b"new")
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
+
+
+def test_the_data_is_on_the_disk_before_the_move(tmp_path, monkeypatch):
+    events = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: events.append("fsync") or fsync(file))
+    monkeypatch.setattr(os, "replace", lambda *paths: events.append("replace") or replace(*paths))
+    replace_file(tmp_path / "numbers.bin", b"new")
+    assert events[:2] == ["fsync", "replace"]
+
+
+def test_a_killed_process_leaves_the_old_file(tmp_path):
+    path = tmp_path / "numbers.bin"
+    replace_file(path, b"old")
+    code = f"""
+import os, signal
+from pathlib import Path
+from aleator.foundation.files import writing_atomically
+with writing_atomically(Path({str(path)!r})) as temporary:
+    temporary.write_bytes(b"ne")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", code], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"old"
+    replace_file(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_json_is_readable_and_its_folder_is_made(tmp_path):
+    path = tmp_path / "a" / "b" / "report.json"
+    write_json(path, {"name": "Zürich", "values": [1, 2.5]})
+    text = path.read_text(encoding="utf-8")
+    assert json.loads(text) == {"name": "Zürich", "values": [1, 2.5]}
+    assert '\n  "name": "Zürich"' in text
+    assert text.endswith("}\n")
+
+
+def test_what_is_not_json_leaves_the_old_file(tmp_path):
+    path = tmp_path / "report.json"
+    write_json(path, [1])
+    with pytest.raises(TypeError):
+        write_json(path, object())
+    assert json.loads(path.read_text()) == [1]
