@@ -208,7 +208,15 @@ def test_retrieval_metrics_equal_brute_force(block, monkeypatch):
     assert m.recall_at_1(embeddings, labels) == pytest.approx(np.mean(hits))
     assert m.map_at_r(embeddings, labels) == pytest.approx(np.mean(precisions))
     certainty = torch.randn(60)
-    assert m.r_auroc(embeddings, labels, certainty) == pytest.approx(brute_auroc(certainty, torch.tensor(hits)))
+    assert m.r_auroc(certainty, m.neighbour_hits(embeddings, labels)) == pytest.approx(
+        brute_auroc(certainty, torch.tensor(hits))
+    )
+
+
+def test_r_auroc_needs_hits_and_misses():
+    certainty = torch.rand(20)
+    assert m.r_auroc(certainty, torch.ones(20)) is None
+    assert m.r_auroc(certainty, torch.zeros(20, dtype=torch.bool)) is None
 
 
 def test_perfect_retrieval():
@@ -221,17 +229,6 @@ def test_the_reject_curve_keeps_the_most_certain():
     certainty, value = torch.tensor([0.1, 0.9, 0.5, 0.7]), torch.tensor([0.0, 1.0, 0.0, 1.0])
     assert m.reject_curve(certainty, value, (0.25, 0.5, 0.75, 1.0)) == pytest.approx([1, 1, 2 / 3, 1 / 2])
     assert m.reject_curve(certainty, value, [0.01]) == [1.0]  # at least one item is kept
-
-
-def test_calibration_error():
-    # Two bins: [0, 1/2) holds 0.2, 0.4 with frequency 0; [1/2, 1] holds 0.6, 1.0 with frequency 1/2.
-    assert m.expected_calibration_error([0.2, 0.4, 0.6, 1.0], [0, 0, 1, 0], bins=2) == pytest.approx(
-        0.5 * 0.3 + 0.5 * 0.3
-    )
-    probability = torch.rand(200_000)
-    outcome = torch.rand(200_000) < probability
-    assert m.expected_calibration_error(probability, outcome) < 0.01
-    assert m.expected_calibration_error(probability, torch.rand(200_000) < probability**2) > 0.1
 
 
 # Bad input
@@ -253,8 +250,6 @@ def test_calibration_error():
         (lambda: m.recall_at_1(unit(1, 2), [1]), "no neighbour"),
         (lambda: m.map_at_r(unit(3, 2), [1, 2, 3]), "no label occurs twice"),
         (lambda: m.reject_curve([1.0], [1.0], [0.0]), "kept = 0.0"),
-        (lambda: m.expected_calibration_error([1.5], [1]), "probability = 1.5"),
-        (lambda: m.expected_calibration_error([0.5], [1], bins=0), "bins = 0"),
     ],
 )
 def test_bad_input_is_refused(call, message):

@@ -6,7 +6,7 @@ import torch
 
 from aleator.matching.kernels import VMFKernel
 from aleator.own_data.collection import Labels
-from aleator.own_data.evaluation import calibrate, evaluate, figures, matching_pairs, reliability
+from aleator.own_data.evaluation import calibrate_on_labels, evaluate, figures, matching_pairs
 from aleator.posteriors.vmf import VonMisesFisher
 
 
@@ -98,22 +98,15 @@ def test_calibration_undoes_what_was_done_to_right_posteriors():
 
     torch.manual_seed(3)
     q, labels = items()
-    right = calibrate(q, labels, kernel)
+    right = calibrate_on_labels(q, labels, kernel)
     assert right.kappa_scale == pytest.approx(1.0, abs=0.15)
     assert right.prior == pytest.approx(0.5, abs=0.05)
-    boastful = calibrate(VonMisesFisher(q.mu, 3 * q.kappa), labels, kernel)
+    boastful = calibrate_on_labels(VonMisesFisher(q.mu, 3 * q.kappa), labels, kernel)
     assert boastful.kappa_scale == pytest.approx(1 / 3, rel=0.15)
     fresh, labels = items()
     assert right.kappa_pos == pytest.approx(20.0, rel=0.3)
     assert evaluate(fresh, labels, VMFKernel(right.kappa_pos), right.prior)["match_ece"] < 0.02
     assert evaluate(VonMisesFisher(fresh.mu, 3 * fresh.kappa), labels, kernel)["match_ece"] > 0.04
-
-
-def test_reliability_bins():
-    found = reliability(torch.tensor([0.05, 0.07, 0.95, 1.0]), torch.tensor([0.0, 1.0, 1.0, 1.0]))
-    assert found["predicted"] == pytest.approx([0.06, 0.975])
-    assert found["observed"] == [0.5, 1.0]
-    assert found["count"] == [2.0, 2.0]
 
 
 def test_figures_are_drawn():

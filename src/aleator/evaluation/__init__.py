@@ -1,15 +1,27 @@
-"""Metrics and figures: arrays in, numbers or pictures out."""
+"""Metrics, calibration of match probabilities, and figures: arrays in, numbers or pictures out."""
 
+from aleator.evaluation.calibration import (
+    MatchCalibration,
+    MatchPairs,
+    ReliabilityDiagram,
+    calibrate_matches,
+    expected_calibration_error,
+    match_log_likelihood,
+    reliability_diagram,
+)
 from aleator.evaluation.metrics import (
+    PairwiseAgreement,
     aligning_rotation,
     auroc,
+    average_precision,
     cap_coverage,
-    expected_calibration_error,
     mae,
     map_at_r,
     neighbour_hits,
     pairwise_agreement,
+    r_auroc,
     rank_correlation,
+    ranks,
     recall_at_1,
     reject_curve,
     rmse,
@@ -18,18 +30,28 @@ from aleator.evaluation.metrics import (
 from aleator.evaluation.plots import contours
 
 __all__ = [
+    "MatchCalibration",
+    "MatchPairs",
+    "PairwiseAgreement",
+    "ReliabilityDiagram",
     "aligning_rotation",
     "auroc",
+    "average_precision",
+    "calibrate_matches",
     "cap_coverage",
     "contours",
     "expected_calibration_error",
     "mae",
     "map_at_r",
+    "match_log_likelihood",
     "neighbour_hits",
     "pairwise_agreement",
+    "r_auroc",
     "rank_correlation",
+    "ranks",
     "recall_at_1",
     "reject_curve",
+    "reliability_diagram",
     "rmse",
     "spread",
 ]

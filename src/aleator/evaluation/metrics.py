@@ -19,13 +19,13 @@ _BLOCK = 2**22
 
 def rmse(predicted: Any, true: Any) -> float:
     """The root of the mean squared difference; any shape."""
-    predicted, true = _vectors(predicted=predicted, true=true)
+    predicted, true = as_vectors(predicted=predicted, true=true)
     return (predicted - true).square().mean().sqrt().item()
 
 
 def mae(predicted: Any, true: Any) -> float:
     """The mean absolute difference; any shape. The figures that the paper calls RMSE are of this kind."""
-    predicted, true = _vectors(predicted=predicted, true=true)
+    predicted, true = as_vectors(predicted=predicted, true=true)
     return (predicted - true).abs().mean().item()
 
 
@@ -38,7 +38,7 @@ def ranks(values: Tensor) -> Tensor:
 
 def rank_correlation(predicted: Any, true: Any) -> float:
     """Spearman's rank correlation, ties included; any shape. NaN where one side is constant and has no order."""
-    predicted, true = _vectors(predicted=predicted, true=true)
+    predicted, true = as_vectors(predicted=predicted, true=true)
     a, b = ranks(predicted), ranks(true)
     a, b = a - a.mean(), b - b.mean()
     return ((a @ b) / (a.norm() * b.norm())).item()
@@ -190,9 +190,26 @@ def recall_at_1(embeddings: Any, labels: Any) -> float:
     return neighbour_hits(embeddings, labels).double().mean().item()
 
 
-def r_auroc(embeddings: Any, labels: Any, certainty: Any) -> float:
-    """How well certainty (N,) tells the hits of recall@1 from its misses, as an AUROC (Kirchhof et al., 2023)."""
-    hits = neighbour_hits(embeddings, labels)
+def r_auroc(certainty: Any, hits: Any) -> float | None:
+    """R-AUROC: how well certainty tells the hits of recall@1 from its misses (Kirchhof et al., 2023).
+
+    Args:
+        certainty: Certainty of each item, shape (N,), for example kappa.
+        hits: Whether the nearest neighbour carries the item's label, shape (N,), from `neighbour_hits`.
+
+    Returns:
+        The AUROC, or None if all items are hits or all are misses. Then there is nothing to tell apart.
+
+    Examples:
+        >>> from aleator.evaluation import r_auroc
+        >>> r_auroc([5.0, 30.0, 40.0], [False, True, True])
+        1.0
+        >>> r_auroc([5.0, 30.0, 40.0], [True, True, True]) is None
+        True
+    """
+    hits = torch.as_tensor(hits).double()
+    if not 0 < hits.mean() < 1:
+        return None
     return auroc(torch.as_tensor(certainty, device=hits.device), hits)
 
 
@@ -219,27 +236,12 @@ def map_at_r(embeddings: Any, labels: Any) -> float:
 
 def reject_curve(certainty: Any, value: Any, kept: Sequence[float]) -> list[float]:
     """The mean of value (N,), such as hits, over the most certain items, for each share kept of them in (0, 1]."""
-    certainty, value = _vectors(certainty=certainty, value=value)
+    certainty, value = as_vectors(certainty=certainty, value=value)
     for share in kept:
         require(0 < share <= 1, "kept", share, "not a share in (0, 1]", "pass for example (0.5, 1.0)")
     order = certainty.argsort(descending=True, stable=True)
     mean = value[order].cumsum(0) / torch.arange(1, len(value) + 1, device=value.device)
     return [mean[max(1, round(share * len(value))) - 1].item() for share in kept]
-
-
-def expected_calibration_error(probability: Any, outcome: Any, bins: int = 15) -> float:
-    """The mean gap between predicted probability (N,) and frequency of outcome (N,), over bins of equal width.
-
-    Each bin counts with its share of the items (Naeini, Cooper, Hauskrecht, AAAI 2015).
-    """
-    probability, outcome = _vectors(probability=probability, outcome=outcome)
-    inside = (probability >= 0) & (probability <= 1)
-    require(inside, "probability", probability, "not in [0, 1]", "pass probabilities, not logits")
-    require(bins >= 1, "bins", bins, "no bin", "pass for example 15")
-    cell = (probability * bins).long().clamp_max(bins - 1)
-    gap = torch.zeros(bins, dtype=torch.float64, device=probability.device)
-    gap.index_add_(0, cell, probability - outcome)
-    return (gap.abs().sum() / len(probability)).item()
 
 
 def _similarities(embeddings: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -252,7 +254,7 @@ def _similarities(embeddings: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         yield block, similarity
 
 
-def _vectors(**named: Any) -> tuple[Tensor, Tensor]:
+def as_vectors(**named: Any) -> tuple[Tensor, Tensor]:
     """Two arrays as flat float64 tensors of one size and device."""
     (name, first), (other, second) = named.items()
     first = torch.as_tensor(first).detach()
@@ -269,7 +271,7 @@ def _vectors(**named: Any) -> tuple[Tensor, Tensor]:
 
 
 def _scores_and_labels(score: Any, positive: Any) -> tuple[Tensor, Tensor]:
-    score, flag = _vectors(score=score, positive=positive)
+    score, flag = as_vectors(score=score, positive=positive)
     require((flag == 0) | (flag == 1), "positive", flag, "not a label", "pass 0 or 1, or booleans")
     both = bool((flag == 0).any()) and bool((flag == 1).any())
     require(both, "positive", flag, "all labels are equal", "pass items of both kinds")

@@ -71,10 +71,13 @@ def reject_curve(kept: Sequence[float], recall_at_1: Sequence[float], height: fl
     return figure
 
 
-def reliability(
+def reliability_diagram(
     predicted: Sequence[float], observed: Sequence[float], count: Sequence[float], height: float = 3.0
 ) -> "Figure":
-    """How often pairs match that are said to match so often; a dot's area is the share of pairs."""
+    """Reliability diagram: observed share of matches against the predicted probability; (bins,) each.
+
+    The area of a dot is its share of the pairs.
+    """
     figure, (axis,) = _figure(1, height, width=1.25 * height)
     axis.plot([0, 1], [0, 1], color=_GREY, linewidth=1, zorder=1)
     area = [15 + 250 * number / sum(count) for number in count]

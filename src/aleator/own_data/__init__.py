@@ -3,7 +3,7 @@
 from aleator.own_data.collection import Collection, Labels, example_sentences, read_collection, read_labels
 from aleator.own_data.defaults import Settings, kernel_width
 from aleator.own_data.embedding import embed
-from aleator.own_data.evaluation import calibrate, evaluate, figures
+from aleator.own_data.evaluation import calibrate_on_labels, evaluate, figures
 from aleator.own_data.learning import train
 from aleator.own_data.posteriors import Embedded, ranked, read_embedded
 from aleator.own_data.run import Run, load_run, save_run
@@ -14,7 +14,7 @@ __all__ = [
     "Labels",
     "Run",
     "Settings",
-    "calibrate",
+    "calibrate_on_labels",
     "embed",
     "evaluate",
     "example_sentences",

@@ -1,21 +1,28 @@
-"""How good posteriors are, given labels: does certainty tell hits from misses, are match probabilities right?
+"""How good are posteriors, given labels? Does kappa tell hits from misses, and are match probabilities right?
 
-All measures are of items among themselves: the nearest other item, and pairs of items. An item whose label nobody else
-carries cannot be a hit and is left out.
+All numbers compare the items with each other: the nearest other item, and pairs of items. An item whose label no other
+item has cannot be a hit, so it is left out.
 """
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.evaluation import auroc, expected_calibration_error, neighbour_hits, plots, reject_curve
+from aleator.evaluation import (
+    MatchCalibration,
+    MatchPairs,
+    calibrate_matches,
+    expected_calibration_error,
+    neighbour_hits,
+    plots,
+    r_auroc,
+    reject_curve,
+    reliability_diagram,
+)
 from aleator.foundation import require
-from aleator.matching import DEFAULT_PRIOR, VMFKernel, log_positivity, match_probability
+from aleator.matching import DEFAULT_PRIOR, VMFKernel, match_probability
 from aleator.own_data.collection import Labels
 from aleator.posteriors import VonMisesFisher
 
@@ -23,18 +30,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KEPT = tuple(round(0.05 * i, 2) for i in range(1, 21))  # shares of items in a reject curve
-_BINS = 10  # of a reliability diagram
+_BINS = 10  # of the reliability diagram
 _PAIRS = 20_000
-_MOST_ITEMS = 10_000  # beyond these, a sample is measured
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Item numbers (P,) and (P,), and whether (P,) each pair was drawn to match, 1 or 0."""
-
-    first: Tensor
-    second: Tensor
-    match: Tensor
+_MOST_ITEMS = 10_000  # of more items, a random sample is evaluated
+# Calibration may only lower kappa: log kappa_scale lies in [-3, 0], and log factor in [-6, 6].
+_CALIBRATION_BOUNDS = ((-3.0, 0.0), (-6.0, 6.0))
+_CALIBRATION_STEPS = (-0.7, 0.7)
 
 
 def evaluation_labels(labels: Labels, count: int) -> Labels:
@@ -75,15 +76,16 @@ def evaluate(
     curve = reject_curve(kappa, hits, KEPT)
     pairs = matching_pairs(labels, _PAIRS, seed)
     predicted = match_probability(q[pairs.first], q[pairs.second], kernel, prior)
+    diagram = reliability_diagram(predicted, pairs.match, _BINS)
     quantiles = torch.quantile(q.kappa.double(), torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64))
     return {
         "items": len(q),
         "recall_at_1": hits.mean().item(),
         "recall_at_1_surer_half": curve[KEPT.index(0.5)],
-        "r_auroc": auroc(kappa, hits) if 0 < hits.mean() < 1 else None,
+        "r_auroc": r_auroc(kappa, hits),
         "reject_curve": {"kept": list(KEPT), "recall_at_1": curve},
         "match_ece": expected_calibration_error(predicted, pairs.match),
-        "reliability": reliability(predicted, pairs.match),
+        "reliability": {name: column.tolist() for name, column in vars(diagram).items()},
         "mean_kappa": q.kappa.double().mean().item(),
         "kappa_quantiles": dict(zip(("5%", "25%", "50%", "75%", "95%"), quantiles.tolist(), strict=True)),
         "kappa_histogram": _histogram(q.kappa),
@@ -94,12 +96,12 @@ def figures(metrics: dict[str, Any]) -> dict[str, "Figure"]:
     """The figures of an evaluation, by name."""
     return {
         "reject-curve": plots.reject_curve(**metrics["reject_curve"]),
-        "reliability": plots.reliability(**metrics["reliability"]),
+        "reliability": plots.reliability_diagram(**metrics["reliability"]),
         "kappa": plots.histogram(**metrics["kappa_histogram"], label="kappa"),
     }
 
 
-def matching_pairs(labels: Labels, count: int, seed: int) -> Pairs:
+def matching_pairs(labels: Labels, count: int, seed: int) -> MatchPairs:
     """Pairs of different items, half drawn to match and half at random, some of which match by chance.
 
     A pair drawn to match is an item and another of a class drawn from its labels. Of such pairs a share r / (r + 1) was
@@ -122,58 +124,28 @@ def matching_pairs(labels: Labels, count: int, seed: int) -> Pairs:
     require(least > 0, "labels", n, "no two items match", "evaluate more items")
     first, second = (np.concatenate([half[side][:least] for half in halves]) for side in (0, 1))
     match = np.concatenate([np.ones(least), np.zeros(least)])
-    return Pairs(*(torch.as_tensor(part) for part in (first, second, match)))
+    return MatchPairs(*(torch.as_tensor(part) for part in (first, second, match)))
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """What makes match probabilities right: a factor of all kappas, the kernel, and the prior that stands for 1/2."""
+def calibrate_on_labels(q: VonMisesFisher, labels: Labels, kernel: VMFKernel, seed: int = 0) -> MatchCalibration:
+    """Fit kappa scale, kernel and prior so that match probabilities of held-out items are right.
 
-    kappa_scale: float
-    kappa_pos: float
-    prior: float
+    See `aleator.evaluation.calibrate_matches`. The pairs are drawn from the labels, half of them to match.
 
+    Args:
+        q: Posteriors of held-out items, batch shape (N,).
+        labels: Their labels.
+        kernel: Kernel that the encoder was trained with.
+        seed: Seed of the pairs.
 
-def calibrate(q: VonMisesFisher, labels: Labels, kernel: VMFKernel, seed: int = 0) -> Calibration:
-    """The three numbers that make match probabilities of these held-out items likeliest.
-
-    An encoder is surer of the items that it was trained on, so kappa is scaled down where that helps, for all items
-    alike: no order of certainties changes. Contrastive training fixes r up to a factor, since every negative shares it:
-    that factor goes into the prior. Last, the kernel is widened or narrowed, which no credible set depends on. All by
-    maximum likelihood on pairs half of which were drawn to match.
+    Returns:
+        The calibration. Its `kappa_scale` is at most 1.
     """
     count = min(_PAIRS // 4, 25 * len(q))  # few items make few different pairs
     pairs = matching_pairs(evaluation_labels(labels, len(q)), count, seed)
-    trained = math.log(float(kernel.kappa_pos))
-
-    def cost(scale: float, width: float, offset: float) -> float:
-        kappa = q.kappa * math.exp(scale)
-        first, second = (VonMisesFisher(q.mu[side], kappa[side], False) for side in (pairs.first, pairs.second))
-        logit = log_positivity(first, second, VMFKernel(math.exp(width))).double() + offset
-        return torch.nn.functional.binary_cross_entropy_with_logits(logit, pairs.match).item()
-
-    scale, offset = _least(lambda x: cost(x[0], trained, x[1]), (0.0, 0.0), [(-3, 0), (-6, 6)])
-    width, offset = _least(lambda x: cost(scale, x[0], x[1]), (trained, offset), [(trained - 2, trained + 2), (-6, 6)])
-    return Calibration(math.exp(scale), math.exp(width), 1 / (1 + math.exp(-offset)))
-
-
-def _least(cost: Callable[[np.ndarray], float], start: tuple[float, float], bounds: list[tuple[float, float]]) -> Any:
-    """Where a function of two numbers is least, to about a hundredth."""
-    from scipy.optimize import minimize
-
-    simplex = np.array(start) + np.array([[0, 0], [-0.7, 0], [0, -0.7]])
-    options = {"maxfev": 80, "xatol": 1e-2, "fatol": 1e-6, "initial_simplex": simplex}
-    return minimize(cost, start, method="Nelder-Mead", bounds=bounds, options=options).x
-
-
-def reliability(predicted: Tensor, outcome: Tensor, bins: int = _BINS) -> dict[str, list[float]]:
-    """Mean prediction, mean outcome and number of pairs in each bin that has any."""
-    cell = (predicted.double() * bins).long().clamp(0, bins - 1)
-    count = torch.bincount(cell, minlength=bins).double()
-    seen = count > 0
-    sums = (torch.bincount(cell, weights=x.double(), minlength=bins) for x in (predicted, outcome))
-    mean_predicted, mean_outcome = ((total[seen] / count[seen]).tolist() for total in sums)
-    return {"predicted": mean_predicted, "observed": mean_outcome, "count": count[seen].tolist()}
+    return calibrate_matches(
+        q, pairs, kernel, fit_kernel=True, first_steps=_CALIBRATION_STEPS, bounds=_CALIBRATION_BOUNDS
+    )
 
 
 def _histogram(values: Tensor) -> dict[str, list[float]]:

@@ -29,7 +29,7 @@ from aleator.losses import ExactInfoNCE
 from aleator.matching import VMFKernel
 from aleator.own_data.collection import Collection, Labels
 from aleator.own_data.defaults import Settings, choose
-from aleator.own_data.evaluation import calibrate, evaluate
+from aleator.own_data.evaluation import calibrate_on_labels, evaluate
 from aleator.own_data.preparation import Job, posteriors, prepare
 from aleator.own_data.run import Run, load_run, save_run
 from aleator.own_data.splits import Split, labels_of, require_trainable, split
@@ -86,7 +86,7 @@ def train(
             return load_run(folder)
         log(f"trained {result.steps} steps in {result.seconds:.0f} s")
         q = posteriors(job, parts.calibration)
-        calibration = calibrate(q, labels_of(labels, parts.calibration), kernel, settings.seed)
+        calibration = calibrate_on_labels(q, labels_of(labels, parts.calibration), kernel, settings.seed)
         log(
             f"calibrated on {len(q)} held-out items: kappa x {calibration.kappa_scale:.2f}, "
             f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities"

@@ -21,7 +21,7 @@ from aleator.own_data import (
     Embedded,
     Labels,
     Run,
-    calibrate,
+    calibrate_on_labels,
     embed,
     evaluate,
     kernel_width,
@@ -84,7 +84,7 @@ def learn_digits(folder: Path, figures: Path, seed: int, steps: int, progress: b
     metrics = run.metrics
     for name, figure in (
         ("reject-curve", plots.reject_curve(**metrics["reject_curve"])),
-        ("reliability", plots.reliability(**metrics["reliability"])),
+        ("reliability", plots.reliability_diagram(**metrics["reliability"])),
     ):
         figure.savefig(figures / f"digits-{name}.png")
     return {
@@ -138,7 +138,7 @@ def _train(
             q = encoder(inputs.normalise(_degraded(images[chosen], draw)[0]))
         return q, Labels("classes", labels[chosen].numpy(), _NAMES)
 
-    found = calibrate(*posteriors(calibration, seed + 1), kernel, seed)
+    found = calibrate_on_labels(*posteriors(calibration, seed + 1), kernel, seed)
     with torch.no_grad():
         encoder.mu_head.weight.mul_(found.kappa_scale)
     metrics = evaluate(*posteriors(test, seed + 2), VMFKernel(found.kappa_pos), found.prior, seed=seed)

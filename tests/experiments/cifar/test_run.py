@@ -9,12 +9,13 @@ from scipy import stats
 
 import aleator as al
 from aleator.data.cifar import CifarImages, soft_labels
+from aleator.evaluation import MatchCalibration
 from aleator.experiments.cifar import evaluation as cifar_evaluation
 from aleator.experiments.cifar import figures as cifar_figures
 from aleator.experiments.cifar import folds as cifar_folds
 from aleator.experiments.cifar import run as cifar
 from aleator.experiments.cifar import tables as cifar_tables
-from aleator.experiments.cifar.evaluation import Calibration, HeldOut, Pairs, calibrate, held_out_pairs, reliability
+from aleator.experiments.cifar.evaluation import HeldOut, held_out_pairs
 from aleator.experiments.cifar.gallery import gallery
 from aleator.experiments.cifar.pretraining import PretrainingSetting
 from aleator.experiments.runner import Job
@@ -236,26 +237,11 @@ def some_posteriors(n: int = 400, seed: int = 5) -> tuple[al.VonMisesFisher, tor
     return al.VonMisesFisher(mu, 5 + 30 * torch.rand(n, generator=SEEDED(8), dtype=torch.float64)), kind
 
 
-def test_calibration_finds_scale_and_factor():
-    """Pairs whose matches were drawn from known probabilities give them back, and then are calibrated."""
-    q, _ = some_posteriors()
-    items = torch.randint(400, (8000, 2), generator=SEEDED(1))
-    truth = Calibration(KERNEL, scale=0.4, factor=5.0)
-    p = truth.probability(q, Pairs(items, torch.zeros(0)))
-    pairs = Pairs(items, torch.rand(8000, generator=SEEDED(2)) < p)
-    found = calibrate(q, pairs, KERNEL)
-    assert found.scale == pytest.approx(0.4, rel=0.1)
-    assert found.factor == pytest.approx(5.0, rel=0.15)
-    table = reliability(found.probability(q, pairs), pairs.match)
-    assert table[:, 2].sum() == 8000
-    assert ((table[:, 0] - table[:, 1]).abs() * table[:, 2]).sum() / 8000 < 0.03
-
-
 def test_held_out_pairs_are_half_positives():
     labels = torch.nn.functional.one_hot(torch.arange(60) % 10, 10).double()
     fold = HeldOut(torch.zeros(60, 3, 32, 32, dtype=torch.uint8), labels, torch.ones(60), torch.arange(60))
     pairs = held_out_pairs(fold, 0, 8000)
-    same = fold.hard[pairs.items[:, 0]] == fold.hard[pairs.items[:, 1]]
+    same = fold.hard[pairs.first] == fold.hard[pairs.second]
     assert pairs.match.double().mean() == 0.5
     assert same[pairs.match].all()
     assert stats.binomtest(int(same[~pairs.match].sum()), 4000, 0.1).pvalue > 1e-4
@@ -278,7 +264,7 @@ def test_gallery_holds_the_ends_and_the_credible_sets():
     q, kind = some_posteriors()
     images = torch.arange(400)[:, None, None, None].expand(400, 3, 32, 32) % 256
     fold = HeldOut(images.to(torch.uint8), torch.nn.functional.one_hot(kind, 10).double(), torch.ones(400), kind)
-    found = gallery(q, fold, Calibration(KERNEL))
+    found = gallery(q, fold, MatchCalibration(KERNEL))
     assert (found["surest_kappa"][:, 0] >= found["least_sure_kappa"][:, 0]).all()
     for k in range(10):
         assert found["surest_kappa"][k, 0] == pytest.approx(q.kappa[kind == k].max().item(), rel=1e-6)

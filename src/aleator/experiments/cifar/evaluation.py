@@ -2,7 +2,6 @@
 and are match probabilities right?"""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,22 +10,26 @@ from torch import Generator, Tensor
 from aleator.data import LabelledBatches, centre_crops, label_entropy, random_crops
 from aleator.encoders import Chain, Encoder, Features
 from aleator.evaluation import (
-    auroc,
+    MatchCalibration,
+    MatchPairs,
+    ReliabilityDiagram,
+    calibrate_matches,
     expected_calibration_error,
     map_at_r,
     neighbour_hits,
+    r_auroc,
     rank_correlation,
     reject_curve,
+    reliability_diagram,
 )
 from aleator.experiments.cifar.pretraining import predictions
 from aleator.foundation import require_one_of
-from aleator.matching import ZonalKernel, match_probability
+from aleator.matching import ZonalKernel
 from aleator.posteriors import VonMisesFisher
 
-PRIOR = 0.5  # the share of matches among the held-out pairs
-PAIRS = 20_000
-KEPT = tuple(i / 20 for i in range(1, 21))
-_BINS = 15
+PAIRS = 20_000  # of held-out images, half of them drawn as positives
+KEPT = tuple(i / 20 for i in range(1, 21))  # shares of images in a reject curve
+_LOG_ODDS_LIMIT = math.log(1e9 - 1)  # match probabilities count as at least 1e-9 and at most 1 - 1e-9
 _SHIFT = 2  # pixels
 
 
@@ -123,88 +126,43 @@ def certainty_metrics(
         "recall_at_1_surer_half": reject_curve(certainty, hits, (0.5,))[0],
         "map_at_r": map_at_r(embeddings, fold.hard),
     }
-    if 0 < hits.mean() < 1:  # of hits or misses alone nothing tells the one from the other
-        metrics["r_auroc"] = auroc(certainty.to(hits.device), hits)
+    told_apart = r_auroc(certainty, hits)
+    if told_apart is not None:
+        metrics["r_auroc"] = told_apart
     return metrics
 
 
 # Match probabilities
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Pairs of item numbers (P, 2), half drawn as positives are and half independently; `match` (P,) says which."""
-
-    items: Tensor
-    match: Tensor
-
-
-def held_out_pairs(fold: HeldOut, seed: int, count: int | None = None) -> Pairs:
-    """Of these, P(match | x, x') = r / (r + 1) by Bayes' rule: what `match_probability` says at prior 1/2."""
+def held_out_pairs(fold: HeldOut, seed: int, count: int | None = None) -> MatchPairs:
+    """Pairs of images: every second one is drawn as a positive pair, the others are an anchor and a negative."""
     count = PAIRS if count is None else count
     batches = LabelledBatches(torch.arange(len(fold.labels)), fold.labels, count, 1)
     anchor, positive, negative = batches.draw(Generator().manual_seed(seed))
     assert isinstance(negative, Tensor)
-    match = torch.arange(count) % round(1 / PRIOR) == 0
-    return Pairs(torch.stack([anchor, torch.where(match, positive, negative[:, 0])], 1), match)
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """kappa times `scale`, and r divided by `factor`; no order of certainties changes.
-
-    A contrastive loss does not see a constant factor of r, which is 1 only where the latents are uniform on the sphere.
-    Those of ten classes are not.
-    """
-
-    kernel: ZonalKernel
-    scale: float = 1.0
-    factor: float = 1.0
-
-    def probability(self, q: VonMisesFisher, pairs: Pairs) -> Tensor:
-        scaled = VonMisesFisher(q.mu, q.kappa * self.scale, validate_args=False)
-        first, second = (scaled[pairs.items[:, side]] for side in (0, 1))
-        odds = PRIOR / (1 - PRIOR) / self.factor
-        return match_probability(first, second, self.kernel, odds / (1 + odds))
-
-
-def calibrate(q: VonMisesFisher, pairs: Pairs, kernel: ZonalKernel) -> Calibration:
-    """The scale and factor under which the validation pairs are likeliest: two numbers, from thousands of pairs."""
-    from scipy.optimize import minimize
-
-    def at(parameters: Sequence[float]) -> Calibration:
-        scale, factor = (math.exp(min(max(value, -7.0), 7.0)) for value in parameters)
-        return Calibration(kernel, scale, factor)
-
-    def surprise(parameters: Sequence[float]) -> float:
-        p = at(parameters).probability(q, pairs).clamp(1e-9, 1 - 1e-9)
-        return torch.nn.functional.binary_cross_entropy(p, pairs.match.double()).item()
-
-    options = {"maxfev": 80, "xatol": 0.01, "fatol": 1e-6, "initial_simplex": [[0.0, 0.0], [-0.5, 0.0], [0.0, 1.0]]}
-    return at(minimize(surprise, [0.0, 0.0], method="Nelder-Mead", options=options).x)
-
-
-def reliability(probability: Tensor, match: Tensor) -> Tensor:
-    """(bins, 3): mean probability, share of matches, number of pairs; empty bins left out."""
-    cell = (probability * _BINS).long().clamp_max(_BINS - 1)
-    count = torch.bincount(cell, minlength=_BINS).double()
-    predicted = torch.zeros(_BINS, dtype=torch.float64).index_add_(0, cell, probability.double())
-    observed = torch.zeros(_BINS, dtype=torch.float64).index_add_(0, cell, match.double())
-    return torch.stack([predicted / count, observed / count, count], 1)[count > 0]
+    match = torch.arange(count) % 2 == 0
+    return MatchPairs(anchor, torch.where(match, positive, negative[:, 0]), match)
 
 
 def match_metrics(
     q: VonMisesFisher, fold: HeldOut, q_validation: VonMisesFisher, validation: HeldOut, kernel: ZonalKernel, seed: int
-) -> tuple[dict[str, float], Tensor, Calibration]:
-    """ECE of match probabilities on test pairs, as they come and after calibration on validation pairs; and a table."""
+) -> tuple[dict[str, float], ReliabilityDiagram, MatchCalibration]:
+    """Are match probabilities right on test pairs, before and after calibration on validation pairs?
+
+    Returns:
+        Metrics, the reliability diagram after calibration, and the calibration.
+    """
     pairs = held_out_pairs(fold, seed)
-    calibration = calibrate(q_validation, held_out_pairs(validation, seed), kernel)
-    raw = Calibration(kernel).probability(q, pairs)
+    calibration = calibrate_matches(
+        q_validation, held_out_pairs(validation, seed), kernel, log_odds_limit=_LOG_ODDS_LIMIT
+    )
+    raw = MatchCalibration(kernel).probability(q, pairs)
     probability = calibration.probability(q, pairs)
     metrics = {
         "match_ece": expected_calibration_error(probability, pairs.match),
         "match_ece_uncalibrated": expected_calibration_error(raw, pairs.match),
-        "kappa_scale": calibration.scale,
+        "kappa_scale": calibration.kappa_scale,
         "match_factor": calibration.factor,
     }
-    return metrics, reliability(probability, pairs.match), calibration
+    return metrics, reliability_diagram(probability, pairs.match), calibration

@@ -25,7 +25,7 @@ def losses(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     for name, found in _named(rows, arrays):
         figures[f"entropy-{name}"] = entropy_figure(found)
         if "reliability" in found:
-            figures[f"reliability-{name}"] = plots.reliability(*found["reliability"].T.tolist())
+            figures[f"reliability-{name}"] = plots.reliability_diagram(*found["reliability"].T.tolist())
     curves = {name: found["validations"] for name, found in _named(rows, arrays) if _followed(found)}
     if curves:
         figures["training"] = training_figure(curves)

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from aleator.data import CLASSES
-from aleator.experiments.cifar.evaluation import Calibration, HeldOut
+from aleator.evaluation import MatchCalibration
+from aleator.experiments.cifar.evaluation import HeldOut
 from aleator.posteriors import VonMisesFisher
 
 SHOWN = 5  # images of each class at either end
@@ -13,13 +14,13 @@ LEVEL = 0.95
 _IN_A_ROW = 12
 
 
-def gallery(q: VonMisesFisher, fold: HeldOut, calibration: Calibration) -> dict[str, Tensor]:
+def gallery(q: VonMisesFisher, fold: HeldOut, calibration: MatchCalibration) -> dict[str, Tensor]:
     """Arrays of bytes and numbers, small enough to keep with a run.
 
     Surest and least sure: images (10, SHOWN, 3, 32, 32) and their kappas. Queries (Q, 3, 32, 32) with answers
     (Q, 12, 3, 32, 32), the nearest of their 95 % credible sets, black where there are fewer, and the sets' sizes (Q,).
     """
-    kappa, hard = q.kappa * calibration.scale, fold.hard
+    kappa, hard = q.kappa * calibration.kappa_scale, fold.hard
     found: dict[str, Tensor] = {}
     ends = {"surest": kappa.argsort(descending=True), "least_sure": kappa.argsort()}
     for name, order in ends.items():

@@ -272,10 +272,10 @@ def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: 
     if setting.loss == "infonce":  # its kappa is not learned
         metrics = {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
         return Outcome(metrics, arrays)
-    found, table, calibration = match_metrics(q, test, q_validation, validation, match_kernel(setting), fold)
-    arrays["reliability"] = table
+    matches, diagram, calibration = match_metrics(q, test, q_validation, validation, match_kernel(setting), fold)
+    arrays["reliability"] = torch.stack([diagram.predicted, diagram.observed, diagram.count], 1)
     arrays |= gallery(q, test, calibration)
-    metrics |= found
+    metrics |= matches
     metrics |= {"kappa_median": q.kappa.median().item()}
     return Outcome(metrics, arrays)
 
