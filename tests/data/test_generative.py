@@ -16,7 +16,7 @@ from aleator.data.generative import FAMILIES, POSITIVES, GenerativeProcess, Nois
 from aleator.encoders.backbones import MLP
 from aleator.encoders.encoder import Encoder
 from aleator.evaluation.metrics import spread
-from aleator.losses.losses import ExactInfoNCE
+from aleator.losses import ExactInfoNCE
 from aleator.training.loop import fit
 from aleator.training.objective import Objective
 from aleator.training.recipe import Recipe

@@ -1,4 +1,4 @@
-"""The fused GPU kernels against the plain functions that they replace, and a captured step against ordinary ones."""
+"""Fused functions against the plain functions that they replace, and CUDA graphs of a step against plain steps."""
 
 import math
 
@@ -22,15 +22,13 @@ from aleator import (
     fit,
 )
 from aleator.foundation.precision import matmul_precision
-from aleator.fused import functions as kernels
-from aleator.losses import sampled_cosines as encounters
-from aleator.losses import softmax_share as shares
+from aleator.fused import functions
+from aleator.losses import sampled_cosines, softmax_share
 from aleator.matching import series
 from aleator.matching.kernels import ZonalKernel
 from aleator.matching.positivity import log_positivity
 from aleator.posteriors import vmf
-from aleator.special import angles as quantile
-from aleator.special import bessel
+from aleator.special import angles, bessel
 from aleator.special.angles import angle_table
 from aleator.special.polynomials import log_harmonic_dimensions
 
@@ -45,21 +43,24 @@ def posteriors(*shape: int, dim: int, dtype: torch.dtype = torch.float64) -> Von
 
 
 @pytest.mark.parametrize(("samples", "negatives", "dim"), [(1, 1, 2), (512, 32, 10), (33, 7, 64), (9, 2, 700)])
-def test_encounters(samples, negatives, dim):
+def test_sampled_cosines(samples, negatives, dim):
     q = posteriors(17, negatives, dim=dim, dtype=torch.float32)
     z = F.normalize(torch.randn(samples, 17, dim, device="cuda"), dim=-1)
-    noise = encounters.draw_noise((samples, 17, negatives), dim, z)
+    noise = sampled_cosines.draw_noise((samples, 17, negatives), dim, z)
     table = angle_table(dim, torch.float32, z.device)
-    plain = encounters.plain_cosines(z, q.mu, q.kappa, noise, table, True)
+    plain = sampled_cosines.plain_sampled_cosines(z, q.mu, q.kappa, noise, table, True)
     for name, ours, theirs in zip(
-        ("cosine", "turn", "slope"), kernels.fused_cosines(z, q.mu, q.kappa, noise, table, True), plain, strict=True
+        ("cosine", "slope_c", "slope_kappa"),
+        functions.fused_sampled_cosines(z, q.mu, q.kappa, noise, table, True),
+        plain,
+        strict=True,
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4, msg=name)
     grad = torch.randn_like(plain[0])
     for needed in ((True, True), (True, False), (False, True)):
         for ours, theirs in zip(
-            kernels.fused_cosines_backward(grad, z, q.mu, *plain[1:], needed),
-            encounters.plain_cosines_backward(grad, z, q.mu, *plain[1:], needed),
+            functions.fused_sampled_cosines_backward(grad, z, q.mu, *plain[1:], needed),
+            sampled_cosines.plain_sampled_cosines_backward(grad, z, q.mu, *plain[1:], needed),
             strict=True,
         ):
             assert (ours is None) == (theirs is None)
@@ -69,54 +70,54 @@ def test_encounters(samples, negatives, dim):
 
 @pytest.mark.parametrize("dim", [2, 3, 10, 65])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_noise_of_encounters(dim, dtype):
-    """What the kernel draws for itself follows the law of what is drawn outside, and differs from sample to sample."""
+def test_noise_of_sampled_cosines(dim, dtype):
+    """Noise drawn inside the fused function has the distribution of `draw_noise`, and differs from sample to sample."""
     q = VonMisesFisher(
         F.normalize(torch.ones(1, 4, dim, dtype=dtype, device="cuda"), dim=-1),
         torch.full((1, 4), 5.0, dtype=dtype, device="cuda"),
     )
     z = F.normalize(torch.arange(1.0, dim + 1, dtype=dtype, device="cuda"), dim=0).expand(50_000, 1, dim)
-    found = encounters.sampled_cosines(z, q, torch.Generator("cuda").manual_seed(1))
-    assert found.flatten().unique().numel() > 0.9 * found.numel()
-    noise = encounters.draw_noise((50_000, 1, 4), dim, z)
-    expected, *_ = encounters.plain_cosines(z, q.mu, q.kappa, noise, angle_table(dim, dtype, z.device), False)
-    assert stats.ks_2samp(found.flatten().cpu().numpy(), expected.flatten().cpu().numpy()).pvalue > 1e-4
-    again = encounters.sampled_cosines(z, q, torch.Generator("cuda").manual_seed(1))
-    assert torch.equal(found, again)
+    cosines = sampled_cosines.sampled_cosines(z, q, torch.Generator("cuda").manual_seed(1))
+    assert cosines.flatten().unique().numel() > 0.9 * cosines.numel()
+    noise = sampled_cosines.draw_noise((50_000, 1, 4), dim, z)
+    expected, *_ = sampled_cosines.plain_sampled_cosines(
+        z, q.mu, q.kappa, noise, angle_table(dim, dtype, z.device), False
+    )
+    assert stats.ks_2samp(cosines.flatten().cpu().numpy(), expected.flatten().cpu().numpy()).pvalue > 1e-4
+    again = sampled_cosines.sampled_cosines(z, q, torch.Generator("cuda").manual_seed(1))
+    assert torch.equal(cosines, again)
 
 
 @pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0)], ids=repr)
 @pytest.mark.parametrize(("samples", "negatives"), [(1, 1), (512, 1), (300, 33)])
-def test_shares(kernel, samples, negatives):
+def test_candidate_log_softmax_share(kernel, samples, negatives):
     cosines = torch.empty(samples, 17, 1 + negatives, device="cuda").uniform_(-1, 1).requires_grad_()
-    values = kernel.log_values(10, cosines)
-    plain = shares.log_share(values[..., 0], values[..., 1:])
+    plain = softmax_share.plain_candidate_log_softmax_share(cosines, 10, kernel)
     grad = torch.randn_like(plain)
     (expected,) = torch.autograd.grad(plain, cosines, grad)
     for laid_out in (cosines, cosines.permute(1, 2, 0).contiguous().permute(2, 0, 1)):
-        fused = shares.log_shares(laid_out, 10, kernel)
-        torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)
-        (found,) = torch.autograd.grad(fused, cosines, grad)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        share = softmax_share.candidate_log_softmax_share(laid_out, 10, kernel)
+        torch.testing.assert_close(share, plain, rtol=1e-4, atol=1e-4)
+        (gradient,) = torch.autograd.grad(share, cosines, grad)
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0)], ids=repr)
 @pytest.mark.parametrize(
     ("samples", "groups", "group", "negatives", "dim"), [(512, 32, 16, 32, 10), (3, 1, 50, 7, 2), (2, 5, 3, 70, 100)]
 )
-def test_shares_of_a_crowd(kernel, samples, groups, group, negatives, dim, monkeypatch):
+def test_shared_log_softmax_share(kernel, samples, groups, group, negatives, dim):
     z = F.normalize(torch.randn(samples, groups * group, dim, device="cuda"), dim=-1).requires_grad_()
-    others = F.normalize(torch.randn(samples, groups, negatives, dim, device="cuda"), dim=-1).requires_grad_()
-    own = torch.empty(samples, groups * group, device="cuda").uniform_(-1, 1).requires_grad_()
-    fused = shares.crowd_log_shares(z, own, others, kernel)
-    grad = torch.randn_like(fused)
-    found = torch.autograd.grad(fused, (z, own, others), grad)
-    monkeypatch.setattr(shares, "fused_kernels", lambda x: None)
+    shared = F.normalize(torch.randn(samples, groups, negatives, dim, device="cuda"), dim=-1).requires_grad_()
+    to_positive = torch.empty(samples, groups * group, device="cuda").uniform_(-1, 1).requires_grad_()
+    share = softmax_share.shared_log_softmax_share(z, to_positive, shared, kernel)
+    grad = torch.randn_like(share)
+    gradients = torch.autograd.grad(share, (z, to_positive, shared), grad)
     with matmul_precision("highest"):
-        plain = shares.crowd_log_shares(z, own, others, kernel)
-        expected = torch.autograd.grad(plain, (z, own, others), grad)
-    torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)
-    for name, ours, theirs in zip(("z", "own", "others"), found, expected, strict=True):
+        plain = softmax_share.plain_shared_log_softmax_share(z, to_positive, shared, kernel)
+        expected = torch.autograd.grad(plain, (z, to_positive, shared), grad)
+    torch.testing.assert_close(share, plain, rtol=1e-4, atol=1e-4)
+    for name, ours, theirs in zip(("z", "to_positive", "negatives"), gradients, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3, msg=name)
 
 
@@ -124,7 +125,7 @@ def test_shares_of_a_crowd(kernel, samples, groups, group, negatives, dim, monke
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-7), (torch.float64, 1e-12)])
 def test_basis_of_angles(slopes, dtype, tolerance):
     kappa = posteriors(1000, dim=2, dtype=dtype).kappa
-    plain, fused = quantile.plain_basis(kappa.double(), 8.5, 48, slopes), kernels.fused_basis(kappa, 8.5, 48, slopes)
+    plain, fused = angles.plain_basis(kappa.double(), 8.5, 48, slopes), functions.fused_basis(kappa, 8.5, 48, slopes)
     assert fused[0].dtype == dtype
     torch.testing.assert_close(fused[0].double(), plain[0], rtol=0, atol=tolerance)
     assert (fused[1] is None) == (plain[1] is None) == (not slopes)
@@ -141,7 +142,7 @@ def test_log_growth(order, monkeypatch):
     ends = torch.tensor([0.0, 1e-300, 1e-160, 1e-20, 1e25, 1e30, 1e300, math.inf], dtype=torch.float64)
     kappa = torch.cat([ends, torch.logspace(-8, 24, 1000, dtype=torch.float64)]).to("cuda")
     value, ratio = bessel.plain_log_growth(order, kappa)
-    monkeypatch.delattr(bessel, "plain_log_growth")  # what follows is the fused one, or fails
+    monkeypatch.delattr(bessel, "plain_log_growth")  # from here on the fused version is used, or the test fails
     fused_value, fused_ratio = bessel._log_growth_and_ratio(order, kappa)
     torch.testing.assert_close(fused_value, value, rtol=1e-13, atol=1e-15)
     torch.testing.assert_close(fused_ratio, ratio, rtol=1e-13, atol=0)
@@ -237,13 +238,13 @@ def test_sampler(dim):
     noise = torch.randn(33, 64, dim, device="cuda")
     table = angle_table(dim, torch.float32, q.mu.device)
     fused, plain = noise.clone(), noise.clone()
-    fused_slope = kernels.fused_sample(fused, q.mu, *table.rows(q.kappa, True), table.first, table.spacing)
+    fused_slope = functions.fused_sample(fused, q.mu, *table.rows(q.kappa, True), table.first, table.spacing)
     plain_slope = vmf.plain_sample(plain, q.mu, q.kappa, table, slopes=True)
     torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(fused_slope, plain_slope, rtol=1e-2, atol=1e-4)
     grad = torch.randn_like(noise)
     for a, b in zip(
-        kernels.fused_sample_backward(grad, plain, q.mu, plain_slope),
+        functions.fused_sample_backward(grad, plain, q.mu, plain_slope),
         vmf.plain_sample_backward(grad, plain, q.mu, plain_slope),
         strict=True,
     ):

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from aleator.encoders.backbones import MLP, ResNet18
 from aleator.encoders.encoder import Encoder, load_encoder
-from aleator.losses.losses import ExactInfoNCE, InfoNCE, MCInfoNCE
+from aleator.losses import ExactInfoNCE, InfoNCE, MCInfoNCE
 from aleator.matching.kernels import AcceptanceKernel, VMFKernel
 from aleator.posteriors.vmf import VonMisesFisher
 from aleator.training.loop import fit

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from aleator.encoders.backbones import MLP
 from aleator.encoders.encoder import Encoder
-from aleator.losses.losses import MCInfoNCE
+from aleator.losses import MCInfoNCE
 from aleator.matching.kernels import VMFKernel
 from aleator.training.loop import fit
 from tests.training.training_cases import (

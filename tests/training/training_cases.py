@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from aleator.encoders.backbones import MLP
 from aleator.encoders.encoder import Encoder
-from aleator.losses.losses import MCInfoNCE
+from aleator.losses import MCInfoNCE
 from aleator.matching.kernels import VMFKernel
 from aleator.posteriors.vmf import VonMisesFisher
 from aleator.training.loop import FitResult, fit

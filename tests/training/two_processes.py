@@ -7,7 +7,7 @@ import torch
 
 from aleator.encoders.backbones import MLP
 from aleator.encoders.encoder import Encoder
-from aleator.losses.losses import ExactInfoNCE
+from aleator.losses import ExactInfoNCE
 from aleator.matching.kernels import VMFKernel
 from aleator.training.loop import fit
 from aleator.training.recipe import Recipe

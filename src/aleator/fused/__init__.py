@@ -1,4 +1,20 @@
-"""GPU versions of plain functions elsewhere, as Triton kernels; `fused_kernels` says whether they can be used."""
+"""GPU versions of plain functions, as Triton kernels. `fused_kernels` says whether they can be used.
+
+Each file replaces the plain functions of one module of the same name; `fused_x` replaces `plain_x`.
+
+    file                 replaces in                  functions
+    angles.py            special/angles.py            plain_basis
+    bessel.py            special/bessel.py            plain_log_growth
+    vmf.py               posteriors/vmf.py            plain_sample, plain_sample_backward
+    series.py            matching/series.py           plain_rows, plain_log_series
+    sampled_cosines.py   losses/sampled_cosines.py    plain_sampled_cosines, plain_sampled_cosines_backward
+    softmax_share.py     losses/softmax_share.py      plain_candidate_log_softmax_share,
+                                                      plain_shared_log_softmax_share, and their gradients
+
+Plain functions launch many small GPU kernels, or read and write large tensors several times. A fused function launches
+one or two kernels and writes only its results. functions.py lists all fused functions, pieces.py holds what they share,
+dispatch.py chooses. Tests marked `gpu` compare each fused function with its plain one.
+"""
 
 from aleator.fused.dispatch import fused_kernels
 

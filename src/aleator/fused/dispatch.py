@@ -1,14 +1,22 @@
-"""Whether the fused version of a function can be used."""
+"""Choice between a fused function and the plain one that it replaces."""
 
-from typing import Any
+from types import ModuleType
 
 from torch import Tensor
 
 
-def fused_kernels(x: Tensor) -> Any:
-    """The module of GPU kernels where it can be used on this tensor, else None."""
+def fused_kernels(x: Tensor) -> ModuleType | None:
+    """Module of the fused functions if they can run on this tensor, else None.
+
+    They need a tensor on a CUDA device and an installed Triton. The caller chooses:
+
+        fused = fused_kernels(z)
+        forward = fused.fused_sampled_cosines if fused else plain_sampled_cosines
+
+    Triton is imported at the first call for a CUDA tensor, so a CPU never loads it.
+    """
     if not x.is_cuda:
         return None
-    from aleator.fused import functions as kernels
+    from aleator.fused import functions
 
-    return kernels if kernels.triton_available() else None
+    return functions if functions.triton_available() else None

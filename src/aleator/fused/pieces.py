@@ -1,4 +1,4 @@
-"""What the kernels share."""
+"""Shared parts: whether Triton is installed, launching on the right device, and small Triton functions."""
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
@@ -19,11 +19,12 @@ Result = TypeVar("Result")
 
 
 def triton_available() -> bool:
+    """Whether Triton is installed."""
     return triton is not None
 
 
 def on_its_own_device(fused: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Triton launches on the current device; this makes it the one of the first tensor among the arguments."""
+    """Decorator: make the device of the first tensor argument current, since Triton launches on the current device."""
 
     @wraps(fused)
     def launch(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
@@ -35,7 +36,7 @@ def on_its_own_device(fused: Callable[Arguments, Result]) -> Callable[Arguments,
 
 @lru_cache(maxsize=1024)
 def on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Constants as a tensor, which is made once."""
+    """Constants as a float64 tensor, made once for each device."""
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
@@ -43,20 +44,20 @@ if triton is not None:
 
     @triton.jit
     def polynomial(coefficients_ptr, count, x):
-        """c_0 + c_1 x + ... by Horner's rule, from a pointer to c_0 or one for each x."""
-        value = x * 0.0 + tl.load(coefficients_ptr + (count - 1))  # of x's shape, and of the wider of the two dtypes
+        """c_0 + c_1 x + ... by Horner's rule. The pointer to c_0 is one, or one for each x."""
+        value = x * 0.0 + tl.load(coefficients_ptr + (count - 1))  # in x's shape and the wider of the two dtypes
         for j in range(2, count + 1):
             value = value * x + tl.load(coefficients_ptr + (count - j))
         return value
 
     @triton.jit
     def clip(x, low, high):
-        """Into an interval. `minimum` and `maximum` would hide a NaN."""
+        """x limited to [low, high]. Unlike `minimum` and `maximum` it keeps a NaN."""
         return tl.where(x < low, low, tl.where(x > high, high, x))
 
     @triton.jit
     def interval_of(sigma, first, per_node, intervals):
-        """Where quantile.AngleTable keeps sigma: the interval, and the place in it for its cubic."""
+        """Interval of `AngleTable` (special/angles.py) that holds sigma, and the argument of its cubic."""
         position = tl.minimum(tl.maximum((sigma - first) * per_node, 0.0), intervals * 1.0)
         interval = tl.minimum(position.to(tl.int32), intervals - 1)
         return interval, position - interval

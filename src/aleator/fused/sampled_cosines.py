@@ -1,4 +1,4 @@
-"""Cosines with samples that are never formed; their noise is drawn as it is needed and never stored."""
+"""Sampled cosines (losses/sampled_cosines.py). The noise is drawn where it is used and never stored."""
 
 from typing import Any
 
@@ -9,17 +9,18 @@ from aleator.fused.pieces import clip, interval_of, on_its_own_device, polynomia
 
 
 @on_its_own_device
-def fused_cosines(
+def fused_sampled_cosines(
     z: Tensor, mu: Tensor, kappa: Tensor, noise: Any, table: Any, slopes: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """z.z' of z (K, B, D) with samples of posteriors (B, M), and its slopes in c and kappa; (K, B, M) each, k fastest.
+    """z.z' of z (K, B, D) with samples of posteriors (B, M), its derivative in c and, with `slopes`, in kappa.
 
-    `noise` is a seed on the device, or the noise itself as encounters.draw_noise gives it.
+    (K, B, M) each, with k fastest in memory. `noise` is a seed on the device, or the noise itself as `draw_noise` of
+    losses/sampled_cosines.py returns it.
     """
     samples, batch, dim = z.shape
-    value, bend = table.rows(kappa.reshape(-1), slopes)
-    drawn = isinstance(noise, Tensor)
-    first, sigma = (noise, noise) if drawn else (x.permute(1, 2, 0).contiguous() for x in noise)
+    scale, scale_slope = table.rows(kappa.reshape(-1), slopes)
+    is_seed = isinstance(noise, Tensor)
+    first, sigma = (noise, noise) if is_seed else (x.permute(1, 2, 0).contiguous() for x in noise)
     out = [z.new_empty(*kappa.shape, samples) for _ in range(3 if slopes else 2)]
     width = triton.next_power_of_2(dim)
     block = min(triton.next_power_of_2(samples), max(1, 2048 // width))
@@ -27,8 +28,8 @@ def fused_cosines(
         _cosines_kernel[(kappa.numel(), triton.cdiv(samples, block))](
             z.contiguous(),
             mu.contiguous(),
-            value.contiguous(),
-            value if bend is None else bend.contiguous(),
+            scale.contiguous(),
+            scale if scale_slope is None else scale_slope.contiguous(),
             first,
             sigma,
             out[0],
@@ -39,43 +40,44 @@ def fused_cosines(
             kappa.shape[1],
             dim,
             (dim - 2) // 2,
-            value.shape[1],
+            scale.shape[1],
             table.first,
             1 / table.spacing,
-            drawn,
+            is_seed,
             slopes,
             width,
             block,
         )
-    cosine, turn, *slope = (x.permute(2, 0, 1) for x in out)
-    return cosine, turn, slope[0] if slope else None
+    cosine, slope_c, *slope_kappa = (x.permute(2, 0, 1) for x in out)
+    return cosine, slope_c, slope_kappa[0] if slope_kappa else None
 
 
 @on_its_own_device
-def fused_cosines_backward(
-    grad: Tensor, z: Tensor, mu: Tensor, turn: Tensor, slope: Tensor | None, needed: tuple[bool, ...]
+def fused_sampled_cosines_backward(
+    grad: Tensor, z: Tensor, mu: Tensor, slope_c: Tensor, slope_kappa: Tensor | None, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients in z, mu and kappa, as `plain_sampled_cosines_backward` returns them."""
     samples, batch, dim = z.shape
-    negatives = mu.shape[1]
+    others = mu.shape[1]
     width = triton.next_power_of_2(dim)
     block = max(1, 2048 // width)
-    grad, turn = (x.permute(1, 2, 0).contiguous() for x in (grad, turn))
+    grad, slope_c = (x.permute(1, 2, 0).contiguous() for x in (grad, slope_c))
     z, mu = z.contiguous(), mu.contiguous()
-    grad_z, grad_mu, grad_kappa = torch.empty_like(z), torch.empty_like(mu), mu.new_empty(batch, negatives)
+    grad_z, grad_mu, grad_kappa = torch.empty_like(z), torch.empty_like(mu), mu.new_empty(batch, others)
     if grad.numel() and needed[0]:
-        _encounter_kernel[(batch, triton.cdiv(samples, block))](
-            grad, turn, mu, grad_z, samples, batch, negatives, dim, width, block
+        _anchors_kernel[(batch, triton.cdiv(samples, block))](
+            grad, slope_c, mu, grad_z, samples, batch, others, dim, width, block
         )
-    if grad.numel() and (needed[1] or slope is not None):
-        slope = None if slope is None else slope.permute(1, 2, 0).contiguous()
-        _others_kernel[(batch * negatives,)](
-            grad, turn, turn if slope is None else slope, z, grad_mu, grad_kappa,
-            samples, batch, negatives, dim, needed[1], slope is not None, width, block,
+    if grad.numel() and (needed[1] or slope_kappa is not None):
+        slope_kappa = None if slope_kappa is None else slope_kappa.permute(1, 2, 0).contiguous()
+        _posteriors_kernel[(batch * others,)](
+            grad, slope_c, slope_c if slope_kappa is None else slope_kappa, z, grad_mu, grad_kappa,
+            samples, batch, others, dim, needed[1], slope_kappa is not None, width, block,
         )  # fmt: skip
     return (
         grad_z if needed[0] else None,
         grad_mu if needed[1] else None,
-        None if slope is None else grad_kappa,
+        None if slope_kappa is None else grad_kappa,
     )
 
 
@@ -83,26 +85,26 @@ if triton is not None:
 
     @triton.jit
     def _log_uniform(bits):
-        """log u, u uniform on 2^31 steps; never log 0."""
+        """log u for u uniform on 2^31 steps; never log 0."""
         return tl.log(tl.maximum(tl.uint_to_uniform_float(bits), 2.3e-10))
 
     @triton.jit
     def _cosines_kernel(
-        z_ptr, mu_ptr, value_ptr, bend_ptr, first_ptr, sigma_ptr, cosine_ptr, turn_ptr, slope_ptr,
-        samples, batch, negatives, dim, pairs, intervals, start, per_node,
-        DRAWN: tl.constexpr, SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+        z_ptr, mu_ptr, scale_ptr, scale_slope_ptr, first_ptr, sigma_ptr, cosine_ptr, slope_c_ptr, slope_kappa_ptr,
+        samples, batch, others, dim, pairs, intervals, start, per_node,
+        IS_SEED: tl.constexpr, SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """One posterior a program, BLOCK of the latents that it meets."""
+        """Each program: one posterior and BLOCK samples of its anchor."""
         row = tl.program_id(0).to(tl.int64)
         k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         d = tl.arange(0, WIDTH)
         live = k < samples
         at = row * samples + k
         mu = tl.load(mu_ptr + row * dim + d, mask=d < dim, other=0.0)
-        place = (k.to(tl.int64) * batch + row // negatives)[:, None] * dim + d[None, :]
-        z = tl.load(z_ptr + place, mask=live[:, None] & (d < dim)[None, :], other=0.0)
+        z_at = (k.to(tl.int64) * batch + row // others)[:, None] * dim + d[None, :]
+        z = tl.load(z_ptr + z_at, mask=live[:, None] & (d < dim)[None, :], other=0.0)
         c = clip(tl.sum(z * mu[None, :], 1), -1.0, 1.0)
-        if DRAWN:
+        if IS_SEED:
             seed = tl.load(first_ptr)
             low = (at & 0xFFFFFFFF).to(tl.uint32)
             high = (at >> 32).to(tl.uint32)
@@ -128,42 +130,42 @@ if triton is not None:
             sigma = tl.load(sigma_ptr + at, mask=live, other=1.0)
         interval, x = interval_of(sigma, start, per_node, intervals)
         cell = (row * intervals + interval) * 4
-        scale = polynomial(value_ptr + cell, 4, x)
+        scale = polynomial(scale_ptr + cell, 4, x)
         theta = scale * sigma
         cosine, sine = tl.cos(theta), tl.sin(theta)
         around = tl.sqrt(tl.maximum(1.0 - c * c, 1e-12))
-        share = first / tl.maximum(sigma, 1e-30)
-        tl.store(cosine_ptr + at, cosine * c + sine * share * around, mask=live)
-        tl.store(turn_ptr + at, cosine - sine * share * c / around, mask=live)
+        s = first / tl.maximum(sigma, 1e-30)
+        tl.store(cosine_ptr + at, cosine * c + sine * s * around, mask=live)
+        tl.store(slope_c_ptr + at, cosine - sine * s * c / around, mask=live)
         if SLOPES:
-            bend = polynomial(bend_ptr + cell, 4, x)
-            tl.store(slope_ptr + at, bend * sigma * (cosine * share * around - sine * c), mask=live)
+            scale_slope = polynomial(scale_slope_ptr + cell, 4, x)
+            tl.store(slope_kappa_ptr + at, scale_slope * sigma * (cosine * s * around - sine * c), mask=live)
 
     @triton.jit
-    def _encounter_kernel(
-        grad_ptr, turn_ptr, mu_ptr, grad_z_ptr, samples, batch, negatives, dim, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+    def _anchors_kernel(
+        grad_ptr, slope_c_ptr, mu_ptr, grad_z_ptr, samples, batch, others, dim, WIDTH: tl.constexpr, BLOCK: tl.constexpr
     ):
-        """BLOCK latents of one anchor a program: the gradient in z, summed over its negatives."""
+        """Each program: BLOCK samples of one anchor. The gradient in z, summed over the posteriors."""
         anchor = tl.program_id(0).to(tl.int64)
         k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         d = tl.arange(0, WIDTH)
         live = k < samples
         total = tl.zeros([BLOCK, WIDTH], dtype=grad_z_ptr.dtype.element_ty)
-        for m in range(negatives):
-            row = anchor * negatives + m
-            along = tl.load(grad_ptr + row * samples + k, mask=live, other=0.0)
-            along *= tl.load(turn_ptr + row * samples + k, mask=live, other=0.0)
+        for m in range(others):
+            row = anchor * others + m
+            grad_c = tl.load(grad_ptr + row * samples + k, mask=live, other=0.0)
+            grad_c *= tl.load(slope_c_ptr + row * samples + k, mask=live, other=0.0)
             mu = tl.load(mu_ptr + row * dim + d, mask=d < dim, other=0.0)
-            total += along[:, None] * mu[None, :]
-        place = (k.to(tl.int64) * batch + anchor)[:, None] * dim + d[None, :]
-        tl.store(grad_z_ptr + place, total, mask=live[:, None] & (d < dim)[None, :])
+            total += grad_c[:, None] * mu[None, :]
+        z_at = (k.to(tl.int64) * batch + anchor)[:, None] * dim + d[None, :]
+        tl.store(grad_z_ptr + z_at, total, mask=live[:, None] & (d < dim)[None, :])
 
     @triton.jit
-    def _others_kernel(
-        grad_ptr, turn_ptr, slope_ptr, z_ptr, grad_mu_ptr, grad_kappa_ptr, samples, batch, negatives, dim,
-        TURNS: tl.constexpr, SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    def _posteriors_kernel(
+        grad_ptr, slope_c_ptr, slope_kappa_ptr, z_ptr, grad_mu_ptr, grad_kappa_ptr, samples, batch, others, dim,
+        NEED_MU: tl.constexpr, SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """One posterior a program: the gradients in its mu and kappa, summed over the latents that it meets."""
+        """Each program: one posterior. The gradients in its mu and kappa, summed over the samples of its anchor."""
         row = tl.program_id(0).to(tl.int64)
         d = tl.arange(0, WIDTH)
         in_mu = tl.zeros([WIDTH], dtype=grad_mu_ptr.dtype.element_ty)
@@ -173,13 +175,13 @@ if triton is not None:
             live = k < samples
             grad = tl.load(grad_ptr + row * samples + k, mask=live, other=0.0)
             if SLOPES:
-                in_kappa += grad * tl.load(slope_ptr + row * samples + k, mask=live, other=0.0)
-            if TURNS:
-                along = grad * tl.load(turn_ptr + row * samples + k, mask=live, other=0.0)
-                place = (k.to(tl.int64) * batch + row // negatives)[:, None] * dim + d[None, :]
-                z = tl.load(z_ptr + place, mask=live[:, None] & (d < dim)[None, :], other=0.0)
-                in_mu += tl.sum(along[:, None] * z, 0)
-        if TURNS:
+                in_kappa += grad * tl.load(slope_kappa_ptr + row * samples + k, mask=live, other=0.0)
+            if NEED_MU:
+                grad_c = grad * tl.load(slope_c_ptr + row * samples + k, mask=live, other=0.0)
+                z_at = (k.to(tl.int64) * batch + row // others)[:, None] * dim + d[None, :]
+                z = tl.load(z_ptr + z_at, mask=live[:, None] & (d < dim)[None, :], other=0.0)
+                in_mu += tl.sum(grad_c[:, None] * z, 0)
+        if NEED_MU:
             tl.store(grad_mu_ptr + row * dim + d, in_mu, mask=d < dim)
         if SLOPES:
             tl.store(grad_kappa_ptr + row, tl.sum(in_kappa, 0))

@@ -1,4 +1,4 @@
-"""The series of expected positivity and the Bessel functions in it, in float64."""
+"""Series of expected positivity (matching/series.py), in float64."""
 
 from typing import Any
 
@@ -21,9 +21,10 @@ def fused_rows(
     steps: int,
     start: tuple[float, ...],
 ) -> tuple[Tensor, ...]:
-    """The fields of series.Rows for kappa of any shape, with log_weight = log(dim_n |lambda_n|)/2 (terms,).
+    """Fields of `Rows` (matching/series.py) for kappa of any shape, with log_weight = log(dim_n |lambda_n|)/2 (terms,).
 
-    The recurrence of bessel.log_ratios_and_slopes starts at order `top`, where `start` is Debye's G.
+    The recurrence of `log_ratios_and_slopes` (special/bessel.py) starts at order `top`, where `start` holds the
+    coefficients of Debye's G.
     """
     flat = kappa.contiguous().view(-1)
     terms, count = len(log_weight), flat.numel()
@@ -56,41 +57,6 @@ def fused_rows(
 
 
 @on_its_own_device
-def fused_log_growth(
-    order: float,
-    kappa: Tensor,
-    steps: int,
-    value_start: tuple[float, ...],
-    ratio_start: tuple[float, ...],
-    largest: float,
-) -> tuple[Tensor, Tensor]:
-    """bessel.log_growth and its derivative, for kappa of any shape.
-
-    The recurrence takes `steps` down to `order` from where `value_start` and `ratio_start` are Debye's polynomials E
-    and G; beyond `largest`, the leading term is exact.
-    """
-    flat = kappa.double().contiguous().view(-1)
-    top = order + steps
-    # Through memory, because Triton takes a float argument for a float32.
-    scalars = (top, 2 * (top + 1), 2 * (order + 1), largest)
-    factors = tuple(1 / (4 * v * (v + 1)) for v in (order + j for j in range(steps, 0, -1)))
-    value, ratio = torch.empty_like(flat), torch.empty_like(flat)
-    if flat.numel():
-        _log_growth_kernel[(triton.cdiv(flat.numel(), _BLOCK),)](
-            flat,
-            on_device((*scalars, *value_start, *ratio_start, *factors), flat.device),
-            value,
-            ratio,
-            flat.numel(),
-            len(value_start),
-            len(ratio_start),
-            steps,
-            _BLOCK,
-        )
-    return value.view(kappa.shape), ratio.view(kappa.shape)
-
-
-@on_its_own_device
 def fused_log_series(
     dim: int,
     cosine: Tensor,
@@ -104,8 +70,8 @@ def fused_log_series(
 ) -> tuple[Tensor, ...]:
     """(log r,) or (log r, slope_c, slope_1, slope_2) at cosines (N, M) or (G, N, M).
 
-    `first` and `second` are series.Rows; `recurrences` (5, terms) holds a, b of P_n, the factor of P_n', and a, b of
-    the Q_{n-1} that it multiplies; `constants` are the depth, floor and tilt.
+    `first` and `second` are `Rows`. `recurrences` (5, terms) holds a and b of P_n, the factor of P_n', and a and b of
+    the Q_{n-1} that this factor multiplies. `constants` are the depth, floor and tilt.
     """
     terms = len(log_lam)
     cosine = cosine.contiguous()
@@ -114,7 +80,7 @@ def fused_log_series(
     for side in (first, second):
         weight, slope = (x.movedim(-1, 0).contiguous() for x in (side.weight, side.slope))
         lengths = [x.contiguous() for x in (side.log_length, side.mean, side.mean_slope)]
-        # a pair's index into this side's rows: group * stride_0 + row * stride_1 + column * stride_2
+        # index of a pair into the rows of this side: group * stride_0 + row * stride_1 + column * stride_2
         groups, height, width = (1, *side.log_length.shape)[-3:]
         strides = (height * width if groups > 1 else 0, width if height > 1 else 0, 1 if width > 1 else 0)
         sides += [weight, slope, *lengths, weight[0].numel(), *strides]
@@ -142,18 +108,15 @@ def fused_log_series(
 if triton is not None:
 
     @triton.jit
-    def _log1p(x):
-        """log(1 + x) for x >= 0; what rounding 1 + x has lost comes back to first order."""
-        u = 1.0 + x
-        return tl.log(u) + (x - (u - 1.0)) / u
-
-    @triton.jit
     def _rows_kernel(
         kappa_ptr, start_ptr, log_weight_ptr, sign_ptr, weight_ptr, slope_ptr, length_ptr, mean_ptr, mean_slope_ptr,
         count, order, top, terms, steps, degree, SIGN: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
     ):  # fmt: skip
-        """BLOCK posteriors a program: down from the highest order, storing rho_n; then up, in tiles of terms, first to
-        log w_n = log weight_n + sum_{j < n} log rho_j and the row's length, then to the scaled row and its slopes."""
+        """Each program: BLOCK posteriors.
+
+        First down from the highest order, storing rho_n. Then up in tiles of terms: log w_n = log weight_n +
+        sum_{j < n} log rho_j and the length of the row. Then up again: the scaled row and its slopes.
+        """
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         live = i < count
         kappa = tl.load(kappa_ptr + i, mask=live, other=1.0)
@@ -209,51 +172,15 @@ if triton is not None:
         tl.store(mean_ptr + i, rho_0, mask=live)
 
     @triton.jit
-    def _log_growth_kernel(
-        kappa_ptr, table_ptr, value_ptr, ratio_ptr, count, value_degree, ratio_degree, steps, BLOCK: tl.constexpr
-    ):
-        """One thread per kappa: bessel._debye and the recurrence of bessel.plain_log_growth."""
-        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        live = i < count
-        given = tl.load(kappa_ptr + i, mask=live, other=1.0)
-        top, above_scale = tl.load(table_ptr), tl.load(table_ptr + 1)
-        ratio_scale, largest = tl.load(table_ptr + 2), tl.load(table_ptr + 3)
-        value_ptrs = table_ptr + 4
-        ratio_ptrs = value_ptrs + value_degree
-        factor_ptrs = ratio_ptrs + ratio_degree
-
-        kappa = clip(given, 0.0, largest)
-        kappa2 = kappa * kappa
-        p = tl.sqrt(kappa2 + top * top)
-        t = top / p
-        excess = kappa / (p + top) * kappa / top
-        growth = polynomial(value_ptrs, value_degree, t) + top * excess - top * _log1p(excess * 0.5)
-        growth += 0.5 * tl.log(t)
-        f = kappa * 0.0 + 1.0
-        above = (1.0 / (p + top) - polynomial(ratio_ptrs, ratio_degree, t) / p / p) * above_scale
-        for k in range(steps):
-            following = f + tl.load(factor_ptrs + k) * kappa2 * above
-            above = f
-            f = following
-            if (steps - k) % 10 == 1:
-                growth += tl.log(f)
-                above = above / f
-                f = f * 0.0 + 1.0
-        ratio = above / ratio_scale * kappa
-        growth = tl.where(growth < 0.0, 0.0, growth)
-        tl.store(value_ptr + i, tl.where(given > largest, given, growth), mask=live)
-        tl.store(ratio_ptr + i, tl.where(ratio > 1.0, 1.0, ratio), mask=live)
-
-    @triton.jit
     def _series_kernel(
         c_ptr,
-        w1_ptr, d1_ptr, length1_ptr, mean1_ptr, turn1_ptr, rows1, group1, row1, column1,
-        w2_ptr, d2_ptr, length2_ptr, mean2_ptr, turn2_ptr, rows2, group2, row2, column2,
+        w1_ptr, d1_ptr, length1_ptr, mean1_ptr, mean_slope1_ptr, rows1, group1, row1, column1,
+        w2_ptr, d2_ptr, length2_ptr, mean2_ptr, mean_slope2_ptr, rows2, group2, row2, column2,
         table_ptr, log_lam_ptr, log_r_ptr, slope_c_ptr, slope_1_ptr, slope_2_ptr,
         count, height, width, terms, dim, kappa_pos, depth, floor, tilt,
-        LINE: tl.constexpr, SLOPES: tl.constexpr, BLOCK: tl.constexpr,
+        TAIL: tl.constexpr, SLOPES: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """One thread per pair: the sums of series._sums and series._inner together, then series.plain_log_series."""
+        """One thread per pair: all sums over the terms in one loop, then the formulas of `plain_log_series`."""
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         live = i < count
         group, row, column = i // (height * width), (i // width) % height, i % width
@@ -263,18 +190,18 @@ if triton is not None:
         floor = floor.to(tl.float64)
         c = clip(tl.load(c_ptr + i, mask=live, other=0.0), -1.0, 1.0)
         inside = c
-        line = c
-        a1, a2, lam, scale, turn = c, c, c, c, c
-        if LINE:
+        tail_slope = c
+        a1, a2, lam, scale, tail_bend = c, c, c, c, c
+        if TAIL:
             lam = tl.exp(tl.load(log_lam_ptr + 1))
             scale = kappa_pos * (1.0 - lam * lam) / (lam * (dim - lam * lam))
             a1 = tl.load(mean1_ptr + i1, mask=live, other=0.5)
             a2 = tl.load(mean2_ptr + i2, mask=live, other=0.5)
             R = tl.minimum(tl.maximum(lam * a1 * a2, 1e-150), 1.0 - 1e-15)
             R2 = R * R
-            line = scale * R * (dim - R2) / (1.0 - R2)
-            turn = scale * ((dim - 3.0 * R2) * (1.0 - R2) + 2.0 * R2 * (dim - R2)) / ((1.0 - R2) * (1.0 - R2))
-            inside = tl.maximum(c, 1.0 - depth / line)
+            tail_slope = scale * R * (dim - R2) / (1.0 - R2)
+            tail_bend = scale * ((dim - 3.0 * R2) * (1.0 - R2) + 2.0 * R2 * (dim - R2)) / ((1.0 - R2) * (1.0 - R2))
+            inside = tl.maximum(c, 1.0 - depth / tail_slope)
         s, s_c, s_1, s_2 = c * 0.0, c * 0.0, c * 0.0, c * 0.0
         peak, peak_1, peak_2 = s, s, s
         P, before = s + 1.0, s
@@ -307,20 +234,24 @@ if triton is not None:
         fade = floor * floor / (floor * floor + u * u)
         length = tl.load(length1_ptr + i1, mask=live, other=0.0) + tl.load(length2_ptr + i2, mask=live, other=0.0)
         log_r = length + tl.log(peak) + tl.log((u + root) * 0.5) + tilt * fade * (inside - 1.0)
-        if LINE:
-            log_r += line * (c - inside)
+        if TAIL:
+            log_r += tail_slope * (c - inside)
         tl.store(log_r_ptr + i, log_r, mask=live)
         if SLOPES:
             du = 1.0 / root - 2.0 * tilt * fade * fade * u / (floor * floor) * (inside - 1.0)
             slope_c = du * s_c / peak + tilt * fade
             slope_1 = (peak_1 + du * (s_1 - u * peak_1)) / peak
             slope_2 = (peak_2 + du * (s_2 - u * peak_2)) / peak
-            if LINE:
+            if TAIL:
                 beyond = c < inside
-                moved = tl.where(beyond, (slope_c - line) * depth / (line * line) + (c - inside), 0.0) * turn * lam
-                slope_1 += moved * a2 * tl.load(turn1_ptr + i1, mask=live, other=0.0)
-                slope_2 += moved * a1 * tl.load(turn2_ptr + i2, mask=live, other=0.0)
-                slope_c = tl.where(beyond, line, slope_c)
+                moved = (
+                    tl.where(beyond, (slope_c - tail_slope) * depth / (tail_slope * tail_slope) + (c - inside), 0.0)
+                    * tail_bend
+                    * lam
+                )
+                slope_1 += moved * a2 * tl.load(mean_slope1_ptr + i1, mask=live, other=0.0)
+                slope_2 += moved * a1 * tl.load(mean_slope2_ptr + i2, mask=live, other=0.0)
+                slope_c = tl.where(beyond, tail_slope, slope_c)
             tl.store(slope_c_ptr + i, slope_c, mask=live)
             tl.store(slope_1_ptr + i, slope_1, mask=live)
             tl.store(slope_2_ptr + i, slope_2, mask=live)

@@ -1,7 +1,8 @@
-"""Shares of positives among all that anchors' latents meet.
+"""Softmax share of the positive among the candidates of its anchor (losses/softmax_share.py), in float32.
 
-In float32. Where groups of anchors share their negatives, the cosines stay in registers and are made again on the way
-back.
+`log_linear` holds slope, offset and saturates of the kernel: log g(t) = slope t - offset, or log sigmoid of that if g
+saturates. Where groups of anchors share their negatives, the cosines stay in registers, and the backward pass computes
+them again.
 """
 
 import torch
@@ -10,97 +11,104 @@ from torch import Tensor
 from aleator.fused.pieces import on_its_own_device, tl, triton
 
 _BLOCK = 256
-_LEAST = 16  # the smallest side of a matrix product
+_LEAST = 16  # Triton's smallest side of a matrix product
 
 
 @on_its_own_device
-def fused_log_shares(cosines: Tensor, log_linear: tuple[float, float, bool]) -> tuple[Tensor, Tensor]:
-    """The log share and the log of its denominator, (K, B) each, from cosines (K, B, 1 + M)."""
-    cosines = cosines.permute(1, 2, 0).contiguous()  # as encounters.fused_cosines keeps them
-    batch, met, samples = cosines.shape
+def fused_candidate_log_softmax_share(cosines: Tensor, log_linear: tuple[float, float, bool]) -> tuple[Tensor, Tensor]:
+    """Log share and log of its denominator, (K, B) each, from the cosines with all candidates (K, B, 1 + M)."""
+    cosines = cosines.permute(1, 2, 0).contiguous()  # the layout of fused_sampled_cosines, so usually no copy
+    batch, candidates, samples = cosines.shape
     share, total = (cosines.new_empty(batch, samples) for _ in range(2))
     if share.numel():
         slope, offset, saturates = log_linear
-        _shares_kernel[(batch, triton.cdiv(samples, _BLOCK))](
-            cosines, share, total, samples, met, slope, offset, SATURATES=saturates, BLOCK=_BLOCK
+        _candidates_kernel[(batch, triton.cdiv(samples, _BLOCK))](
+            cosines, share, total, samples, candidates, slope, offset, SATURATES=saturates, BLOCK=_BLOCK
         )
     return share.mT, total.mT
 
 
 @on_its_own_device
-def fused_log_shares_backward(
+def fused_candidate_log_softmax_share_backward(
     grad: Tensor, cosines: Tensor, total: Tensor, log_linear: tuple[float, float, bool]
 ) -> Tensor:
-    """The gradient in the cosines."""
+    """Gradient in the cosines, (K, B, 1 + M)."""
     cosines, grad, total = cosines.permute(1, 2, 0).contiguous(), grad.mT.contiguous(), total.mT.contiguous()
-    batch, met, samples = cosines.shape
+    batch, candidates, samples = cosines.shape
     grad_cosines = torch.empty_like(cosines)
     if grad.numel():
         slope, offset, saturates = log_linear
-        _shares_backward_kernel[(batch, triton.cdiv(samples, _BLOCK))](
-            grad, cosines, total, grad_cosines, samples, met, slope, offset, SATURATES=saturates, BLOCK=_BLOCK
+        _candidates_backward_kernel[(batch, triton.cdiv(samples, _BLOCK))](
+            grad, cosines, total, grad_cosines, samples, candidates, slope, offset, SATURATES=saturates, BLOCK=_BLOCK
         )
     return grad_cosines.permute(2, 0, 1)
 
 
 @on_its_own_device
-def fused_crowd_log_shares(
-    own: Tensor, z: Tensor, others: Tensor, log_linear: tuple[float, float, bool]
+def fused_shared_log_softmax_share(
+    to_positive: Tensor, z: Tensor, negatives: Tensor, log_linear: tuple[float, float, bool]
 ) -> tuple[Tensor, Tensor]:
-    """The log share and the log of its denominator, (K, B) each; arguments as of shares.crowd_log_shares."""
-    own, z, others = (x.contiguous() for x in (own, z, others))
-    share, total = torch.empty_like(own), torch.empty_like(own)
+    """Log share and log of its denominator, (K, B) each, from the arguments of `shared_log_softmax_share`."""
+    to_positive, z, negatives = (x.contiguous() for x in (to_positive, z, negatives))
+    share, total = torch.empty_like(to_positive), torch.empty_like(to_positive)
     if share.numel():
         slope, offset, saturates = log_linear
-        sizes = _sizes(z, others)
-        _crowd_shares_kernel[_grid(z, others, sizes["GROUP"], sizes["ROWS"])](
-            own, z, others, share, total, slope, offset, SATURATES=saturates, num_warps=2, **sizes
+        sizes = _sizes(z, negatives)
+        _shared_kernel[_grid(z, negatives, sizes["ANCHORS"], sizes["ROWS"])](
+            to_positive, z, negatives, share, total, slope, offset, SATURATES=saturates, num_warps=2, **sizes
         )
     return share, total
 
 
 @on_its_own_device
-def fused_crowd_log_shares_backward(
-    grad: Tensor, own: Tensor, z: Tensor, others: Tensor, total: Tensor, log_linear: tuple[float, float, bool]
+def fused_shared_log_softmax_share_backward(
+    grad: Tensor,
+    to_positive: Tensor,
+    z: Tensor,
+    negatives: Tensor,
+    total: Tensor,
+    log_linear: tuple[float, float, bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients in own, z and others."""
-    grad, own, z, others = (x.contiguous() for x in (grad, own, z, others))
-    grads = torch.empty_like(own), torch.empty_like(z), torch.empty_like(others)
+    """Gradients in to_positive, z and negatives."""
+    grad, to_positive, z, negatives = (x.contiguous() for x in (grad, to_positive, z, negatives))
+    grads = torch.empty_like(to_positive), torch.empty_like(z), torch.empty_like(negatives)
     if grad.numel():
         slope, offset, saturates = log_linear
-        sizes = _sizes(z, others)
-        _crowd_anchors_kernel[_grid(z, others, sizes["GROUP"], sizes["ROWS"])](
-            grad, own, z, others, total, grads[0], grads[1], slope, offset, SATURATES=saturates, num_warps=2, **sizes
-        )
-        _crowd_negatives_kernel[_grid(z, others, sizes["NEGATIVES"], sizes["COLUMNS"])](
-            grad, z, others, total, grads[2], slope, offset, SATURATES=saturates, num_warps=2, **sizes
+        sizes = _sizes(z, negatives)
+        _shared_anchors_kernel[_grid(z, negatives, sizes["ANCHORS"], sizes["ROWS"])](
+            grad, to_positive, z, negatives, total, grads[0], grads[1], slope, offset,
+            SATURATES=saturates, num_warps=2, **sizes,
+        )  # fmt: skip
+        _shared_negatives_kernel[_grid(z, negatives, sizes["NEGATIVES"], sizes["COLUMNS"])](
+            grad, z, negatives, total, grads[2], slope, offset, SATURATES=saturates, num_warps=2, **sizes
         )
     return grads
 
 
-def _sizes(z: Tensor, others: Tensor) -> dict[str, int]:
-    group, negatives, dim = z.shape[1] // others.shape[1], others.shape[2], z.shape[2]
+def _sizes(z: Tensor, negatives: Tensor) -> dict[str, int]:
+    """Sizes of a group and of its tiles, for the kernels of shared negatives."""
+    anchors, count, dim = z.shape[1] // negatives.shape[1], negatives.shape[2], z.shape[2]
     side = lambda n: min(32, max(_LEAST, triton.next_power_of_2(n)))  # noqa: E731
     return {
-        "GROUP": group,
-        "NEGATIVES": negatives,
+        "ANCHORS": anchors,
+        "NEGATIVES": count,
         "DIM": dim,
         "WIDTH": max(_LEAST, triton.next_power_of_2(dim)),
-        "ROWS": side(group),
-        "COLUMNS": side(negatives),
+        "ROWS": side(anchors),
+        "COLUMNS": side(count),
     }
 
 
-def _grid(z: Tensor, others: Tensor, count: int, tile: int) -> tuple[int, int]:
-    """A program for each sample of each group, and each tile of its anchors or negatives."""
-    return z.shape[0] * others.shape[1], triton.cdiv(count, tile)
+def _grid(z: Tensor, negatives: Tensor, count: int, tile: int) -> tuple[int, int]:
+    """One program for each sample of each group and each tile of its anchors or negatives."""
+    return z.shape[0] * negatives.shape[1], triton.cdiv(count, tile)
 
 
 if triton is not None:
 
     @triton.jit
     def _log_value(t, scale, offset, SATURATES: tl.constexpr):
-        """log g."""
+        """log g(t)."""
         value = scale * t - offset
         if SATURATES:  # log sigmoid
             value = tl.minimum(value, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(value)))
@@ -108,45 +116,47 @@ if triton is not None:
 
     @triton.jit
     def _slope(t, scale, offset, SATURATES: tl.constexpr):
-        """Of log g."""
+        """Derivative of log g at t."""
         slope = t * 0.0 + scale
         if SATURATES:
             slope /= 1.0 + tl.exp(scale * t - offset)
         return slope
 
     @triton.jit
-    def _shares_kernel(
-        cosine_ptr, share_ptr, total_ptr, samples, met, scale, offset, SATURATES: tl.constexpr, BLOCK: tl.constexpr
-    ):
-        """BLOCK samples of an anchor a program: a running sum of g, relative to its largest term."""
+    def _candidates_kernel(
+        cosine_ptr, share_ptr, total_ptr, samples, candidates, scale, offset,
+        SATURATES: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """Each program: BLOCK samples of an anchor. A running sum of g relative to its largest term."""
         anchor = tl.program_id(0).to(tl.int64)
         k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         live = k < samples
-        here = cosine_ptr + anchor * met * samples + k
-        log_own = _log_value(tl.load(here, mask=live, other=0.0), scale, offset, SATURATES)
-        largest, total = log_own, log_own * 0.0 + 1.0
-        for m in range(1, met):
+        here = cosine_ptr + anchor * candidates * samples + k
+        log_positive = _log_value(tl.load(here, mask=live, other=0.0), scale, offset, SATURATES)
+        largest, total = log_positive, log_positive * 0.0 + 1.0
+        for m in range(1, candidates):
             value = _log_value(tl.load(here + m * samples, mask=live, other=0.0), scale, offset, SATURATES)
             larger = tl.maximum(largest, value)
             total = total * tl.exp(largest - larger) + tl.exp(value - larger)
             largest = larger
         total = largest + tl.log(total)
-        tl.store(share_ptr + anchor * samples + k, log_own - total, mask=live)
+        tl.store(share_ptr + anchor * samples + k, log_positive - total, mask=live)
         tl.store(total_ptr + anchor * samples + k, total, mask=live)
 
     @triton.jit
-    def _shares_backward_kernel(
-        grad_ptr, cosine_ptr, total_ptr, grad_cosine_ptr, samples, met, scale, offset,
+    def _candidates_backward_kernel(
+        grad_ptr, cosine_ptr, total_ptr, grad_cosine_ptr, samples, candidates, scale, offset,
         SATURATES: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
+        """Each program: BLOCK samples of an anchor. The gradient in the cosines."""
         anchor = tl.program_id(0).to(tl.int64)
         k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         live = k < samples
-        here = anchor * met * samples + k
+        here = anchor * candidates * samples + k
         grad = tl.load(grad_ptr + anchor * samples + k, mask=live, other=0.0)
         total = tl.load(total_ptr + anchor * samples + k, mask=live, other=0.0)
-        rest = grad * 0.0  # 1 - share, which would cancel
-        for m in range(1, met):
+        rest = grad * 0.0  # 1 - share, by summation: the subtraction would lose digits
+        for m in range(1, candidates):
             t = tl.load(cosine_ptr + here + m * samples, mask=live, other=0.0)
             share = tl.exp(_log_value(t, scale, offset, SATURATES) - total)
             rest += share
@@ -158,91 +168,93 @@ if triton is not None:
 
     @triton.jit
     def _place(first, count, begin, DIM: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr):
-        """Where vectors begin, begin + 1, ... of the `count` from `first` on are kept, and which there are."""
+        """Offsets of the vectors number begin, begin + 1, ... after `first`, and a mask of those below `count`."""
         i = begin + tl.arange(0, SIZE)
         d = tl.arange(0, WIDTH)
         return (first + i)[:, None] * DIM + d[None, :], (i < count)[:, None] & (d < DIM)[None, :]
 
     @triton.jit
     def _tile(ptr, first, count, begin, DIM: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr):
-        """Those vectors; zero where there are none."""
+        """The vectors at `_place`; zero where the mask is false."""
         at, inside = _place(first, count, begin, DIM, WIDTH, SIZE)
         return tl.load(ptr + at, mask=inside, other=0.0)
 
     @triton.jit
-    def _crowd_shares_kernel(
-        own_ptr, z_ptr, others_ptr, share_ptr, total_ptr, scale, offset, SATURATES: tl.constexpr,
-        GROUP: tl.constexpr, NEGATIVES: tl.constexpr, DIM: tl.constexpr,
+    def _shared_kernel(
+        to_positive_ptr, z_ptr, negatives_ptr, share_ptr, total_ptr, scale, offset, SATURATES: tl.constexpr,
+        ANCHORS: tl.constexpr, NEGATIVES: tl.constexpr, DIM: tl.constexpr,
         WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
-        """ROWS anchors of a group a program: a running sum of g, relative to its largest term."""
-        crowd = tl.program_id(0).to(tl.int64)
+        """Each program: ROWS anchors of a group. A running sum of g relative to its largest term."""
+        group = tl.program_id(0).to(tl.int64)
         begin = tl.program_id(1) * ROWS
         row = begin + tl.arange(0, ROWS)
-        at = crowd * GROUP + row
-        z = _tile(z_ptr, crowd * GROUP, GROUP, begin, DIM, WIDTH, ROWS)
-        log_own = _log_value(tl.load(own_ptr + at, mask=row < GROUP, other=0.0), scale, offset, SATURATES)
-        largest, total = log_own, log_own * 0.0 + 1.0
+        at = group * ANCHORS + row
+        z = _tile(z_ptr, group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
+        log_positive = _log_value(
+            tl.load(to_positive_ptr + at, mask=row < ANCHORS, other=0.0), scale, offset, SATURATES
+        )
+        largest, total = log_positive, log_positive * 0.0 + 1.0
         for first in range(0, NEGATIVES, COLUMNS):
-            other = _tile(others_ptr, crowd * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
-            t = tl.dot(z, tl.trans(other), input_precision="ieee")
+            negative = _tile(negatives_ptr, group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
+            t = tl.dot(z, tl.trans(negative), input_precision="ieee")
             value = _log_value(t, scale, offset, SATURATES)
             value = tl.where((first + tl.arange(0, COLUMNS) < NEGATIVES)[None, :], value, -float("inf"))
             larger = tl.maximum(largest, tl.max(value, 1))
             total = total * tl.exp(largest - larger) + tl.sum(tl.exp(value - larger[:, None]), 1)
             largest = larger
         total = largest + tl.log(total)
-        tl.store(share_ptr + at, log_own - total, mask=row < GROUP)
-        tl.store(total_ptr + at, total, mask=row < GROUP)
+        tl.store(share_ptr + at, log_positive - total, mask=row < ANCHORS)
+        tl.store(total_ptr + at, total, mask=row < ANCHORS)
 
     @triton.jit
-    def _crowd_anchors_kernel(
-        grad_ptr, own_ptr, z_ptr, others_ptr, total_ptr, grad_own_ptr, grad_z_ptr, scale, offset,
-        SATURATES: tl.constexpr, GROUP: tl.constexpr, NEGATIVES: tl.constexpr, DIM: tl.constexpr,
+    def _shared_anchors_kernel(
+        grad_ptr, to_positive_ptr, z_ptr, negatives_ptr, total_ptr, grad_to_positive_ptr, grad_z_ptr, scale, offset,
+        SATURATES: tl.constexpr, ANCHORS: tl.constexpr, NEGATIVES: tl.constexpr, DIM: tl.constexpr,
         WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
-        """ROWS anchors of a group a program: the gradients in z.z+ and z."""
-        crowd = tl.program_id(0).to(tl.int64)
+        """Each program: ROWS anchors of a group. The gradients in z.z+ and z."""
+        group = tl.program_id(0).to(tl.int64)
         begin = tl.program_id(1) * ROWS
         row = begin + tl.arange(0, ROWS)
-        at = crowd * GROUP + row
-        grad = tl.load(grad_ptr + at, mask=row < GROUP, other=0.0)
-        total = tl.load(total_ptr + at, mask=row < GROUP, other=0.0)
-        z = _tile(z_ptr, crowd * GROUP, GROUP, begin, DIM, WIDTH, ROWS)
-        slope = _slope(tl.load(own_ptr + at, mask=row < GROUP, other=0.0), scale, offset, SATURATES)
-        rest = tl.zeros([ROWS], dtype=tl.float32)  # 1 - share, which would cancel
+        at = group * ANCHORS + row
+        grad = tl.load(grad_ptr + at, mask=row < ANCHORS, other=0.0)
+        total = tl.load(total_ptr + at, mask=row < ANCHORS, other=0.0)
+        z = _tile(z_ptr, group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
+        slope = _slope(tl.load(to_positive_ptr + at, mask=row < ANCHORS, other=0.0), scale, offset, SATURATES)
+        rest = tl.zeros([ROWS], dtype=tl.float32)  # 1 - share, by summation: the subtraction would lose digits
         pull = tl.zeros([ROWS, WIDTH], dtype=tl.float32)
         for first in range(0, NEGATIVES, COLUMNS):
-            other = _tile(others_ptr, crowd * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
-            t = tl.dot(z, tl.trans(other), input_precision="ieee")
+            negative = _tile(negatives_ptr, group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
+            t = tl.dot(z, tl.trans(negative), input_precision="ieee")
             live = (first + tl.arange(0, COLUMNS) < NEGATIVES)[None, :]
             share = tl.where(live, tl.exp(_log_value(t, scale, offset, SATURATES) - total[:, None]), 0.0)
             rest += tl.sum(share, 1)
-            pull += tl.dot(share * _slope(t, scale, offset, SATURATES), other, input_precision="ieee")
-        tl.store(grad_own_ptr + at, grad * slope * rest, mask=row < GROUP)
-        place, inside = _place(crowd * GROUP, GROUP, begin, DIM, WIDTH, ROWS)
+            pull += tl.dot(share * _slope(t, scale, offset, SATURATES), negative, input_precision="ieee")
+        tl.store(grad_to_positive_ptr + at, grad * slope * rest, mask=row < ANCHORS)
+        place, inside = _place(group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
         tl.store(grad_z_ptr + place, -grad[:, None] * pull, mask=inside)
 
     @triton.jit
-    def _crowd_negatives_kernel(
-        grad_ptr, z_ptr, others_ptr, total_ptr, grad_others_ptr, scale, offset,
-        SATURATES: tl.constexpr, GROUP: tl.constexpr, NEGATIVES: tl.constexpr, DIM: tl.constexpr,
+    def _shared_negatives_kernel(
+        grad_ptr, z_ptr, negatives_ptr, total_ptr, grad_negatives_ptr, scale, offset,
+        SATURATES: tl.constexpr, ANCHORS: tl.constexpr, NEGATIVES: tl.constexpr, DIM: tl.constexpr,
         WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
-        """COLUMNS negatives of a group a program: the gradient in them, summed over the anchors."""
-        crowd = tl.program_id(0).to(tl.int64)
+        """Each program: COLUMNS negatives of a group. The gradient in them, summed over the anchors."""
+        group = tl.program_id(0).to(tl.int64)
         first = tl.program_id(1) * COLUMNS
-        other = _tile(others_ptr, crowd * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
+        negative = _tile(negatives_ptr, group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
         pull = tl.zeros([COLUMNS, WIDTH], dtype=tl.float32)
-        for begin in range(0, GROUP, ROWS):
+        for begin in range(0, ANCHORS, ROWS):
             row = begin + tl.arange(0, ROWS)
-            at = crowd * GROUP + row
-            grad = tl.load(grad_ptr + at, mask=row < GROUP, other=0.0)
-            total = tl.load(total_ptr + at, mask=row < GROUP, other=0.0)
-            z = _tile(z_ptr, crowd * GROUP, GROUP, begin, DIM, WIDTH, ROWS)
-            t = tl.dot(other, tl.trans(z), input_precision="ieee")
+            at = group * ANCHORS + row
+            grad = tl.load(grad_ptr + at, mask=row < ANCHORS, other=0.0)
+            total = tl.load(total_ptr + at, mask=row < ANCHORS, other=0.0)
+            z = _tile(z_ptr, group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
+            t = tl.dot(negative, tl.trans(z), input_precision="ieee")
             share = tl.exp(_log_value(t, scale, offset, SATURATES) - total[None, :])
             weight = share * _slope(t, scale, offset, SATURATES) * grad[None, :]
-            pull += tl.dot(tl.where((row < GROUP)[None, :], weight, 0.0), z, input_precision="ieee")
-        place, inside = _place(crowd * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
-        tl.store(grad_others_ptr + place, -pull, mask=inside)
+            pull += tl.dot(tl.where((row < ANCHORS)[None, :], weight, 0.0), z, input_precision="ieee")
+        place, inside = _place(group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
+        tl.store(grad_negatives_ptr + place, -pull, mask=inside)

@@ -1,5 +1,27 @@
-"""Contrastive losses on posteriors."""
+"""Contrastive losses on posteriors: `loss(anchor, positive, negative)` returns a scalar.
 
-from aleator.losses.losses import ELK, HIB, ContrastiveLoss, ExactInfoNCE, InfoNCE, MCInfoNCE
+    base             ContrastiveLoss, the base class: shapes, checks, the mean over anchors
+    similarity       SimilarityLoss (define the similarity of two posteriors); InfoNCE, ExactInfoNCE, ELK
+    sampled          SampledLoss (compare samples of the posteriors); MCInfoNCE, HIB
+    sampled_cosines  cosines with samples that are never formed
+    softmax_share    share of the positive among the candidates of its anchor
 
-__all__ = ["ELK", "HIB", "ContrastiveLoss", "ExactInfoNCE", "InfoNCE", "MCInfoNCE"]
+docs/guides/losses.md says which places to touch to add a loss.
+"""
+
+from aleator.losses.base import ContrastiveLoss, negative_count, self_mask
+from aleator.losses.sampled import HIB, MCInfoNCE, SampledLoss
+from aleator.losses.similarity import ELK, ExactInfoNCE, InfoNCE, SimilarityLoss
+
+__all__ = [
+    "ELK",
+    "HIB",
+    "ContrastiveLoss",
+    "ExactInfoNCE",
+    "InfoNCE",
+    "MCInfoNCE",
+    "SampledLoss",
+    "SimilarityLoss",
+    "negative_count",
+    "self_mask",
+]

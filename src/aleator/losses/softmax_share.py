@@ -1,9 +1,12 @@
-r"""The share of a positive among all that its anchor's latent meets, in logarithms:
+r"""Softmax share of the positive among the candidates of its anchor, as a logarithm:
 
     share = g(z.z+) / (g(z.z+) + sum_m g(z.z_m)).
 
-There is one for each sample of each anchor. Where groups of anchors share their negatives, every latent of a group
-meets every negative of it: many cosines, of which only their sum is wanted. On a GPU they are never written to memory.
+z, z+ and z_m are samples of an anchor, its positive and its negatives; g is the kernel. There is one share for each of
+the K samples of each of the B anchors.
+
+Where groups of anchors share their negatives, every sample of a group is compared with every negative of the group.
+These are many cosines, of which only a sum is needed. On a GPU they are never written to memory (aleator.fused).
 """
 
 from typing import Any
@@ -14,61 +17,84 @@ from torch import Tensor
 from aleator.fused import fused_kernels
 from aleator.matching import LogLinear, ZonalKernel
 
-_WIDEST = 128  # dimensions that a tile of the fused kernel holds
+_LARGEST_FUSED_DIM = 128  # a tile of the fused version holds whole vectors
 
 
-def log_shares(cosines: Tensor, dim: int, kernel: ZonalKernel) -> Tensor:
-    """(K, B) from the cosines with the positive, which come first, and the negatives; (K, B, 1 + M)."""
+def log_softmax_share(log_positive: Tensor, log_negatives: Tensor) -> Tensor:
+    """(...) from log g of the positive (...) and of the negatives (..., M)."""
+    return log_positive - torch.logaddexp(log_positive, torch.logsumexp(log_negatives, -1))
+
+
+def candidate_log_softmax_share(cosines: Tensor, dim: int, kernel: ZonalKernel) -> Tensor:
+    """(K, B) from the cosines with all candidates (K, B, 1 + M), the positive first."""
     log_linear = kernel.log_linear(dim)
     if fused_kernels(cosines) and log_linear is not None and cosines.dtype == torch.float32:
-        return _LogShares.apply(cosines, log_linear)
-    values = kernel.log_values(dim, cosines).to(cosines.dtype)
-    return log_share(values[..., 0], values[..., 1:])
+        return _CandidateShare.apply(cosines, log_linear)
+    return plain_candidate_log_softmax_share(cosines, dim, kernel)
 
 
-def crowd_log_shares(z: Tensor, own: Tensor, others: Tensor, kernel: ZonalKernel) -> Tensor:
-    """(K, B) from latents z (K, B, D), z.z+ (K, B) and negatives (K, G, M, D), each for B/G of the anchors in a row."""
+def plain_candidate_log_softmax_share(cosines: Tensor, dim: int, kernel: ZonalKernel) -> Tensor:
+    """`candidate_log_softmax_share` in plain torch."""
+    log_values = kernel.log_values(dim, cosines).to(cosines.dtype)
+    return log_softmax_share(log_values[..., 0], log_values[..., 1:])
+
+
+def shared_log_softmax_share(z: Tensor, to_positive: Tensor, negatives: Tensor, kernel: ZonalKernel) -> Tensor:
+    """(K, B) where groups of B/G consecutive anchors share M negatives.
+
+    From samples of the anchors z (K, B, D), their cosines with the positives (K, B) and samples of the shared negatives
+    (K, G, M, D).
+    """
     dim = z.shape[-1]
     log_linear = kernel.log_linear(dim)
-    if fused_kernels(z) and log_linear is not None and z.dtype == torch.float32 and dim <= _WIDEST:
-        return _CrowdLogShares.apply(own, z, others, log_linear)
-    log_own, log_others = (kernel.log_values(dim, t).to(z.dtype) for t in (own, crowd_cosines(z, others)))
-    return log_share(log_own, log_others)
+    if fused_kernels(z) and log_linear is not None and z.dtype == torch.float32 and dim <= _LARGEST_FUSED_DIM:
+        return _SharedShare.apply(to_positive, z, negatives, log_linear)
+    return plain_shared_log_softmax_share(z, to_positive, negatives, kernel)
 
 
-def crowd_cosines(z: Tensor, others: Tensor) -> Tensor:
-    """Of latents (K, B, D) with negatives (K, G, M, D), each for B/G of the anchors in a row; (K, B, M)."""
-    return (z.unflatten(1, (others.shape[1], -1)) @ others.mT).flatten(1, 2)
+def plain_shared_log_softmax_share(z: Tensor, to_positive: Tensor, negatives: Tensor, kernel: ZonalKernel) -> Tensor:
+    """`shared_log_softmax_share` in plain torch."""
+    cosines = to_positive, shared_negative_cosines(z, negatives)
+    log_positive, log_negatives = (kernel.log_values(z.shape[-1], t).to(z.dtype) for t in cosines)
+    return log_softmax_share(log_positive, log_negatives)
 
 
-def log_share(log_own: Tensor, log_others: Tensor) -> Tensor:
-    """(...) from log g of the positive (...) and of the negatives (..., M)."""
-    return log_own - torch.logaddexp(log_own, torch.logsumexp(log_others, -1))
+def shared_negative_cosines(z: Tensor, negatives: Tensor) -> Tensor:
+    """Cosines (K, B, M) of z (K, B, D) with samples of shared negatives (K, G, M, D)."""
+    return (z.unflatten(1, (negatives.shape[1], -1)) @ negatives.mT).flatten(1, 2)
 
 
-class _LogShares(torch.autograd.Function):
+class _CandidateShare(torch.autograd.Function):
+    """The fused `candidate_log_softmax_share`."""
+
     @staticmethod
     def forward(ctx, cosines: Tensor, log_linear: LogLinear) -> Tensor:
-        share, total = fused_kernels(cosines).fused_log_shares(cosines, log_linear)
-        ctx.save_for_backward(cosines, total)
+        fused: Any = fused_kernels(cosines)
+        share, log_total = fused.fused_candidate_log_softmax_share(cosines, log_linear)
+        ctx.save_for_backward(cosines, log_total)
         ctx.log_linear = log_linear
         return share
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        return fused_kernels(grad).fused_log_shares_backward(grad, *ctx.saved_tensors, ctx.log_linear), None
+        fused: Any = fused_kernels(grad)
+        return fused.fused_candidate_log_softmax_share_backward(grad, *ctx.saved_tensors, ctx.log_linear), None
 
 
-class _CrowdLogShares(torch.autograd.Function):
+class _SharedShare(torch.autograd.Function):
+    """The fused `shared_log_softmax_share`."""
+
     @staticmethod
-    def forward(ctx, own: Tensor, z: Tensor, others: Tensor, log_linear: LogLinear) -> Tensor:
-        share, total = fused_kernels(z).fused_crowd_log_shares(own, z, others, log_linear)
-        ctx.save_for_backward(own, z, others, total)
+    def forward(ctx, to_positive: Tensor, z: Tensor, negatives: Tensor, log_linear: LogLinear) -> Tensor:
+        fused: Any = fused_kernels(z)
+        share, log_total = fused.fused_shared_log_softmax_share(to_positive, z, negatives, log_linear)
+        ctx.save_for_backward(to_positive, z, negatives, log_total)
         ctx.log_linear = log_linear
         return share
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        return *fused_kernels(grad).fused_crowd_log_shares_backward(grad, *ctx.saved_tensors, ctx.log_linear), None
+        fused: Any = fused_kernels(grad)
+        return *fused.fused_shared_log_softmax_share_backward(grad, *ctx.saved_tensors, ctx.log_linear), None

@@ -1,36 +1,22 @@
-"""vMF samples and their gradients, and what the table of their angles is asked with; in the dtype of what is given."""
+"""vMF samples and their gradients (posteriors/vmf.py), in the dtype of the samples."""
 
 from torch import Tensor
 
 from aleator.fused.pieces import interval_of, on_its_own_device, polynomial, tl, triton
 
 _PROGRAMS = 2048
-_KAPPAS = 128  # to a program
-
-
-@on_its_own_device
-def fused_basis(kappa: Tensor, shift: float, degree: int, slopes: bool) -> tuple[Tensor, Tensor | None]:
-    """quantile.plain_basis, with the polynomials by their recurrence, in float64 up to the last rounding."""
-    kappa = kappa.contiguous()
-    basis = kappa.new_empty(degree, len(kappa))
-    parts = kappa.new_empty(2 * degree, len(kappa)) if slopes else None
-    if len(kappa):
-        _basis_kernel[(triton.cdiv(len(kappa), _KAPPAS),)](
-            kappa, basis, basis if parts is None else parts, len(kappa), shift, degree, slopes, _KAPPAS
-        )
-    return basis, parts
 
 
 @on_its_own_device
 def fused_sample(
     z: Tensor, mu: Tensor, value: Tensor, slope: Tensor | None, first: float, spacing: float
 ) -> Tensor | None:
-    """Turns the noise z (K, B, D) into samples, in place; with slopes, returns d(theta)/dkappa / sin(theta), (K, B).
+    """Turn the noise z (K, B, D) into samples, in place. With `slope`, return d(theta)/dkappa / sin(theta), (K, B).
 
-    `value` and `slope` (B, intervals, 4) are the rows of quantile.AngleTable.
+    `value` and `slope` (B, intervals, 4) are the rows of `AngleTable` (special/angles.py).
     """
     count, dim = z.shape[0] * z.shape[1], z.shape[2]
-    kept = z.new_empty(z.shape[:2]) if slope is not None else None
+    angle_slope = z.new_empty(z.shape[:2]) if slope is not None else None
     width = triton.next_power_of_2(dim)
     block = max(1, 2048 // width)
     if count:
@@ -39,7 +25,7 @@ def fused_sample(
             mu.contiguous(),
             value.contiguous(),
             value if slope is None else slope.contiguous(),
-            z if kept is None else kept,
+            z if angle_slope is None else angle_slope,
             count,
             z.shape[1],
             dim,
@@ -50,7 +36,7 @@ def fused_sample(
             width,
             block,
         )
-    return kept
+    return angle_slope
 
 
 @on_its_own_device
@@ -60,7 +46,7 @@ def fused_sample_backward(grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | N
     width = triton.next_power_of_2(dim)
     block = max(1, 512 // width)
     rows = triton.cdiv(batch, block)
-    # A program sums a stretch of the samples; enough of them to fill the device, each with enough to do.
+    # Each program sums over some of the samples: enough programs to fill the device, enough samples for each.
     parts = max(1, min(samples // 8, _PROGRAMS // max(rows, 1)))
     grad_mu, grad_kappa = mu.new_zeros(parts, batch, dim), mu.new_zeros(parts, batch)
     if z.numel():
@@ -85,28 +71,11 @@ def fused_sample_backward(grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | N
 if triton is not None:
 
     @triton.jit
-    def _basis_kernel(kappa_ptr, basis_ptr, parts_ptr, count, shift, degree, SLOPES: tl.constexpr, BLOCK: tl.constexpr):
-        """BLOCK kappas a program: T_n and what multiplies it."""
-        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        live = i < count
-        complement = shift / (tl.load(kappa_ptr + i, mask=live, other=1.0).to(tl.float64) + shift)
-        x = 1.0 - 2.0 * complement
-        scale2 = complement / shift
-        scale = tl.sqrt(scale2)
-        before, now = x, x * 0.0 + 1.0  # T_-1 = T_1
-        for n in range(degree):
-            tl.store(basis_ptr + n * count + i, now * scale, mask=live)
-            if SLOPES:
-                tl.store(parts_ptr + n * count + i, now * (shift * scale2 * scale2 * scale), mask=live)
-                tl.store(parts_ptr + (n + degree) * count + i, now * (scale2 * scale * -0.5), mask=live)
-            before, now = now, 2.0 * x * now - before
-
-    @triton.jit
     def _sample_kernel(
-        z_ptr, mu_ptr, value_ptr, slope_ptr, kept_ptr, count, batch, dim, intervals, first, per_node,
+        z_ptr, mu_ptr, value_ptr, slope_ptr, angle_slope_ptr, count, batch, dim, intervals, first, per_node,
         SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """BLOCK samples a program: the part of the noise orthogonal to mu, its length, the angle, the sample."""
+        """Each program: BLOCK samples. The part of the noise orthogonal to mu, its length, the angle, the sample."""
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         d = tl.arange(0, WIDTH)
         live = i < count
@@ -125,14 +94,14 @@ if triton is not None:
         tl.store(z_ptr + at, sine[:, None] * z + tl.cos(theta)[:, None] * mu, mask=inside)
         if SLOPES:
             slope = polynomial(slope_ptr + cell, 4, x)
-            tl.store(kept_ptr + i, slope / tl.maximum(sine, 1e-30), mask=live)
+            tl.store(angle_slope_ptr + i, slope / tl.maximum(sine, 1e-30), mask=live)
 
     @triton.jit
     def _sample_backward_kernel(
         grad_ptr, z_ptr, mu_ptr, slope_ptr, grad_mu_ptr, grad_kappa_ptr, samples, stretch, batch, dim,
         SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """BLOCK posteriors a program, summed over a stretch of their samples."""
+        """Each program: BLOCK posteriors and `stretch` of their samples, over which the gradients are summed."""
         row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         part = tl.program_id(1)
         d = tl.arange(0, WIDTH)

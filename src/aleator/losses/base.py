@@ -1,0 +1,187 @@
+"""The base class of all losses, the checks of a batch, and helpers for negatives that come from the batch."""
+
+import math
+from typing import TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from aleator.foundation import matmul_precision, process_count, process_rank, require, require_equal_batches
+from aleator.posteriors import VonMisesFisher
+
+
+class ContrastiveLoss(nn.Module):
+    """Base class of all losses on posteriors: `loss(anchor, positive, negative)` returns a scalar.
+
+    Every loss compares an anchor with one positive and with M negatives. All three are `VonMisesFisher` posteriors in
+    the same dimension, and B is the batch size:
+
+    | argument | batch shape | meaning |
+    |---|---|---|
+    | `anchor` | `(B,)` | the inputs x |
+    | `positive` | `(B,)` | one input x+ for each anchor that matches it |
+    | `negative` | `(B, M)` | M random inputs for each anchor |
+    | | `(G, M)`, G a divisor of B | shared negatives: row g serves the g-th group of B/G consecutive anchors |
+    | | `None` | the other anchors of the batch, on all processes, are the negatives |
+
+    Batch negatives are anchors, not positives, because the theory asks for negatives from the distribution P(x) of the
+    data (docs/theory.md), and the anchors follow it.
+
+    To write a loss, derive from this class and define `per_anchor`. This class then checks the shapes, leaves autocast
+    so that the loss works in float32 or float64, and averages over the anchors. Two derived classes do more of the
+    work: `SimilarityLoss` needs only the similarity of two posteriors, and `SampledLoss` compares samples.
+
+    Examples:
+        A triplet loss on the cosines of the modes, for negatives that are passed in:
+
+        >>> import torch, aleator as al
+        >>> class Triplet(al.ContrastiveLoss):
+        ...     def per_anchor(self, anchor, positive, negative):
+        ...         to_positive = (anchor.mu * positive.mu).sum(-1)
+        ...         to_negatives = (anchor.mu[:, None] * negative.mu).sum(-1)
+        ...         return torch.relu(0.1 + to_negatives - to_positive[:, None]).mean(1)
+        >>> anchor = al.VonMisesFisher(torch.eye(3), 10.0)
+        >>> negative = al.VonMisesFisher(-torch.eye(3)[:, None], 10.0)
+        >>> Triplet()(anchor, anchor, negative)
+        tensor(0.)
+    """
+
+    def forward(
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None = None,
+        **options,
+    ) -> Tensor:
+        """Mean loss of a batch. Call the loss itself, as in `loss(anchor, positive)`.
+
+        Args:
+            anchor: Posteriors, batch shape (B,).
+            positive: Posteriors, batch shape (B,).
+            negative: Posteriors, batch shape (B, M) or (G, M); None takes the other anchors. The table above says more.
+            **options: Passed on to `per_anchor`. A `SampledLoss` takes `generator` and `noise`.
+
+        Returns:
+            The mean of `per_anchor`, a scalar.
+
+        Raises:
+            ValueError: If a batch shape does not fit, the dimensions differ, or an anchor has no negatives.
+        """
+        _check_batch(anchor, positive, negative)
+        with torch.autocast(anchor.mu.device.type, enabled=False), matmul_precision("highest"):
+            return self.per_anchor(anchor, positive, negative, **options).mean()
+
+    def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+        """Loss of each anchor. Every loss defines this method; `forward` has checked the arguments.
+
+        Args:
+            anchor: Posteriors, batch shape (B,).
+            positive: Posteriors, batch shape (B,).
+            negative: Posteriors, batch shape (B, M) or (G, M), or None.
+
+        Returns:
+            Losses, shape (B,).
+        """
+        raise NotImplementedError
+
+
+def are_own_negatives(negative: VonMisesFisher | None, anchor: VonMisesFisher) -> TypeGuard[VonMisesFisher]:
+    """Whether each anchor has negatives of its own, batch shape (B, M), rather than shared or batch negatives."""
+    return negative is not None and len(negative) == len(anchor)
+
+
+def candidates(positive: VonMisesFisher, negative: VonMisesFisher) -> VonMisesFisher:
+    """Candidates of each anchor: its positive (B,) first, then its own negatives (B, M); batch shape (B, 1 + M)."""
+    return VonMisesFisher.cat([positive[:, None], negative], 1)
+
+
+def negative_count(anchor: VonMisesFisher, negative: VonMisesFisher | None) -> int:
+    """Number of negatives of each anchor.
+
+    Args:
+        anchor: Posteriors, batch shape (B,).
+        negative: Posteriors, batch shape (B, M) or (G, M); None for batch negatives.
+
+    Returns:
+        M, or for batch negatives the number of anchors on all processes less one.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.losses import negative_count
+        >>> negative_count(al.VonMisesFisher(torch.eye(3), 10.0), None)
+        2
+    """
+    return len(anchor) * process_count() - 1 if negative is None else negative.batch_shape[1]
+
+
+def self_mask(anchor: VonMisesFisher) -> Tensor:
+    """Mask that takes an anchor out of its own batch negatives; add it to the logits of all pairs of anchors.
+
+    Args:
+        anchor: Posteriors of this process, batch shape (B,).
+
+    Returns:
+        Shape (B, number of anchors on all processes): -inf where an anchor is compared with itself, 0 elsewhere.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.losses import self_mask
+        >>> self_mask(al.VonMisesFisher(torch.eye(2), 10.0))
+        tensor([[-inf, 0.],
+                [0., -inf]])
+    """
+    return diagonal_mask(anchor.mu, process_count(), process_rank())
+
+
+def diagonal_mask(rows: Tensor, parts: int = 1, own: int = 0) -> Tensor:
+    """(N, parts * N) for N rows: -inf on the diagonal of part number `own`, 0 elsewhere."""
+    size = len(rows)
+    mask = torch.zeros(size, size * parts, dtype=rows.dtype, device=rows.device)
+    mask.diagonal(own * size).fill_(-math.inf)
+    return mask
+
+
+def _check_batch(anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> None:
+    _check_posterior("anchor", anchor)
+    _check_posterior("positive", positive)
+    if negative is not None:
+        _check_posterior("negative", negative)
+    shape = tuple(anchor.batch_shape)
+    require(len(shape) == 1, "anchor", shape, "expected batch shape (B,)", "flatten the batch")
+    require(shape[0] > 0, "anchor", shape, "an empty batch has no loss", "skip it")
+    _check_positive(positive, anchor)
+    if negative is None:
+        _check_batch_negatives(anchor)
+    else:
+        _check_negative(negative, anchor)
+
+
+def _check_posterior(name: str, q: VonMisesFisher) -> None:
+    is_posterior = isinstance(q, VonMisesFisher)
+    require(is_posterior, name, type(q).__name__, "not a posterior", "pass what an Encoder returns")
+
+
+def _check_dimension(name: str, q: VonMisesFisher, anchor: VonMisesFisher) -> None:
+    require(q.dim == anchor.dim, name, f"dimension {q.dim}", f"the anchors have {anchor.dim}", "use one encoder")
+
+
+def _check_positive(positive: VonMisesFisher, anchor: VonMisesFisher) -> None:
+    shape, expected = tuple(positive.batch_shape), tuple(anchor.batch_shape)
+    problem = f"expected batch shape {expected}, one positive per anchor"
+    require(shape == expected, "positive", shape, problem, "draw a positive for each anchor")
+    _check_dimension("positive", positive, anchor)
+
+
+def _check_negative(negative: VonMisesFisher, anchor: VonMisesFisher) -> None:
+    _check_dimension("negative", negative, anchor)
+    shape, batch = tuple(negative.batch_shape), len(anchor)
+    fits = len(shape) == 2 and min(shape) > 0 and batch % shape[0] == 0
+    problem = f"expected batch shape ({batch}, M), or (G, M) for G groups of anchors, G a divisor, with M >= 1"
+    require(fits, "negative", shape, problem, "pass None to take negatives from the batch")
+
+
+def _check_batch_negatives(anchor: VonMisesFisher) -> None:
+    alone = len(anchor) * process_count() == 1
+    problem = "one item has no negatives in its batch"
+    require(not alone, "anchor", tuple(anchor.batch_shape), problem, "use a larger batch or pass negatives")
+    require_equal_batches(len(anchor), anchor.mu.device)

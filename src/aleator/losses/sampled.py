@@ -1,0 +1,253 @@
+"""Losses on samples of the posteriors: MCInfoNCE, HIB."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+
+from aleator.foundation import gather_batch, require
+from aleator.losses.base import ContrastiveLoss, are_own_negatives, candidates, negative_count, self_mask
+from aleator.losses.sampled_cosines import sampled_cosines
+from aleator.losses.softmax_share import (
+    candidate_log_softmax_share,
+    log_softmax_share,
+    shared_log_softmax_share,
+    shared_negative_cosines,
+)
+from aleator.matching import VMFKernel, ZonalKernel, check_kernel
+from aleator.posteriors import VonMisesFisher
+
+Noise = tuple[Tensor, Tensor, Tensor | None]  # of anchor, positive and negative
+
+
+class SampledLoss(ContrastiveLoss):
+    """Base class of losses that compare K samples of each posterior.
+
+    A derived class defines `per_anchor` with the two additional arguments `generator` and `noise`, and gets the cosines
+    of the samples from `cosines`. `ContrastiveLoss` describes the other arguments and their shapes.
+
+    Args:
+        samples: Number K of samples of each posterior.
+
+    Raises:
+        ValueError: If `samples` is not a positive integer.
+
+    Examples:
+        A hinge on the sampled cosines, for negatives that are passed in:
+
+        >>> import torch, aleator as al
+        >>> from aleator.losses import SampledLoss
+        >>> class SampledHinge(SampledLoss):
+        ...     def per_anchor(self, anchor, positive, negative, generator=None, noise=None):
+        ...         to_positive, to_negatives = self.cosines(anchor, positive, negative, generator, noise)
+        ...         return torch.relu(0.1 + to_negatives - to_positive[..., None]).mean((0, 2))
+        >>> anchor = al.VonMisesFisher(torch.eye(3), 1e6)
+        >>> negative = al.VonMisesFisher(-torch.eye(3)[:, None], 1e6)
+        >>> SampledHinge(samples=4)(anchor, anchor, negative)
+        tensor(0.)
+    """
+
+    def __init__(self, samples: int):
+        super().__init__()
+        valid = isinstance(samples, int) and samples >= 1
+        require(valid, "samples", samples, "a positive integer is needed", "pass 16")
+        self.samples = samples
+
+    def per_anchor(
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None,
+        generator: Generator | None = None,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        """Loss of each anchor. Every sampled loss defines this method; `forward` has checked the arguments.
+
+        Args:
+            anchor: Posteriors, batch shape (B,).
+            positive: Posteriors, batch shape (B,).
+            negative: Posteriors, batch shape (B, M) or (G, M), or None.
+            generator: Source of randomness. Default: torch's global generator.
+            noise: Standard normal noise of the samples of anchor (K, B, D), positive (K, B, D) and negative
+                (K, B, M, D) or (K, G, M, D), or None. Makes the loss deterministic. Default: drawn from `generator`.
+
+        Returns:
+            Losses, shape (B,).
+        """
+        raise NotImplementedError
+
+    def cosines(
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None,
+        generator: Generator | None = None,
+        noise: Noise | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Cosines of each anchor's samples with the samples of its positive and its negatives.
+
+        Args:
+            anchor: Posteriors, batch shape (B,).
+            positive: Posteriors, batch shape (B,).
+            negative: Posteriors, batch shape (B, M) or (G, M), or None.
+            generator: As in `per_anchor`.
+            noise: As in `per_anchor`.
+
+        Returns:
+            Cosines with the positives, shape (K, B), and with the negatives, shape (K, B, M). Sample k is compared
+            with sample k. For batch negatives M counts all anchors, including the anchor itself; see `self_mask`.
+        """
+        draw = _Draw(self.samples, generator, noise)
+        z = draw.anchor_samples(anchor)
+        if are_own_negatives(negative, anchor):
+            cosines = draw.candidate_cosines(z, positive, negative)
+            to_positive, to_negatives = cosines.split((1, negative.batch_shape[1]), -1)
+            return to_positive.squeeze(-1), to_negatives
+        to_positive = draw.positive_cosines(z, positive)
+        if negative is None:
+            return to_positive, _batch_cosines(z)
+        return to_positive, shared_negative_cosines(z, draw.negative_samples(negative))
+
+
+class MCInfoNCE(SampledLoss):
+    """Monte-Carlo InfoNCE, the loss of the paper (Kirchhof, Kasneci, Oh 2023):
+
+        -log 1/K sum_k g(z_k.z_k+) / (1/M g(z_k.z_k+) + 1/M sum_m g(z_k.z_mk)).
+
+    g is the kernel, exp(kappa_pos t) for `VMFKernel`; z_k, z_k+ and z_mk are the k-th samples of the anchor, its
+    positive and its m-th negative. With few samples the estimate is biased towards too large a kappa, as the paper
+    says. `ExactInfoNCE` has no such bias.
+
+    Args:
+        kernel: What counts as a match. Default: `VMFKernel()`.
+        samples: Number K of samples of each posterior.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> anchor = al.VonMisesFisher(torch.eye(4), 10.0)
+        >>> loss = al.MCInfoNCE(al.VMFKernel(20.0), samples=16)
+        >>> value = loss(anchor, anchor, generator=torch.Generator().manual_seed(0))
+        >>> value.shape
+        torch.Size([])
+    """
+
+    def __init__(self, kernel: ZonalKernel | None = None, samples: int = 16):
+        super().__init__(samples)
+        self.kernel = check_kernel(kernel if kernel is not None else VMFKernel())
+
+    def per_anchor(
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None,
+        generator: Generator | None = None,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        draw = _Draw(self.samples, generator, noise)
+        z = draw.anchor_samples(anchor)
+        if are_own_negatives(negative, anchor):
+            share = candidate_log_softmax_share(draw.candidate_cosines(z, positive, negative), anchor.dim, self.kernel)
+        elif negative is not None:
+            to_positive = draw.positive_cosines(z, positive)
+            share = shared_log_softmax_share(z, to_positive, draw.negative_samples(negative), self.kernel)
+        else:
+            cosines = draw.positive_cosines(z, positive), _batch_cosines(z)
+            log_positive, log_negatives = (self.kernel.log_values(anchor.dim, t).to(z.dtype) for t in cosines)
+            share = log_softmax_share(log_positive, log_negatives + self_mask(anchor))
+        mean = torch.logsumexp(share, 0) - math.log(self.samples)  # share: (K, B)
+        return -mean - math.log(negative_count(anchor, negative))
+
+
+class HIB(SampledLoss):
+    """Hedged instance embeddings (Oh et al. 2018) on the sphere, as in the paper's appendix B:
+
+        -log mean_k s(a z_k.z_k+ + b) - 1/M sum_m log mean_k (1 - s(a z_k.z_mk + b)).
+
+    s is the sigmoid; z_k, z_k+ and z_mk are the k-th samples of the anchor, its positive and its m-th negative.
+
+    Args:
+        a: Slope of the match probability in the cosine.
+        b: Its offset.
+        samples: Number K of samples of each posterior.
+        requires_grad: Whether a and b are learned.
+
+    Raises:
+        ValueError: If a or b is not finite, or `samples` is not a positive integer.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> anchor = al.VonMisesFisher(torch.eye(4), 10.0)
+        >>> loss = al.HIB(a=4.0, b=-2.0, samples=16)
+        >>> value = loss(anchor, anchor, generator=torch.Generator().manual_seed(0))
+        >>> value.shape
+        torch.Size([])
+    """
+
+    def __init__(self, a: float = 1.0, b: float = 0.0, samples: int = 16, requires_grad: bool = False):
+        super().__init__(samples)
+        for name, value in (("a", a), ("b", b)):
+            require(math.isfinite(value), name, value, "not a finite number", "pass for example 1.0 and 0.0")
+        self.a = nn.Parameter(torch.tensor(float(a)), requires_grad)
+        self.b = nn.Parameter(torch.tensor(float(b)), requires_grad)
+
+    def per_anchor(
+        self,
+        anchor: VonMisesFisher,
+        positive: VonMisesFisher,
+        negative: VonMisesFisher | None,
+        generator: Generator | None = None,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        to_positive, to_negatives = self.cosines(anchor, positive, negative, generator, noise)
+        match = self._log_mean_sigmoid(self.a * to_positive + self.b)  # (B,)
+        mismatch = self._log_mean_sigmoid(-(self.a * to_negatives + self.b))  # (B, M): 1 - s(x) = s(-x)
+        if negative is None:
+            mismatch = mismatch.masked_fill(self_mask(anchor) < 0, 0.0)
+        return -match - mismatch.sum(-1) / negative_count(anchor, negative)
+
+    def _log_mean_sigmoid(self, x: Tensor) -> Tensor:
+        """log of the mean over the samples, (K, ...) -> (...)."""
+        return torch.logsumexp(nn.functional.logsigmoid(x), 0) - math.log(self.samples)
+
+
+class _Draw(NamedTuple):
+    """Samples of the posteriors of one batch, and their cosines.
+
+    Without `noise`, positives and own negatives are not sampled as vectors: only their cosines with the anchor's sample
+    are drawn, which is cheaper.
+    """
+
+    samples: int
+    generator: Generator | None
+    noise: Noise | None
+
+    def anchor_samples(self, anchor: VonMisesFisher) -> Tensor:
+        """(B,) -> (K, B, D)."""
+        return self._samples_of(anchor, 0)
+
+    def negative_samples(self, negative: VonMisesFisher) -> Tensor:
+        """(G, M) -> (K, G, M, D)."""
+        return self._samples_of(negative, 2)
+
+    def positive_cosines(self, z: Tensor, positive: VonMisesFisher) -> Tensor:
+        """Cosines of z (K, B, D) with samples of the positives: (K, B)."""
+        if self.noise is None:
+            return sampled_cosines(z, positive[:, None], self.generator).squeeze(-1)
+        return (z * self._samples_of(positive, 1)).sum(-1)
+
+    def candidate_cosines(self, z: Tensor, positive: VonMisesFisher, negative: VonMisesFisher) -> Tensor:
+        """Cosines of z (K, B, D) with samples of the positive and of own negatives (B, M): (K, B, 1 + M)."""
+        if self.noise is None:
+            return sampled_cosines(z, candidates(positive, negative), self.generator)
+        to_negatives = (z.unsqueeze(-2) * self.negative_samples(negative)).sum(-1)
+        return torch.cat([self.positive_cosines(z, positive)[..., None], to_negatives], -1)
+
+    def _samples_of(self, q: VonMisesFisher, place: int) -> Tensor:
+        """K samples of each posterior, from the noise at `place` if there is any."""
+        return q.rsample((self.samples,), self.generator, self.noise[place] if self.noise else None)
+
+
+def _batch_cosines(z: Tensor) -> Tensor:
+    """Cosines of all pairs of anchors with the same k, (K, B, D) -> (K, B, anchors on all processes)."""
+    return z @ gather_batch(z, dim=1).mT

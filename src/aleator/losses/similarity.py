@@ -1,0 +1,198 @@
+"""Losses that need only the similarity of two posteriors: InfoNCE, ExactInfoNCE, ELK."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from aleator.foundation import gather_batch, require
+from aleator.losses.base import (
+    ContrastiveLoss,
+    are_own_negatives,
+    candidates,
+    diagonal_mask,
+    negative_count,
+    self_mask,
+)
+from aleator.matching import DEFAULT_KAPPA_POS, VMFKernel, ZonalKernel, check_kernel, log_positivity
+from aleator.posteriors import VonMisesFisher, log_sphere_area
+
+
+class SimilarityLoss(ContrastiveLoss):
+    """Base class of InfoNCE losses: cross-entropy of naming the positive among the candidates of its anchor.
+
+    For a similarity s of two posteriors the loss of an anchor x with positive x+ and negatives x_1, ..., x_M is
+
+        -log( e^s(x, x+) / (e^s(x, x+) + sum_m e^s(x, x_m)) ).
+
+    A derived class defines `similarity`. `ContrastiveLoss` describes the arguments of the call and their shapes.
+
+    Attributes:
+        group: Batch negatives only. Number of consecutive anchors that serve as negatives of each other; a divisor of
+            the batch size. None: all anchors of the batch, on all processes.
+
+    Examples:
+        A loss whose similarity is the cosine of the two means, so that uncertain posteriors are less similar:
+
+        >>> import torch, aleator as al
+        >>> from aleator.losses import SimilarityLoss
+        >>> class MeanCosine(SimilarityLoss):
+        ...     def similarity(self, q1, q2):
+        ...         return 5.0 * (q1.mean * q2.mean).sum(-1)
+        >>> anchor = al.VonMisesFisher(torch.eye(4), 10.0)
+        >>> round(MeanCosine()(anchor, anchor).item(), 3)
+        0.082
+    """
+
+    group: int | None = None
+
+    def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+        """Similarity s of two posteriors: the logit of the softmax.
+
+        Args:
+            q1: Posteriors, any batch shape.
+            q2: Posteriors; the batch shapes broadcast.
+
+        Returns:
+            Similarities in the broadcast batch shape.
+        """
+        raise NotImplementedError
+
+    def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+        if are_own_negatives(negative, anchor):  # one call for all candidates
+            logits = self.similarity(anchor[:, None], candidates(positive, negative))
+            return torch.logsumexp(logits, 1) - logits[:, 0]
+        if negative is None:
+            self._check_group(len(anchor))
+        to_positive = self.similarity(anchor, positive)
+        to_negatives = self._negative_similarities(anchor, negative)
+        return torch.logsumexp(torch.cat([to_positive[:, None], to_negatives], 1), 1) - to_positive
+
+    def _negative_similarities(self, anchor: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+        """Similarities with shared or batch negatives, (B, M); -inf where an anchor is compared with itself."""
+        if negative is not None and len(negative) == 1:
+            return self.similarity(anchor[:, None], negative)
+        if negative is not None:
+            groups = anchor.unflatten(0, (len(negative), -1))
+            return self.similarity(groups[:, :, None], negative[:, None, :]).flatten(0, 1)
+        if self.group is not None:
+            groups = anchor.unflatten(0, (-1, self.group))
+            logits = self.similarity(groups[:, :, None], groups[:, None, :])
+            return (logits + diagonal_mask(groups.mu[0])).flatten(0, 1)
+        others = VonMisesFisher(gather_batch(anchor.mu), gather_batch(anchor.kappa), validate_args=False)
+        return self.similarity(anchor[:, None], others[None, :]) + self_mask(anchor)
+
+    def _check_group(self, batch: int) -> None:
+        fits = self.group is None or batch % self.group == 0
+        way_out = "pass a divisor of the batch size, or leave it out"
+        require(fits, "group", self.group, f"does not divide the batch of {batch}", way_out)
+
+
+class InfoNCE(SimilarityLoss):
+    """InfoNCE on the modes of the posteriors (van den Oord et al. 2018): s(x, x') = kappa_pos mu.mu'.
+
+    The loss does not depend on kappa, so it learns points rather than posteriors. `SimilarityLoss` has the formula.
+
+    Args:
+        kappa_pos: Inverse temperature.
+        requires_grad: Whether kappa_pos is learned.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> anchor = al.VonMisesFisher(torch.eye(4), 10.0)
+        >>> round(al.InfoNCE(kappa_pos=1.0)(anchor, anchor).item(), 3)
+        0.744
+    """
+
+    def __init__(self, kappa_pos: float = DEFAULT_KAPPA_POS, requires_grad: bool = False):
+        super().__init__()
+        self.kernel = VMFKernel(kappa_pos, requires_grad)
+
+    def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+        # In float64, so that a GPU's TF32 cannot round the cosines to ten bits.
+        return self.kernel.log_values(q1.dim, _cosine(q1.mu.double(), q2.mu.double())).to(q1.mu.dtype)
+
+
+class ExactInfoNCE(SimilarityLoss):
+    """InfoNCE with expected positivity in closed form: s(x, x') = log r(x, x'), see `log_positivity`.
+
+    This is the paper's loss without Monte Carlo: no bias of a finite number of samples, and a lower cost. With
+    negatives from P(x) the true posteriors minimise it, for any number of negatives (docs/theory.md).
+    `SimilarityLoss` has the formula.
+
+    Args:
+        kernel: What counts as a match. Default: `VMFKernel()`. Use `AcceptanceKernel` for pairs that were accepted by
+            the paper's rejection rule.
+        terms: Number of terms of the series. Default: as many as the kernel needs. On a GPU the default does not look
+            at kappa, because that would wait for the device; fewer terms are enough where kappa stays small.
+        group: Number of consecutive anchors that share their batch negatives, a divisor of the batch size. Default:
+            all. The cost grows with `group`. The posteriors hardly improve once it is several times the largest r
+            (docs/understanding.md).
+
+    Raises:
+        ValueError: If `kernel` is not a kernel or `group` is less than 2.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> anchor = al.VonMisesFisher(torch.eye(4), 10.0)
+        >>> loss = al.ExactInfoNCE(al.VMFKernel(20.0))
+        >>> round(loss(anchor, anchor).item(), 3)
+        0.11
+        >>> loss(anchor, anchor).dtype
+        torch.float32
+    """
+
+    def __init__(self, kernel: ZonalKernel | None = None, terms: int | None = None, group: int | None = None):
+        super().__init__()
+        self.kernel = check_kernel(kernel if kernel is not None else VMFKernel())
+        require(group is None or group >= 2, "group", group, "an anchor alone has no negatives", "pass for example 128")
+        self.terms, self.group = terms, group
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can hold the loss: True unless a step needs the host.
+
+        The host counts the terms of a learned kernel, and computes its coefficients unless it is a `VMFKernel`.
+        """
+        on_device = self.terms is not None and isinstance(self.kernel, VMFKernel)
+        return on_device or self.kernel.cache_key() is not None
+
+    def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+        return log_positivity(q1, q2, self.kernel, self.terms)
+
+
+class ELK(SimilarityLoss):
+    """Expected likelihood kernel in InfoNCE (Kirchhof et al. 2022): s(x, x') = kappa_pos log int q q' dz.
+
+    q and q' are the densities of the two posteriors. As in the paper's appendix B the denominator of the softmax is
+    divided by the number of negatives M, which shifts the formula of `SimilarityLoss` by -log M.
+
+    Args:
+        kappa_pos: Factor of the similarity.
+        requires_grad: Whether kappa_pos is learned.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> anchor = al.VonMisesFisher(torch.eye(4), 10.0)
+        >>> round(al.ELK(kappa_pos=1.0)(anchor, anchor).item(), 3)
+        -1.049
+    """
+
+    def __init__(self, kappa_pos: float = DEFAULT_KAPPA_POS, requires_grad: bool = False):
+        super().__init__()
+        self.scale = VMFKernel(kappa_pos, requires_grad)
+        self.kernel = VMFKernel(math.inf)
+
+    def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+        likelihood = log_positivity(q1, q2, self.kernel) - log_sphere_area(q1.dim)
+        return self.scale.concentration(likelihood) * likelihood
+
+    def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+        return super().per_anchor(anchor, positive, negative) - math.log(negative_count(anchor, negative))
+
+
+def _cosine(mu1: Tensor, mu2: Tensor) -> Tensor:
+    """Inner products over the last dimension; one matrix product where every row is compared with every row."""
+    if mu1.dim() == mu2.dim() == 3 and mu1.shape[1] == 1 and mu2.shape[0] == 1:
+        return mu1[:, 0] @ mu2[0].mT
+    return (mu1 * mu2).sum(-1)

@@ -1,0 +1,57 @@
+"""Losses on samples: their expectations, numbers of samples, and seeds."""
+
+import pytest
+import torch
+
+from aleator import HIB, MCInfoNCE, VMFKernel, ZonalKernel, log_positivity
+from aleator.losses import SampledLoss
+from aleator.matching.kernels import _quadrature
+from tests.losses.cases import SAMPLES, noise_for, posteriors, samples_of, triple
+
+
+def test_monte_carlo_approaches_expectations():
+    """With many samples HIB's terms are expectations of a sigmoid, which is a kernel with a series of its own."""
+    torch.manual_seed(1)
+    q = triple(1, batch=3, dim=3)
+    value = HIB(2.0, -0.5, 20000)(*q)
+    kernel_match, kernel_mismatch = (
+        lambda t: torch.sigmoid(2.0 * t - 0.5),
+        lambda t: torch.sigmoid(0.5 - 2.0 * t),
+    )
+    t, log_w = _quadrature(3)
+    weights = torch.softmax(log_w, 0)
+    expected = 0.0
+    for fn, a, b in ((kernel_match, q[0], q[1]), (kernel_mismatch, q[0], q[2][:, 0])):
+        expected = expected - (log_positivity(a, b, ZonalKernel(fn)) + torch.log((fn(t) * weights).sum())).mean()
+    torch.testing.assert_close(value, expected, rtol=0, atol=5e-3)
+
+
+@pytest.mark.parametrize("samples", [1, 512])
+def test_any_number_of_samples(samples):
+    for loss in (MCInfoNCE(VMFKernel(20.0), samples), HIB(1.0, 0.0, samples)):
+        q = triple(2, batch=3, dtype=torch.float32)
+        value = loss(*q)
+        value.backward()
+        assert torch.isfinite(value)
+        assert all(torch.isfinite(p.kappa.grad).all() for p in q)
+
+
+def test_sampling_repeats_with_a_seeded_generator():
+    q = triple(2, dtype=torch.float32)
+    loss = MCInfoNCE(VMFKernel(20.0), 8)
+    first, second = (loss(*q, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, loss(*q, generator=torch.Generator().manual_seed(4)))
+
+
+def test_cosines_are_those_of_the_samples():
+    """With given noise, `cosines` returns the cosines of `rsample`: own, shared and batch negatives."""
+    anchor, positive = posteriors(6), posteriors(6)
+    for rows in (6, 2, None):
+        negative = None if rows is None else posteriors(rows, 3)
+        noise = noise_for(anchor, positive, negative)
+        z, z_positive, z_negative = samples_of(anchor, positive, negative, noise)
+        to_positive, to_negatives = SampledLoss(SAMPLES).cosines(anchor, positive, negative, noise=noise)
+        torch.testing.assert_close(to_positive, (z * z_positive).sum(-1))
+        others = z[:, None] if rows is None else z_negative.repeat_interleave(6 // rows, 1)
+        torch.testing.assert_close(to_negatives, (z[:, :, None] * others).sum(-1))
