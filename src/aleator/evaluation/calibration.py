@@ -203,7 +203,7 @@ def calibrate_matches(
 
 def _members(q: VonMisesFisher, pairs: MatchPairs, kappa_scale: float) -> tuple[VonMisesFisher, VonMisesFisher]:
     """Posteriors of the first and of the second items, (P,) each, with scaled kappa."""
-    scaled = VonMisesFisher(q.mu, q.kappa * kappa_scale, validate_args=False)
+    scaled = q.scale_kappa(kappa_scale)
     return scaled[pairs.first], scaled[pairs.second]
 
 

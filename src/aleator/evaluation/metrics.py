@@ -124,7 +124,7 @@ def _pair_cosines(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tenso
 
 def spread(posterior: VonMisesFisher) -> Tensor:
     """E |1 - mu.z| = 1 - A_1(kappa), the average cosine distance of a vMF from its mode; (...), float64."""
-    return 1 - VonMisesFisher(posterior.mu, posterior.kappa.double(), False).mean_resultant_length
+    return 1 - posterior.double().mean_resultant_length
 
 
 def aligning_rotation(source: Any, target: Any) -> Tensor:
@@ -153,7 +153,7 @@ def cap_coverage(posterior: VonMisesFisher, latents: Tensor, levels: Sequence[fl
     )
     half_chord = (latents.double() - posterior.mu.double()).norm(dim=-1) / 2
     angle = 2 * torch.asin(half_chord.clamp_max(1.0))  # exact where the cosine is close to 1
-    level = VonMisesFisher(posterior.mu, posterior.kappa.double(), False).cap_angle_probability(angle)
+    level = posterior.double().cap_angle_probability(angle)
     return [(level <= p).double().mean().item() for p in levels]
 
 

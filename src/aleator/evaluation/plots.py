@@ -34,7 +34,7 @@ def circle(panels: dict[str, VonMisesFisher], height: float = 3.4) -> "Figure":
     for axis, (title, q) in zip(axes, panels.items(), strict=True):
         axis.plot(*ring.T, color=_GREY, linewidth=0.8)
         for n in range(len(q)):
-            one = VonMisesFisher(q.mu[n].detach().double(), q.kappa[n].detach().double(), validate_args=False)
+            one = q[n].detach().double()
             density = one.log_prob(ring).exp()
             outer = (1 + scale * density)[:, None] * ring
             colour = COLOURS[n % len(COLOURS)]

@@ -63,7 +63,7 @@ def pairwise_log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, t
         return _log_r(q1[:, None], q2[None, :], kernel, terms)
     weights1, parts1 = _mixture(q1)
     weights2, parts2 = _mixture(q2)
-    log_r = _log_r(_flat(parts1)[:, None], _flat(parts2)[None, :], kernel, terms)
+    log_r = _log_r(parts1.flatten()[:, None], parts2.flatten()[None, :], kernel, terms)
     log_r = log_r.view(*weights1.shape, *weights2.shape) + weights1[:, :, None, None] + weights2[None, None]
     return torch.logsumexp(log_r, dim=(1, 3))
 
@@ -110,10 +110,6 @@ def _mixture(q: Posterior) -> tuple[Tensor, VonMisesFisher]:
     if isinstance(q, VonMisesFisher):
         return torch.zeros_like(q.kappa)[..., None], q[..., None]
     return q.mixture_distribution.logits, q.component_distribution  # type: ignore[return-value]
-
-
-def _flat(q: VonMisesFisher) -> VonMisesFisher:
-    return VonMisesFisher(q.mu.reshape(-1, q.dim), q.kappa.reshape(-1), validate_args=False)
 
 
 def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: int | None) -> Tensor:

@@ -172,9 +172,8 @@ def posteriors(job: Job, chosen: np.ndarray) -> VonMisesFisher:
     for start, stop in spans(0, len(chosen), 512):
         batch = job.items[torch.as_tensor(chosen[start:stop])]
         prepared = job.inputs.normalise(batch) if batch.dtype == torch.uint8 else batch
-        found.append(job.encoder(prepared.to(here)))
-    mu, kappa = (torch.cat([getattr(q, name).float().cpu() for q in found]) for name in ("mu", "kappa"))
-    return VonMisesFisher(mu, kappa, validate_args=False)
+        found.append(job.encoder(prepared.to(here)).float().cpu())
+    return VonMisesFisher.cat(found)
 
 
 def _some(rows: Tensor) -> Tensor:

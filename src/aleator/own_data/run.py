@@ -42,8 +42,7 @@ class Run:
         batch = self.inputs.prepare(items)
         if isinstance(batch, torch.Tensor):
             batch = batch.to(next(self.encoder.parameters()).device)
-        q = self.encoder(batch)
-        return VonMisesFisher(q.mu.float().cpu(), q.kappa.float().cpu(), validate_args=False)
+        return self.encoder(batch).float().cpu()
 
 
 def save_run(

@@ -33,7 +33,7 @@ def recover_circle(figures: Path, seed: int, steps: int, progress: bool | None =
         true, learned = process.posterior(x), encoder(x)
     assert isinstance(true, VonMisesFisher)
     rotation = aligning_rotation(learned.mu, true.mu).to(learned.mu.dtype)
-    aligned = VonMisesFisher(learned.mu @ rotation, learned.kappa, validate_args=False)
+    aligned = learned.rotate(rotation)
     directions = pairwise_agreement(true.mu, learned.mu)
     coverage = cap_coverage(aligned, true.sample((), generator), LEVELS)
     five = plots.spread_out(true, 5)

@@ -34,23 +34,18 @@ class Objective(nn.Module):
         # One call for all inputs: fewer kernels, one set of batch statistics, one forward pass for DDP to
         # watch.
         q = self.encoder(inputs)
-        mu, kappa = q.mu, q.kappa.detach() if self.part == "mu" else q.kappa
+        if self.part == "mu":
+            q = VonMisesFisher(q.mu, q.kappa.detach(), validate_args=False)
         # Split, not sliced: the backward pass then joins the parts' gradients at once.
-        q_anchor, q_positive, q_rest = (
-            _posterior(*part) for part in zip(*(x.split((B, B, len(x) - 2 * B)) for x in (mu, kappa)), strict=True)
-        )
+        q_anchor, q_positive, q_rest = q.split((B, B, len(q) - 2 * B))
         q_negative = None
         if self.rolled:
             require(B > 1, "batch size", B, "a rolled negative would be the positive", "pass batches of 2 or more")
-            q_negative = _posterior(q_positive.mu.roll(1, 0)[:, None], q_positive.kappa.roll(1, 0)[:, None])
+            q_negative = q_positive.roll(1, 0).unsqueeze(1)
         elif shared:
-            own = shared.chosen.flatten()
-            q_negative = _posterior(
-                mu[B:].index_select(0, own).unflatten(0, shared.chosen.shape),
-                kappa[B:].index_select(0, own).unflatten(0, shared.chosen.shape),
-            )
+            q_negative = q[B:].index_select(0, shared.chosen.flatten()).unflatten(0, shared.chosen.shape)
         elif M:
-            q_negative = _posterior(q_rest.mu.unflatten(0, (-1, M)), q_rest.kappa.unflatten(0, (-1, M)))
+            q_negative = q_rest.unflatten(0, (-1, M))
         value = self.loss(q_anchor, q_positive, q_negative)
         require(value.dim() == 0, "loss", value, "not a scalar", "reduce it to its mean over the batch")
         require(
@@ -123,7 +118,3 @@ def joined_inputs(anchor: Any, positive: Any, negative: Any) -> tuple[Any, int, 
             "give all inputs of a batch one shape (pad token sequences to one length)",
         )
     return torch.cat(parts), B, M
-
-
-def _posterior(mu: Tensor, kappa: Tensor) -> VonMisesFisher:
-    return VonMisesFisher(mu, kappa, validate_args=False)

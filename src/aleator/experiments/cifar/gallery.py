@@ -30,7 +30,7 @@ def gallery(q: VonMisesFisher, fold: HeldOut, calibration: MatchCalibration) -> 
         found[f"{name}_kappa"] = torch.where(padded >= 0, kappa[padded.clamp_min(0)], torch.nan).float()
     order = kappa.argsort()
     query = torch.stack([order[round(level * (len(order) - 1))] for level in QUERIES])
-    reach = VonMisesFisher(q.mu[query], kappa[query], validate_args=False).cap(LEVEL)  # the cosine of the cap
+    reach = q[query].scale_kappa(calibration.kappa_scale).cap(LEVEL)  # the cosine of the cap
     cosine = q.mu[query] @ q.mu.T
     cosine.scatter_(1, query[:, None], -torch.inf)  # not itself
     nearest = cosine.topk(min(_IN_A_ROW, cosine.shape[1] - 1), 1)

@@ -35,7 +35,7 @@ def circle(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     true = VonMisesFisher(first["true_mu"], first["true_kappa"], validate_args=False)
     learned = VonMisesFisher(first["learned_mu"], first["learned_kappa"], validate_args=False)
     rotation = aligning_rotation(learned.mu, true.mu).to(learned.mu.dtype)
-    turned = VonMisesFisher(learned.mu @ rotation, learned.kappa, validate_args=False)
+    turned = learned.rotate(rotation)
     five = plots.spread_out(true, 5)
     panels = {"true posteriors": true, "learned": learned, "learned, turned to match": turned}
     return {
