@@ -15,7 +15,7 @@ import torch
 
 from aleator import ExactInfoNCE, MCInfoNCE, VMFKernel, VonMisesFisher
 from aleator.data.generative import GenerativeProcess
-from aleator.encoders.encoder import controlled_encoder
+from aleator.encoders import controlled_encoder
 from aleator.foundation.files import write_json
 from aleator.foundation.provenance import describe_run
 from aleator.training.cuda_graph import CapturedStep
@@ -90,7 +90,7 @@ def _our_step(
     process: GenerativeProcess, loss, part: str, negatives: int, group: int, captured: bool
 ) -> Callable[[], torch.Tensor]:
     encoder = controlled_encoder(DIM).to(process.device)
-    encoder.calibrate(process.inputs(1000))
+    encoder.set_kappa_range(process.inputs(1000))
     _freeze(encoder, part)
     objective = Objective(encoder, loss, part, "rolled")
     learning = [p for p in encoder.parameters() if p.requires_grad]
@@ -109,7 +109,7 @@ def _our_step(
 
 def _published_step(process: GenerativeProcess, part: str, negatives: int) -> Callable[[], torch.Tensor]:
     encoder = controlled_encoder(DIM).to(process.device)
-    encoder.calibrate(process.inputs(1000))
+    encoder.set_kappa_range(process.inputs(1000))
     _freeze(encoder, part)
     optimiser = torch.optim.Adam([p for p in encoder.parameters() if p.requires_grad], lr=1e-4)
 

@@ -111,13 +111,14 @@ def test_a_captured_fit_on_images_is_the_ordinary_one():
     """Bytes drawn, augmented and learned from in one CUDA graph: the losses are those of ordinary steps."""
     import aleator as al
     from aleator.data.batches import LabelledBatches
+    from aleator.encoders.backbones import ResNet18
 
     pixels = torch.randint(256, (120, 3, 32, 32), dtype=torch.uint8, generator=SEEDED(1))
     augment = a.ImageAugmentation(zoom=0.5, cutout=8, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     histories = []
     for capture in (True, False):
         torch.manual_seed(3)
-        encoder = al.Encoder(al.backbones.ResNet18(width=4), 8)
+        encoder = al.Encoder(ResNet18(width=4), 8)
         batches = LabelledBatches(
             pixels, torch.arange(120) % 5, 16, 4, rule="contrast", share_negatives=True, augment=augment, device="cuda"
         )

@@ -121,9 +121,10 @@ def test_shared_negatives_cost_nothing_but_time():
     """The loss is that of the same negatives written out."""
     import aleator as al
     from aleator.data.sources import SharedNegatives
+    from aleator.encoders.backbones import MLP
     from aleator.training.objective import Objective
 
-    encoder = al.Encoder(al.backbones.MLP(4, (8,)), 3, kappa="head")
+    encoder = al.Encoder(MLP(4, (8,)), 3, kappa="head")
     objective = Objective(encoder, al.ExactInfoNCE(), "joint", "given")
     x, positive, pool = torch.randn(5, 4), torch.randn(5, 4), torch.randn(6, 4)
     index = torch.randint(11, (5, 3))  # of positives, then pool
@@ -293,13 +294,14 @@ def test_workers_give_the_same_batches_and_go_on_where_they_stopped():
 def test_a_captured_fit_draws_the_same_batches():
     """Drawing is part of a CUDA graph: no host, and the loss of every step is that of ordinary steps."""
     import aleator as al
+    from aleator.encoders.backbones import MLP
 
     soft = torch.rand(500, 10, dtype=torch.float64)
     soft /= soft.sum(1, keepdim=True)
     histories = []
     for capture in (True, False):
         torch.manual_seed(3)
-        encoder = al.Encoder(al.backbones.MLP(4, (16,)), 3, kappa="head")
+        encoder = al.Encoder(MLP(4, (16,)), 3, kappa="head")
         batches = LabelledBatches(torch.randn(500, 4), soft, 32, 4, rule="contrast", device="cuda")
         assert batches.capturable
         recipe = al.Recipe(steps=12, learning_rate=1e-3, log_every=1, capture=capture)

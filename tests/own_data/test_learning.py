@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from aleator.encoders import Encoder, load_encoder
 from aleator.encoders.backbones import MLP, Chain, Standardise
-from aleator.encoders.encoder import Encoder, load_encoder
 from aleator.evaluation.metrics import rank_correlation
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.positivity import log_positivity

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from aleator.encoders.encoder import load_encoder
+from aleator.encoders import load_encoder
 from aleator.own_data import Settings, embed, example_sentences, read_collection, train
 from aleator.own_data.posteriors import read_embedded
 from aleator.own_data.pretrained import load_pretrained

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from aleator.encoders import Encoder, load_encoder
 from aleator.encoders.backbones import MLP, ResNet18
-from aleator.encoders.encoder import Encoder, load_encoder
 from aleator.losses import ExactInfoNCE, InfoNCE, MCInfoNCE
 from aleator.matching.kernels import AcceptanceKernel, VMFKernel
 from aleator.posteriors.vmf import VonMisesFisher

@@ -58,7 +58,7 @@ def image_run() -> Run:
     encoder = Encoder(Pooled(), DIM, kappa="norm")
     inputs = Inputs("images", size=32)
     sample = [draw(shape, colour, 0.1) for shape in SHAPES for colour in COLOURS]
-    encoder.calibrate(inputs.prepare(sample), (150.0, 160.0))
+    encoder.set_kappa_range(inputs.prepare(sample), (150.0, 160.0))
     return as_run(encoder, inputs)
 
 

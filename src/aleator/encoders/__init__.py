@@ -1,22 +1,41 @@
 """Inputs to posteriors: the encoder, its backbones, saving and loading."""
 
-from aleator.encoders.backbones import MLP, Beside, Chain, Features, Flatten, ResNet18, Standardise, UnitScale
-from aleator.encoders.encoder import Encoder, controlled_encoder, is_lazy, load_encoder
-from aleator.encoders.huggingface import HubText, HubVision
+from aleator.encoders.backbones import (
+    MLP,
+    Beside,
+    Chain,
+    Features,
+    Flatten,
+    ResNet18,
+    Standardise,
+    UnitScale,
+    register_backbone,
+)
+from aleator.encoders.controlled import ControlledKappaOf, Initialisation, controlled_encoder
+from aleator.encoders.encoder import Encoder, KappaFrom, KappaOf
+from aleator.encoders.heads import is_lazy
+from aleator.encoders.huggingface import HubText, HubVision, Pooling
+from aleator.encoders.loading import load_encoder
 
 __all__ = [
     "MLP",
     "Beside",
     "Chain",
+    "ControlledKappaOf",
     "Encoder",
     "Features",
     "Flatten",
     "HubText",
     "HubVision",
+    "Initialisation",
+    "KappaFrom",
+    "KappaOf",
+    "Pooling",
     "ResNet18",
     "Standardise",
     "UnitScale",
     "controlled_encoder",
     "is_lazy",
     "load_encoder",
+    "register_backbone",
 ]

@@ -1,7 +1,10 @@
-"""Networks that turn inputs into features (B, F), and the registry that rebuilds them from a saved encoder.
+"""Backbones: networks that turn inputs into features (B, F). And the registry that rebuilds them for `load_encoder`.
 
-A backbone that can rebuild itself has `arguments`, the JSON it was made with, and stands in `BACKBONES` under
-a name. `out_features` is F. Any other module serves as a backbone too; only loading needs the module again.
+Any torch module that gives features (B, F) can be a backbone. Two conventions make it more convenient:
+
+- `out_features` tells F, so that the encoder knows the size of its output layers.
+- `register_backbone(name)` on the class, and the constructor's arguments in `self.arguments`, let a saved encoder
+  rebuild the backbone. An encoder with another backbone is saved all the same, but `load_encoder` needs the module.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,27 +15,50 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aleator.foundation import reject, require
+from aleator.foundation import reject, require, require_at_least
 
 BACKBONES: dict[str, type[nn.Module]] = {}
 _Module = TypeVar("_Module", bound=type[nn.Module])
 
 
 def register_backbone(name: str) -> Callable[[_Module], _Module]:
-    """Class decorator: saved encoders with this backbone rebuild themselves, as `cls(**module.arguments)`.
+    """Class decorator: lets saved encoders rebuild a backbone of this class, as `cls(**backbone.arguments)`.
 
-    The class must keep its constructor's arguments, as JSON, in `self.arguments`.
+    The class must keep the arguments of its constructor, as JSON values, in `self.arguments`. It should tell its
+    number of features as `self.out_features`. Before `load_encoder`, import the module that registers the class.
+
+    Args:
+        name: Name in the saved file. Two classes cannot share one.
+
+    Returns:
+        The decorator. It returns the class unchanged.
+
+    Raises:
+        ValueError: If another class has the name.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.encoders import register_backbone
+        >>> @register_backbone("mean-colour")
+        ... class MeanColour(torch.nn.Module):
+        ...     def __init__(self, channels):
+        ...         super().__init__()
+        ...         self.arguments = {"channels": channels}
+        ...         self.out_features = channels
+        ...
+        ...     def forward(self, images):
+        ...         return images.mean((2, 3))
+        >>> encoder = al.Encoder(MeanColour(3), dim=8).eval()
+        >>> fingerprint = encoder.save("mean-colour")
+        >>> x = torch.rand(2, 3, 16, 16)
+        >>> torch.equal(al.load_encoder("mean-colour")(x).mu, encoder(x).mu)
+        True
     """
 
     def register(cls: _Module) -> _Module:
         taken = BACKBONES.get(name)
-        require(
-            taken is None or taken.__qualname__ == cls.__qualname__,
-            "name",
-            name,
-            "is taken",
-            "choose another name",
-        )
+        free = taken is None or taken.__qualname__ == cls.__qualname__
+        require(free, "name", name, "is taken", "choose another name")
         BACKBONES[name] = cls
         return cls
 
@@ -40,7 +66,7 @@ def register_backbone(name: str) -> Callable[[_Module], _Module]:
 
 
 def backbone_spec(module: nn.Module) -> dict[str, Any]:
-    """What a saved encoder writes down about its backbone."""
+    """What a saved encoder records about its backbone: name and arguments, or the class of one not registered."""
     for name, cls in BACKBONES.items():
         if type(module) is cls:
             return {"name": name, "arguments": module.arguments}
@@ -48,26 +74,26 @@ def backbone_spec(module: nn.Module) -> dict[str, Any]:
 
 
 def build_backbone(spec: dict[str, Any], argument: str = "backbone") -> nn.Module:
-    """The inverse of `backbone_spec`, with fresh weights."""
+    """A backbone with fresh weights from its `backbone_spec`. `argument` names it in errors."""
     if spec["name"] is None:
         reject(
             argument,
             None,
-            f"the encoder was saved with a {spec['class']}, which is not ours to rebuild",
+            f"the encoder was saved with a {spec['class']}, which is not registered and cannot be rebuilt",
             f"pass load_encoder(path, {argument}=module), with the module built as it was",
         )
     require(
         spec["name"] in BACKBONES,
         argument,
         spec["name"],
-        "the encoder was saved with a backbone that nothing has registered",
+        "the encoder was saved with a backbone that is not registered here",
         "import the module that calls register_backbone",
     )
     return BACKBONES[spec["name"]](**spec["arguments"])
 
 
 def known_features(module: nn.Module) -> int | None:
-    """F where the module says it: our attribute, timm's, Hugging Face's, or a Sequential's last layer."""
+    """F if the module tells it: `out_features`, timm's or Hugging Face's attribute, or a Sequential's last layer."""
     if isinstance(module, nn.Sequential):
         for layer in reversed(module):
             if isinstance(layer, nn.Linear | nn.Sequential):
@@ -88,38 +114,71 @@ def known_features(module: nn.Module) -> int | None:
 
 @register_backbone("features")
 class Features(nn.Module):
-    """Features that were computed before: (B, F) -> (B, F), unchanged."""
+    """For features that were computed before: passes (B, F) through unchanged.
+
+    Args:
+        features: F.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.encoders import Features
+        >>> al.Encoder(Features(6), dim=3)(torch.randn(5, 6)).mu.shape
+        torch.Size([5, 3])
+    """
 
     def __init__(self, features: int):
         super().__init__()
-        require(features >= 1, "features", features, "at least one is needed", "pass the arrays' last dimension")
+        require_at_least("features", features, 1, "pass the last dimension of the array")
         self.arguments = {"features": features}
         self.out_features = features
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the features unchanged.
+
+        Args:
+            x: Features (B, F).
+
+        Returns:
+            The same tensor.
+        """
         return x
 
 
 @register_backbone("mlp")
 class MLP(nn.Module):
-    """(B, in_features) -> (B, widths[-1]): linear layers, each followed by a leaky ReLU."""
+    """Linear layers, each followed by a leaky ReLU: (B, in_features) -> (B, widths[-1]).
+
+    Args:
+        in_features: Size of the inputs.
+        widths: Size of each layer. The last one is F.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.encoders import MLP
+        >>> MLP(4, (16, 8))(torch.randn(5, 4)).shape
+        torch.Size([5, 8])
+    """
 
     def __init__(self, in_features: int, widths: Sequence[int]):
         super().__init__()
         widths = [int(width) for width in widths]
-        require(
-            in_features >= 1 and bool(widths) and min(widths) >= 1,
-            "widths",
-            widths,
-            "every layer needs at least one unit",
-            "pass the hidden widths, as in MLP(10, (100, 100))",
-        )
+        positive = in_features >= 1 and bool(widths) and min(widths) >= 1
+        way_out = "pass the hidden widths, as in MLP(10, (100, 100))"
+        require(positive, "widths", widths, "every layer needs at least one unit", way_out)
         self.arguments = {"in_features": in_features, "widths": widths}
         self.out_features = widths[-1]
         sizes = [in_features, *widths]
         self.layers = nn.ModuleList(nn.Linear(fan_in, fan_out) for fan_in, fan_out in pairwise(sizes))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute features.
+
+        Args:
+            x: Inputs (B, in_features).
+
+        Returns:
+            Features (B, widths[-1]).
+        """
         for layer in self.layers:
             x = F.leaky_relu(layer(x))
         return x
@@ -127,7 +186,18 @@ class MLP(nn.Module):
 
 @register_backbone("flatten")
 class Flatten(nn.Module):
-    """Inputs of any shape (B, ...), F numbers each -> (B, F)."""
+    """Flattens inputs of any shape (B, ...) to (B, F).
+
+    Args:
+        features: F, the number of values of one input.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.encoders import MLP, Chain, Flatten
+        >>> network = Chain([Flatten(64), MLP(64, (16,))])
+        >>> network(torch.rand(5, 1, 8, 8)).shape
+        torch.Size([5, 16])
+    """
 
     def __init__(self, features: int):
         super().__init__()
@@ -135,12 +205,34 @@ class Flatten(nn.Module):
         self.out_features = features
 
     def forward(self, x: Tensor) -> Tensor:
+        """Flatten all dimensions but the first.
+
+        Args:
+            x: Inputs (B, ...).
+
+        Returns:
+            Features (B, F).
+        """
         return x.flatten(1)
 
 
 @register_backbone("standardise")
 class Standardise(nn.Module):
-    """Features (B, F), less a mean and over a deviation that are kept with the weights and not learned."""
+    """Subtracts a mean from features (B, F) and divides by a standard deviation.
+
+    Both are buffers: they are saved with the weights and not learned. They start as 0 and 1; `fit` sets them.
+
+    Args:
+        features: F.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.encoders import Standardise
+        >>> x = torch.tensor([[1.0, 10.0], [3.0, 30.0]])
+        >>> Standardise(2).fit(x)(x)
+        tensor([[-1., -1.],
+                [ 1.,  1.]])
+    """
 
     mean: Tensor
     deviation: Tensor
@@ -154,21 +246,46 @@ class Standardise(nn.Module):
 
     @torch.no_grad()
     def fit(self, sample: Tensor) -> "Standardise":
-        """Take mean and deviation from a sample (N, F); a feature that is constant there is only centred."""
+        """Take mean and standard deviation from a sample. A feature that is constant there is only centred.
+
+        Args:
+            sample: Features (N, F).
+
+        Returns:
+            The module itself.
+        """
         deviation, mean = torch.std_mean(sample.double(), 0, correction=0)
         self.mean.copy_(mean)
         self.deviation.copy_(torch.where(deviation > 1e-6 * (1 + mean.abs()), deviation, 1.0))
         return self
 
     def forward(self, x: Tensor) -> Tensor:
+        """Standardise features.
+
+        Args:
+            x: Features (B, F).
+
+        Returns:
+            Features (B, F).
+        """
         return (x - self.mean) / self.deviation
 
 
 @register_backbone("unit-scale")
 class UnitScale(nn.Module):
-    """Features (B, F), each row at root mean square 1.
+    """Scales each row of features (B, F) to root mean square 1.
 
-    Where kappa is the length of an embedding, long features would give large kappas whatever they show.
+    With kappa="norm", kappa is the length of an embedding. Without this scaling, long features would give large kappas
+    whatever they show.
+
+    Args:
+        features: F.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.encoders import UnitScale
+        >>> UnitScale(2)(torch.tensor([[3.0, 4.0]])).square().mean().item()
+        1.0
     """
 
     def __init__(self, features: int):
@@ -177,11 +294,19 @@ class UnitScale(nn.Module):
         self.out_features = features
 
     def forward(self, x: Tensor) -> Tensor:
+        """Scale every row.
+
+        Args:
+            x: Features (B, F).
+
+        Returns:
+            Features (B, F) with root mean square 1 in each row.
+        """
         return F.normalize(x, dim=-1) * self.out_features**0.5
 
 
 class _Parts(nn.Module):
-    """Backbones made of backbones."""
+    """Base class of backbones that are made of backbones."""
 
     def __init__(self, parts: Sequence[nn.Module | dict[str, Any]]):
         super().__init__()
@@ -190,18 +315,39 @@ class _Parts(nn.Module):
 
     @property
     def arguments(self) -> dict[str, Any]:
+        """Constructor arguments, as JSON: the specs of the parts."""
         return {"parts": [backbone_spec(part) for part in self.parts]}
 
 
 @register_backbone("chain")
 class Chain(_Parts):
-    """Backbones one after the other: the first takes the inputs, each of the others takes features (B, F)."""
+    """Backbones one after the other. The first takes the inputs, each of the others the features before it.
+
+    Args:
+        parts: The backbones, or their specs as a saved encoder records them.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.encoders import MLP, Chain, Standardise
+        >>> network = Chain([Standardise(4), MLP(4, (16,))])
+        >>> network(torch.randn(5, 4)).shape
+        torch.Size([5, 16])
+    """
 
     @property
     def out_features(self) -> int | None:
+        """F of the last part, if it tells it."""
         return known_features(self.parts[-1])
 
     def forward(self, x: Any) -> Tensor:
+        """Run the parts one after the other.
+
+        Args:
+            x: Inputs of the first part.
+
+        Returns:
+            Features (B, F) of the last part.
+        """
         for part in self.parts:
             x = part(x)
         return x
@@ -209,21 +355,34 @@ class Chain(_Parts):
 
 @register_backbone("beside")
 class Beside(_Parts):
-    """Backbones side by side: each takes the inputs, and their features make one row (B, F1 + F2 + ...)."""
+    """Backbones side by side. Each takes the inputs; their features are concatenated to (B, F1 + F2 + ...).
+
+    Args:
+        parts: The backbones, or their specs as a saved encoder records them.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.encoders import MLP, Beside
+        >>> Beside([MLP(4, (3,)), MLP(4, (5,))])(torch.randn(2, 4)).shape
+        torch.Size([2, 8])
+    """
 
     @property
     def out_features(self) -> int | None:
+        """The sum of the parts' F, if all tell it."""
         sizes = [known_features(part) for part in self.parts]
         return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
 
     def forward(self, x: Any) -> Tensor:
+        """Run every part on the inputs.
+
+        Args:
+            x: Inputs of every part.
+
+        Returns:
+            Features (B, F1 + F2 + ...).
+        """
         return torch.cat([part(x) for part in self.parts], -1)
-
-
-def controlled_mlp(in_features: int) -> MLP:
-    """The paper's encoder up to its output layer (appendix, Network Architectures): 10 D, 50 D x 5, 10 D."""
-    narrow, wide = 10 * in_features, 50 * in_features
-    return MLP(in_features, (narrow, wide, wide, wide, wide, wide, narrow))
 
 
 class _ResidualBlock(nn.Module):
@@ -248,14 +407,24 @@ class _ResidualBlock(nn.Module):
 
 @register_backbone("resnet18")
 class ResNet18(nn.Module):
-    """ResNet-18 for small images (B, channels, H, W) -> (B, 8 width); for CIFAR, (B, 3, 32, 32) -> (B, 512).
+    """ResNet-18 for small images: (B, channels, H, W) -> (B, 8 width), for CIFAR (B, 3, 32, 32) -> (B, 512).
 
-    He et al. 2016 with the stem for 32 x 32 images: one 3 x 3 convolution, no pooling before the blocks.
+    He et al. 2016 with the first layers for 32 x 32 images: one 3 x 3 convolution and no pooling before the blocks.
+
+    Args:
+        channels: Channels of the images.
+        width: Channels of the first block; 64 is the paper's.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.encoders import ResNet18
+        >>> ResNet18(width=4).eval()(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 32])
     """
 
     def __init__(self, channels: int = 3, width: int = 64):
         super().__init__()
-        require(width >= 1, "width", width, "at least one channel is needed", "the paper's network has width=64")
+        require_at_least("width", width, 1, "the paper's network has width=64")
         self.arguments = {"channels": channels, "width": width}
         self.out_features = 8 * width
         self.stem = nn.Sequential(
@@ -276,4 +445,12 @@ class ResNet18(nn.Module):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute features.
+
+        Args:
+            x: Images (B, channels, H, W), normalised.
+
+        Returns:
+            Features (B, 8 width): the mean over all positions.
+        """
         return torch.mean(self.blocks(self.stem(x)), dim=(2, 3))

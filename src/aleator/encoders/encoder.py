@@ -1,54 +1,73 @@
-"""Inputs -> von Mises-Fisher posteriors, and how an encoder is saved and loaded.
+"""The encoder: a backbone, and output layers that turn its features into von Mises-Fisher posteriors.
 
-Two ways to a certainty kappa:
+There are two ways to compute kappa:
 
-- `kappa="norm"`: one linear layer without bias gives e (B, D); mu = e / |e| and kappa = |e| (the paper's
-  CIFAR networks). The same parameters carry both.
-- `kappa="head"`: kappa has output layers of its own, on the backbone's features or, with `kappa_of="mu"`, on the
-  direction (the paper's ablation); with `kappa_backbone` mu and kappa have nothing in common (the paper's controlled
-  experiment).
+- `kappa="norm"`: one linear layer without bias gives e (B, D), with mu = e / |e| and kappa = |e|. The paper's CIFAR
+  networks do this. mu and kappa share all parameters.
+- `kappa="head"`: kappa has output layers of its own. They take the backbone's features or, with `kappa_of="mu"`, the
+  direction mu (an ablation of the paper). With `kappa_backbone`, mu and kappa share no parameters (the paper's
+  controlled experiment).
 
-For finite features kappa is never 0, infinite or NaN, and its gradient fades like a power, not
-exponentially, towards the bounds (l, h): a norm n becomes 1 / (1 / (l + n) + 1 / h), which is n up to the
-relative errors l / n and n / h; a head's output u gives log kappa, from log l to log h, through an
-arctangent.
+For finite features kappa is never 0, infinite or NaN. Near the bounds (l, h) its gradient decays like a power, not
+exponentially, so that training can leave a bound again:
+
+- A norm n becomes 1 / (1 / (l + n) + 1 / h). This is n up to the relative errors l / n and n / h.
+- A head's output u gives log kappa through an arctangent, from log l to log h (`heads.KappaHead`).
 """
 
 import math
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aleator.encoders import huggingface as hub  # noqa: F401 (its backbones enter the registry; transformers is imported when one is built)
-from aleator.encoders.backbones import MLP, backbone_spec, build_backbone, controlled_mlp, known_features
-from aleator.foundation import read_bundle, reject, require, require_one_of, write_bundle
+from aleator.encoders.backbones import backbone_spec, known_features
+from aleator.encoders.heads import KappaHead, is_lazy, linear
+from aleator.foundation import require, require_one_of, write_bundle
 from aleator.posteriors import VonMisesFisher
 
-FORMAT_VERSION = 1
-_SHORTEST, _LONGEST = 1e-12, 1e18  # beyond these the squares of float32 coordinates are lost
+KappaFrom = Literal["norm", "head"]
+KappaOf = Literal["features", "mu"]
+
+FORMAT_VERSION = 1  # of the saved folder
+_SHORTEST, _LONGEST = 1e-12, 1e18  # beyond these lengths the squares of float32 coordinates under- or overflow
 
 
 class Encoder(nn.Module):
-    """Any backbone that gives features (B, F), made to give posteriors (B,) on the unit sphere in R^D.
+    """Inputs -> von Mises-Fisher posteriors: any backbone that gives features, with output layers for mu and kappa.
 
     Args:
-        backbone: inputs -> (B, F). For features computed before: `Features(F)`, or an `MLP` on them.
-        dim: D >= 2.
-        kappa: "norm" or "head".
-        features: F, for a backbone that does not say it. Without it the output layers take their size from
-            the first batch, as torch's lazy modules do.
-        kappa_hidden: hidden widths of the kappa head; two give the paper's head of three layers.
-        kappa_of: what the kappa head is given: the backbone's "features", or "mu", where kappa is a function of the
-            direction.
-        kappa_backbone: inputs -> (B, F'), a network for kappa alone, with one linear layer after it.
-        kappa_range: where a kappa head starts, roughly; `calibrate` makes it exact.
-        kappa_bounds: the interval that kappa never leaves.
-        freeze_backbone: keep the backbone's weights and running statistics as they are.
+        backbone: Module that maps B inputs to features (B, F). For features computed before, use `Features(F)` or an
+            `MLP`.
+        dim: D >= 2. Posteriors lie on the unit sphere in R^D.
+        kappa: Where kappa comes from: "norm", the length of the embedding, or "head", output layers of its own.
+        features: F. Needed only for a backbone that does not tell it. Without it, the output layers take their size
+            from the first batch, like torch's lazy modules.
+        kappa_hidden: Widths of the hidden layers of the kappa head. Two give the paper's head of three layers.
+        kappa_of: Input of the kappa head: the backbone's "features", or the direction "mu".
+        kappa_backbone: Module that maps the inputs to features (B, F') for kappa alone. One linear layer follows it.
+        kappa_range: Roughly the range of kappa before training, for kappa="head". `set_kappa_range` makes it exact.
+        kappa_bounds: Open interval that kappa never leaves.
+        freeze_backbone: Keep the backbone's weights and running statistics fixed.
+
+    Raises:
+        ValueError: If arguments are out of range or contradict each other.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.encoders import MLP
+        >>> encoder = al.Encoder(MLP(4, (16,)), dim=3)
+        >>> q = encoder(torch.randn(5, 4))
+        >>> q.mu.shape, q.kappa.shape
+        (torch.Size([5, 3]), torch.Size([5]))
+
+        A head for kappa lets kappa learn while mu stays fixed:
+
+        >>> al.Encoder(MLP(4, (16,)), dim=3, kappa="head").separable
+        True
     """
 
     axis: Tensor
@@ -57,11 +76,11 @@ class Encoder(nn.Module):
         self,
         backbone: nn.Module,
         dim: int,
-        kappa: str = "norm",
+        kappa: KappaFrom = "norm",
         *,
         features: int | None = None,
         kappa_hidden: Sequence[int] = (256, 256),
-        kappa_of: str = "features",
+        kappa_of: KappaOf = "features",
         kappa_backbone: nn.Module | None = None,
         kappa_range: tuple[float, float] = (16.0, 32.0),
         kappa_bounds: tuple[float, float] = (1e-3, 1e6),
@@ -70,24 +89,18 @@ class Encoder(nn.Module):
         super().__init__()
         require(isinstance(backbone, nn.Module), "backbone", backbone, "not a torch module", "pass an nn.Module")
         require(isinstance(dim, int) and dim >= 2, "dim", dim, "a sphere needs at least 2", "pass dim >= 2")
-        require_one_of("kappa", kappa, ("norm", "head"))
-        require(
-            kappa == "head" or kappa_backbone is None,
-            "kappa_backbone",
-            type(kappa_backbone).__name__,
-            'with kappa="norm", kappa has no network of its own',
-            'pass kappa="head"',
-        )
-        require_one_of("kappa_of", kappa_of, ("features", "mu"))
-        require(
-            kappa_of == "features" or (kappa == "head" and kappa_backbone is None),
-            "kappa_of",
-            kappa_of,
-            "kappa has another source already",
-            'pass kappa="head" and no kappa_backbone',
-        )
+        require_one_of("kappa", kappa, get_args(KappaFrom))
+        require_one_of("kappa_of", kappa_of, get_args(KappaOf))
+        if kappa_backbone is not None:
+            problem = 'with kappa="norm", kappa has no network of its own'
+            require(kappa == "head", "kappa_backbone", type(kappa_backbone).__name__, problem, 'pass kappa="head"')
+        if kappa_of == "mu":
+            free = kappa == "head" and kappa_backbone is None
+            way_out = 'pass kappa="head" and no kappa_backbone'
+            require(free, "kappa_of", kappa_of, "kappa already has another source", way_out)
         low, high = map(float, kappa_bounds)
-        require(0 < low < high < math.inf, "kappa_bounds", kappa_bounds, "no interval in (0, inf)", "widen it")
+        ordered = 0 < low < high < math.inf
+        require(ordered, "kappa_bounds", kappa_bounds, "not an interval in (0, inf)", "pass (low, high)")
         _require_range(kappa_range, (low, high))
         self.dim = dim
         self.kappa = kappa
@@ -97,7 +110,7 @@ class Encoder(nn.Module):
         self.freeze_backbone = freeze_backbone
         self.backbone = backbone
         size = known_features(backbone) if features is None else features
-        self.mu_head = _linear(size, dim, bias=kappa == "head")
+        self.mu_head = linear(size, dim, bias=kappa == "head")
         self.kappa_backbone = kappa_backbone
         self.kappa_head: KappaHead | None = None
         if kappa == "head":
@@ -106,25 +119,32 @@ class Encoder(nn.Module):
             elif kappa_of == "mu":
                 size = dim
             self.kappa_head = KappaHead(size, kappa_hidden, self.kappa_range, self.kappa_bounds)
-        # A direction for e = 0. A buffer, so that it follows the module's device and precision.
+        # The direction for e = 0. A buffer, so that it follows the module's device and precision.
         self.register_buffer("axis", F.one_hot(torch.tensor(0), dim).float(), persistent=False)
         if freeze_backbone:
             backbone.requires_grad_(False)
         self.train()
 
     def forward(self, inputs: Any) -> VonMisesFisher:
-        """B inputs -> posteriors: mu (B, D), kappa (B,). The output layers ignore autocast."""
-        mu, norm, given = self._outputs(inputs)
+        """Encode a batch. The output layers run in the precision of their weights, also under autocast.
+
+        Args:
+            inputs: B inputs, in the form that the backbone takes.
+
+        Returns:
+            Posteriors of batch shape (B,): mu (B, D), kappa (B,).
+        """
+        mu, norm, kappa_inputs = self._outputs(inputs)
         if self.kappa_head is None:
             low, high = self.kappa_bounds
             kappa = 1 / (1 / (low + norm.squeeze(-1)) + 1 / high)
         else:
             with torch.autocast(mu.device.type, enabled=False):
-                kappa = self.kappa_head(given)
+                kappa = self.kappa_head(kappa_inputs)
         return VonMisesFisher(mu, kappa, validate_args=False)
 
     def _outputs(self, inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """mu (B, D), the norm (B, 1) of what it was before, and what a kappa head is given (B, F')."""
+        """mu (B, D), the norm (B, 1) of the embedding e, and the inputs (B, F') of the kappa head."""
         features = _features(self.backbone, inputs, "backbone").to(self.axis.dtype)
         with torch.autocast(features.device.type, enabled=False):
             e = self.mu_head(features).clamp(-_LONGEST, _LONGEST)  # (B, D)
@@ -135,27 +155,100 @@ class Encoder(nn.Module):
         return mu, norm, mu if self.kappa_of == "mu" else features
 
     @torch.no_grad()
-    def calibrate(self, inputs: Any, kappa_range: tuple[float, float] | None = None) -> "Encoder":
-        """Rescale kappa on these inputs, as the paper does before training; mu stays as it is.
+    def set_kappa_range(self, inputs: Any, kappa_range: tuple[float, float] | None = None) -> "Encoder":
+        """Rescale kappa so that it has a given range on a sample of inputs. mu stays as it is.
 
-        A head spans kappa_range exactly: the least certain of the inputs gets its lower end, the most
-        certain its upper end. A norm has only its scale to give: its geometric mean moves to the middle of
-        the range.
+        The paper does this before training. With kappa="head" the sample spans the range exactly: its smallest kappa
+        becomes the lower end, its largest kappa the upper end. With kappa="norm" only a common factor can change: the
+        geometric mean of the sample's kappas moves to that of the range.
+
+        Args:
+            inputs: Sample of inputs, in the form that the backbone takes.
+            kappa_range: (low, high), within kappa_bounds. Default: the kappa_range of the encoder.
+
+        Returns:
+            The encoder itself.
+
+        Raises:
+            ValueError: If the range is not within kappa_bounds.
         """
         self.kappa_range = tuple(map(float, kappa_range or self.kappa_range))  # type: ignore[assignment]
         _require_range(self.kappa_range, self.kappa_bounds)
         if self.kappa_head is None:
             norm = (self(inputs).kappa - self.kappa_bounds[0]).clamp_min(_SHORTEST)
             middle = math.sqrt(self.kappa_range[0] * self.kappa_range[1])
-            self.mu_head.weight.mul_(middle / norm.log().mean().exp())
+            self.scale_kappa((middle / norm.log().mean().exp()).item())
         else:
-            given = self._outputs(inputs)[-1]
-            with torch.autocast(given.device.type, enabled=False):
-                raw = self.kappa_head.layers(given)
-            self.kappa_head.span(raw.min().item(), raw.max().item(), self.kappa_range)
+            kappa_inputs = self._outputs(inputs)[-1]
+            with torch.autocast(kappa_inputs.device.type, enabled=False):
+                u = self.kappa_head.layers(kappa_inputs)
+            self.kappa_head.span(u.min().item(), u.max().item(), self.kappa_range)
         return self
 
+    @torch.no_grad()
+    def scale_kappa(self, factor: float) -> "Encoder":
+        """Multiply every kappa by a factor. mu stays as it is.
+
+        With kappa="norm" the last layer's weight is multiplied. kappa_bounds stay, so kappas that are close to a
+        bound change by less. With kappa="head" kappa_bounds and kappa_range are multiplied too, and every kappa
+        changes by exactly the factor.
+
+        Args:
+            factor: Positive number.
+
+        Returns:
+            The encoder itself.
+
+        Raises:
+            ValueError: If the factor is not positive and finite.
+        """
+        require(0 < factor < math.inf, "factor", factor, "not a positive number", "pass for example 0.5")
+        if self.kappa_head is None:
+            self.mu_head.weight.mul_(factor)
+            return self
+        low, high = self.kappa_bounds
+        self.kappa_bounds = (low * factor, high * factor)
+        self.kappa_range = (self.kappa_range[0] * factor, self.kappa_range[1] * factor)
+        self.kappa_head.set_bounds(self.kappa_bounds)
+        return self
+
+    def with_backbone(self, backbone: nn.Module) -> "Encoder":
+        """An encoder with another backbone and the same output layers, which are shared and not copied.
+
+        Args:
+            backbone: Module that gives as many features as the present backbone.
+
+        Returns:
+            The new encoder, in the same mode (training or evaluation).
+
+        Raises:
+            ValueError: If the output layers have no size yet.
+        """
+        self._require_sizes()
+        with torch.random.fork_rng(devices=[]):  # the new layers are replaced at once: draw nothing for them
+            other = Encoder(
+                backbone,
+                self.dim,
+                self.kappa,
+                features=self.mu_head.in_features,
+                kappa_hidden=(),
+                kappa_of=self.kappa_of,
+                kappa_backbone=self.kappa_backbone,
+                kappa_range=self.kappa_range,
+                kappa_bounds=self.kappa_bounds,
+            )
+        other.mu_head, other.kappa_head, other.axis = self.mu_head, self.kappa_head, self.axis
+        return other.train(self.training)
+
     def train(self, mode: bool = True) -> "Encoder":
+        """Set training or evaluation mode. A frozen backbone stays in evaluation mode.
+
+        Args:
+            mode: True for training, False for evaluation.
+
+        Returns:
+            The encoder itself.
+        """
         super().train(mode)
         if self.freeze_backbone:
             self.backbone.eval()
@@ -163,33 +256,52 @@ class Encoder(nn.Module):
 
     @property
     def separable(self) -> bool:
-        """Whether mu can be held fixed while kappa learns."""
+        """Whether kappa has parameters of its own, so that mu can stay fixed while kappa learns."""
         return self.kappa_head is not None
 
     def mu_modules(self) -> list[nn.Module]:
-        """The modules that mu depends on; a shared backbone is mu's."""
+        """The modules that mu depends on. A shared backbone belongs to mu.
+
+        Returns:
+            The backbone and the output layer of mu.
+        """
         return [self.backbone, self.mu_head]
 
     def kappa_modules(self) -> list[nn.Module]:
-        """The modules that kappa alone depends on; with kappa="norm", all that mu has."""
+        """The modules that only kappa depends on; with kappa="norm", those of mu.
+
+        Returns:
+            The kappa backbone, if there is one, and the kappa head.
+        """
         own = [module for module in (self.kappa_backbone, self.kappa_head) if module is not None]
         return own or self.mu_modules()
 
     def mu_parameters(self) -> list[nn.Parameter]:
+        """Parameters of `mu_modules`.
+
+        Returns:
+            The parameters, in the order of the modules.
+        """
         return [parameter for module in self.mu_modules() for parameter in module.parameters()]
 
     def kappa_parameters(self) -> list[nn.Parameter]:
+        """Parameters of `kappa_modules`.
+
+        Returns:
+            The parameters, in the order of the modules.
+        """
         return [parameter for module in self.kappa_modules() for parameter in module.parameters()]
 
     def spec(self) -> dict[str, Any]:
-        """The architecture as JSON: with the state dict, all that a saved encoder is."""
-        require(
-            not is_lazy(self),
-            "encoder",
-            type(self).__name__,
-            "its output layers have no size yet",
-            "call it on a batch first, or pass features= when building it",
-        )
+        """The architecture, as JSON. Together with the state dict it is all that a saved encoder holds.
+
+        Returns:
+            Constructor arguments by name, and the specs of the backbones.
+
+        Raises:
+            ValueError: If the output layers have no size yet.
+        """
+        self._require_sizes()
         return {
             "dim": self.dim,
             "kappa": self.kappa,
@@ -205,190 +317,44 @@ class Encoder(nn.Module):
         }
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> str:
-        """Write the folder `path` (encoder.json and safetensors) atomically; returns its fingerprint."""
+        """Write the encoder to a folder: encoder.json and a safetensors file. `load_encoder` reads it.
+
+        The folder appears whole or not at all.
+
+        Args:
+            path: The folder. It must be new or empty, or hold an encoder.
+            overwrite: Replace another encoder that the folder holds.
+
+        Returns:
+            Fingerprint of the content.
+
+        Raises:
+            ValueError: If the folder holds something else, or the output layers have no size yet.
+        """
         return write_bundle(path, "encoder", FORMAT_VERSION, self.spec(), self.state_dict(), overwrite=overwrite)
 
-
-def load_encoder(
-    path: str | Path,
-    *,
-    backbone: nn.Module | None = None,
-    kappa_backbone: nn.Module | None = None,
-    device: str | torch.device = "cpu",
-) -> Encoder:
-    """The encoder that `Encoder.save` wrote, in evaluation mode.
-
-    A backbone of your own must be passed, built as it was; its weights are then loaded into it.
-    """
-    bundle = read_bundle(path, "encoder", FORMAT_VERSION)
-    spec = bundle.facts
-    with torch.random.fork_rng(devices=[]):  # fresh weights are overwritten at once: leave no trace of drawing them
-        if backbone is None:
-            backbone = build_backbone(spec["backbone"], "backbone")
-        if kappa_backbone is None and spec["kappa_backbone"] is not None:
-            kappa_backbone = build_backbone(spec["kappa_backbone"], "kappa_backbone")
-        encoder = Encoder(
-            backbone,
-            spec["dim"],
-            spec["kappa"],
-            features=spec["features"],
-            kappa_hidden=spec["kappa_hidden"],
-            kappa_of=spec["kappa_of"],
-            kappa_backbone=kappa_backbone,
-            kappa_range=spec["kappa_range"],
-            kappa_bounds=spec["kappa_bounds"],
-            freeze_backbone=spec["freeze_backbone"],
-        )
-    encoder.to(bundle.tensors["mu_head.weight"].dtype)
-    if encoder.kappa_head is not None:
-        encoder.kappa_head.materialise(spec["kappa_features"])
-    try:
-        encoder.load_state_dict(bundle.tensors)
-    except RuntimeError as mismatch:
-        reject(
-            "backbone",
-            type(backbone).__name__,
-            f"does not fit what was saved: {mismatch}",
-            "build it as it was",
-        )
-    return encoder.to(device).eval()
-
-
-def controlled_encoder(
-    in_features: int,
-    dim: int | None = None,
-    *,
-    kappa_of: str = "input",
-    kappa_range: tuple[float, float] = (16.0, 32.0),
-    initialisation: str = "torch",
-    widths: Sequence[int] | None = None,
-) -> Encoder:
-    """The paper's controlled experiment: inputs (B, in_features), independent mu and kappa MLPs.
-
-    `kappa_of` "mu" gives the paper's ablation with one backbone, a kappa head of three layers on the direction;
-    "features" puts the head on the backbone's last layer instead. Call `calibrate` on a sample of inputs before
-    training, as the paper does. `initialisation="he"` (He et al. 2015) keeps the scale of the signal through the eight
-    layers; with torch's own, all inputs start in nearly one direction, which in two dimensions training may never
-    leave. `widths` replaces the paper's hidden layers.
-    """
-    require_one_of("kappa_of", kappa_of, ("input", "features", "mu"))
-    require_one_of("initialisation", initialisation, ("torch", "he"))
-
-    def network() -> MLP:
-        return controlled_mlp(in_features) if widths is None else MLP(in_features, widths)
-
-    encoder = Encoder(
-        network(),
-        in_features if dim is None else dim,
-        kappa="head",
-        kappa_backbone=network() if kappa_of == "input" else None,
-        kappa_of="mu" if kappa_of == "mu" else "features",
-        kappa_hidden=((50 * in_features) if widths is None else widths[-1],) * 2,
-        kappa_range=kappa_range,
-    )
-    if initialisation == "he":
-        for module in encoder.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.kaiming_normal_(module.weight, a=0.01)  # the slope of the leaky ReLUs
-                nn.init.zeros_(module.bias)
-    return encoder
-
-
-class KappaHead(nn.Module):
-    """Features (B, F) -> kappa (B,) within bounds: an MLP with one output u, and
-
-        log kappa = m + w (2 / pi) arctan(pi (scale u + shift) / 2),
-
-    m the middle and w half the width of the interval of log kappa. Scale and shift say where training
-    starts; they are not learned.
-    """
-
-    scale: Tensor
-    shift: Tensor
-
-    def __init__(
-        self,
-        in_features: int | None,
-        hidden: Sequence[int],
-        kappa_range: tuple[float, float],
-        kappa_bounds: tuple[float, float],
-    ):
-        super().__init__()
-        self.hidden = [int(width) for width in hidden]
-        log_low, log_high = map(math.log, kappa_bounds)
-        self.middle, self.half_width = (log_high + log_low) / 2, (log_high - log_low) / 2
-        layers: list[nn.Module] = []
-        size = in_features
-        for width in self.hidden:
-            layers += [_linear(size, width), nn.LeakyReLU()]
-            size = width
-        self.layers = nn.Sequential(*layers, _linear(size, 1))
-        self.register_buffer("scale", torch.ones(()))
-        self.register_buffer("shift", torch.zeros(()))
-        self.span(-1.0, 1.0, kappa_range)
-
-    @property
-    def in_features(self) -> int:
-        return self.layers[0].in_features  # type: ignore[return-value]
-
-    def materialise(self, in_features: int) -> None:
-        """Give a lazy first layer its size."""
-        if is_lazy(self):
-            self.layers(self.scale.new_zeros(1, in_features))
-
-    def forward(self, features: Tensor) -> Tensor:
-        u = self.layers(features).squeeze(-1) * self.scale + self.shift
-        return torch.exp(self.middle + self.half_width * (2 / math.pi) * torch.atan(u * (math.pi / 2)))
-
-    def span(self, low: float, high: float, kappa_range: tuple[float, float]) -> None:
-        """Choose scale and shift so that outputs low and high of the MLP give the ends of kappa_range."""
-        low_target, high_target = (
-            math.tan((math.log(kappa) - self.middle) / self.half_width * math.pi / 2) * 2 / math.pi
-            for kappa in kappa_range
-        )
-        # Inputs alike up to rounding have no spread to stretch: they go to the middle, scale 1.
-        spread = high - low
-        alike = spread <= 1e-5 * max(abs(low), abs(high))
-        scale = 1.0 if alike else (high_target - low_target) / spread
-        self.scale.fill_(scale)
-        self.shift.fill_((low_target + high_target) / 2 - scale * (low + high) / 2)
-
-
-def _linear(in_features: int | None, out_features: int, bias: bool = True) -> nn.Linear:
-    if in_features is not None:
-        return nn.Linear(in_features, out_features, bias=bias)
-    with warnings.catch_warnings():  # torch calls lazy modules new; they have been stable for years
-        warnings.simplefilter("ignore", UserWarning)
-        return nn.LazyLinear(out_features, bias=bias)
-
-
-def is_lazy(module: nn.Module) -> bool:
-    """Whether an output layer still waits for the first batch to learn its size."""
-    return any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in module.parameters())
+    def _require_sizes(self) -> None:
+        way_out = "call it on a batch first, or pass features= when building it"
+        require(not is_lazy(self), "encoder", type(self).__name__, "its output layers have no size yet", way_out)
 
 
 def _features(network: nn.Module, inputs: Any, argument: str) -> Tensor:
+    """Features (B, F) of the inputs; an error for any other shape."""
     features = network(inputs)
+    is_tensor = isinstance(features, Tensor)
+    output = f"shape {tuple(features.shape)}" if is_tensor else f"a {type(features).__name__}"
     require(
-        isinstance(features, Tensor) and features.dim() == 2,
+        is_tensor and features.dim() == 2,
         argument,
         type(network).__name__,
-        f"must give features of shape (B, F), not {_kind(features)}",
+        f"must give features of shape (B, F), not {output}",
         "wrap it in a module that pools or flattens its output",
     )
     return features
 
 
-def _kind(value: Any) -> str:
-    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-
-
 def _require_range(kappa_range: Sequence[float], bounds: tuple[float, float]) -> None:
     low, high = kappa_range
-    require(
-        bounds[0] < low <= high < bounds[1],
-        "kappa_range",
-        tuple(kappa_range),
-        f"not an interval within the bounds {bounds}",
-        "pass (low, high), both within kappa_bounds",
-    )
+    problem = f"not an interval within the bounds {bounds}"
+    way_out = "pass (low, high), both within kappa_bounds"
+    require(bounds[0] < low <= high < bounds[1], "kappa_range", tuple(kappa_range), problem, way_out)

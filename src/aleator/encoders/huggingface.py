@@ -1,13 +1,13 @@
-"""Pretrained vision and text backbones from Hugging Face (the extra `hub`): inputs -> features (B, F).
+"""Pretrained backbones from Hugging Face for images and text (extra `hub`): inputs -> features (B, F).
 
-A saved encoder keeps the network's configuration and, for text, its tokeniser beside the weights, so that
-loading it needs `transformers` but no download.
+A saved encoder holds the network's configuration and weights and, for text, the tokeniser. Loading it needs the
+package transformers but no download.
 """
 
 import importlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,11 @@ from torch import Tensor, nn
 from aleator.encoders.backbones import register_backbone
 from aleator.foundation import require, require_one_of
 
+Pooling = Literal["cls", "mean"]
+
 
 def _transformers() -> Any:
+    """The package, or an error that says how to install it."""
     try:
         import transformers
     except ImportError as missing:
@@ -27,33 +30,36 @@ def _transformers() -> Any:
 
 
 def _build(config: Mapping[str, Any]) -> nn.Module:
+    """A network with fresh weights from its configuration."""
     transformers = _transformers()
     settings = dict(config)
     return transformers.AutoModel.from_config(transformers.AutoConfig.for_model(settings.pop("model_type"), **settings))
 
 
 def _config(network: nn.Module) -> dict[str, Any]:
+    """The complete configuration of a network, as JSON values."""
     return json.loads(network.config.to_json_string(use_diff=False))  # type: ignore[union-attr,operator]
 
 
 def _width(config: Mapping[str, Any]) -> int:
+    """F: the size of the last hidden state."""
     width = config.get("hidden_size") or (config.get("hidden_sizes") or [None])[-1]
     require(
         isinstance(width, int),
         "config",
         config.get("model_type"),
-        "does not say how wide its output is",
+        "does not tell the size of its output",
         "wrap the network in a module of your own that gives features (B, F)",
     )
     return width
 
 
 class _HubBackbone(nn.Module):
-    """A transformers network and how its last hidden state becomes one vector."""
+    """Base class: a transformers network, and pooling of its last hidden state to one vector."""
 
-    def __init__(self, config: Mapping[str, Any], pooling: str, network: nn.Module | None):
+    def __init__(self, config: Mapping[str, Any], pooling: Pooling, network: nn.Module | None):
         super().__init__()
-        require_one_of("pooling", pooling, ("cls", "mean"))
+        require_one_of("pooling", pooling, get_args(Pooling))
         self.network = _build(config) if network is None else network
         config = _config(self.network)
         self.arguments: dict[str, Any] = {"config": config, "pooling": pooling}
@@ -61,7 +67,15 @@ class _HubBackbone(nn.Module):
         self.pooling = pooling
 
     def pool(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """hidden (B, T, F), mask (B, T) or None -> (B, F); a convolutional map (B, F, H, W) is averaged."""
+        """Pool the last hidden state to one vector for each input.
+
+        Args:
+            hidden: Hidden states (B, T, F), or a convolutional map (B, F, H, W), which is averaged.
+            mask: 1 for tokens and 0 for padding, (B, T). Default: all are tokens.
+
+        Returns:
+            Features (B, F).
+        """
         if hidden.dim() == 4:
             return hidden.mean((2, 3))
         if self.pooling == "cls":
@@ -74,33 +88,80 @@ class _HubBackbone(nn.Module):
 
 @register_backbone("hub-vision")
 class HubVision(_HubBackbone):
-    """Images (B, 3, H, W), normalised as the network expects -> (B, F)."""
+    """A vision network from Hugging Face: images (B, 3, H, W), normalised as the network expects -> (B, F).
 
-    def __init__(self, config: Mapping[str, Any], pooling: str = "cls", *, network: nn.Module | None = None):
+    `from_pretrained` is the usual way to build one.
+
+    Args:
+        config: Configuration of the network.
+        pooling: "cls" takes the first token, "mean" the mean over all tokens.
+        network: The network, if it exists already. Default: one with fresh weights, from the configuration.
+
+    Raises:
+        ImportError: If the package transformers is missing.
+
+    Examples:
+        >>> from aleator.encoders import HubVision
+        >>> backbone = HubVision.from_pretrained("facebook/dinov2-small")  # doctest: +SKIP
+        >>> encoder = al.Encoder(backbone, dim=16, freeze_backbone=True)  # doctest: +SKIP
+    """
+
+    def __init__(self, config: Mapping[str, Any], pooling: Pooling = "cls", *, network: nn.Module | None = None):
         super().__init__(config, pooling, network)
 
     @classmethod
-    def from_pretrained(cls, name: str, pooling: str = "cls") -> "HubVision":
-        """The network that `name` (a hub name or a folder) holds, with its weights."""
+    def from_pretrained(cls, name: str, pooling: Pooling = "cls") -> "HubVision":
+        """Load a network with its weights.
+
+        Args:
+            name: Name on the hub, or a folder.
+            pooling: "cls" or "mean".
+
+        Returns:
+            The backbone.
+        """
         network = _transformers().AutoModel.from_pretrained(name)
         return cls(_config(network), pooling, network=network)
 
     def forward(self, pixels: Tensor) -> Tensor:
+        """Compute features.
+
+        Args:
+            pixels: Images (B, 3, H, W), normalised.
+
+        Returns:
+            Features (B, F).
+        """
         return self.pool(self.network(pixel_values=pixels).last_hidden_state)
 
 
 @register_backbone("hub-text")
 class HubText(_HubBackbone):
-    """A list of B strings, or a tokenised batch {input_ids, attention_mask} of (B, T) -> (B, F).
+    """A text network from Hugging Face: B strings, or a tokenised batch -> (B, F).
 
-    `tokens`, the text of a tokenizer.json, makes strings acceptable; a tokenised batch does not need it.
+    `from_pretrained` is the usual way to build one.
+
+    Args:
+        config: Configuration of the network.
+        tokens: The tokeniser, as the text of a tokenizer.json. Needed for strings, not for tokenised batches.
+        pooling: "cls" takes the first token, "mean" the mean over all tokens.
+        max_length: Longer texts are cut to this number of tokens.
+        network: The network, if it exists already. Default: one with fresh weights, from the configuration.
+
+    Raises:
+        ImportError: If the package transformers is missing.
+
+    Examples:
+        >>> from aleator.encoders import HubText
+        >>> backbone = HubText.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")  # doctest: +SKIP
+        >>> q = al.Encoder(backbone, dim=16)(["a dog", "a cat"])  # doctest: +SKIP
     """
 
     def __init__(
         self,
         config: Mapping[str, Any],
         tokens: str | None = None,
-        pooling: str = "mean",
+        pooling: Pooling = "mean",
         max_length: int = 256,
         *,
         network: nn.Module | None = None,
@@ -119,15 +180,34 @@ class HubText(_HubBackbone):
             )
 
     @classmethod
-    def from_pretrained(cls, name: str, pooling: str = "mean", max_length: int = 256) -> "HubText":
-        """The network and tokeniser that `name` (a hub name or a folder) holds, with the weights."""
+    def from_pretrained(cls, name: str, pooling: Pooling = "mean", max_length: int = 256) -> "HubText":
+        """Load a network with its weights, and its tokeniser.
+
+        Args:
+            name: Name on the hub, or a folder.
+            pooling: "cls" or "mean".
+            max_length: Longer texts are cut to this number of tokens.
+
+        Returns:
+            The backbone.
+        """
         transformers = _transformers()
         network = transformers.AutoModel.from_pretrained(name)
         tokens = transformers.AutoTokenizer.from_pretrained(name).backend_tokenizer.to_str()
         return cls(_config(network), tokens, pooling, max_length, network=network)
 
     def tokenise(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """Strings -> {input_ids, attention_mask}, each (B, T), padded to the longest."""
+        """Tokenise strings.
+
+        Args:
+            texts: B strings.
+
+        Returns:
+            {input_ids, attention_mask}, each (B, T), padded to the longest text.
+
+        Raises:
+            ValueError: If the backbone has no tokeniser.
+        """
         require(
             self.tokenizer is not None,
             "texts",
@@ -143,5 +223,13 @@ class HubText(_HubBackbone):
         }
 
     def forward(self, texts: Sequence[str] | Mapping[str, Tensor]) -> Tensor:
+        """Compute features.
+
+        Args:
+            texts: B strings, or a tokenised batch {input_ids, attention_mask} of (B, T).
+
+        Returns:
+            Features (B, F).
+        """
         batch = texts if isinstance(texts, Mapping) else self.tokenise(texts)
         return self.pool(self.network(**batch).last_hidden_state, batch.get("attention_mask"))

@@ -91,7 +91,7 @@ def train(
             f"calibrated on {len(q)} held-out items: kappa x {calibration.kappa_scale:.2f}, "
             f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities"
         )
-        job.scale_kappa(calibration.kappa_scale)
+        job.encoder.scale_kappa(calibration.kappa_scale)
         q = posteriors(job, parts.test)
         kernel = VMFKernel(calibration.kappa_pos)
         metrics = evaluate(q, labels_of(labels, parts.test), kernel, calibration.prior, seed=settings.seed)

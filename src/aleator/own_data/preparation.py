@@ -30,20 +30,13 @@ class Job:
         large = self.items.numel() * self.items.element_size() > _IN_MEMORY
         return Part(self.items, chosen) if large else self.items[torch.as_tensor(chosen)]
 
-    @torch.no_grad()
-    def scale_kappa(self, factor: float) -> None:
-        """Every kappa times a factor: kappa is the length of what the last layer gives."""
-        self.encoder.mu_head.weight.mul_(factor)
-
     def complete(self) -> Encoder:
         """The encoder with the frozen network in front of its head, where there is one."""
         if self.network is None:
             return self.encoder
         head = self.encoder.backbone
         assert isinstance(head, Chain)
-        whole = Encoder(Chain([self.network, *head.parts]), self.encoder.dim)
-        whole.mu_head = self.encoder.mu_head
-        return whole.eval()
+        return self.encoder.with_backbone(Chain([self.network, *head.parts])).eval()
 
 
 class Part:
@@ -95,7 +88,7 @@ def prepare(
 
 def _start_kappa(encoder: Encoder, sample: Tensor, dim: int) -> None:
     """Begin where a posterior covers a good part of the sphere, so that certainty is earned."""
-    encoder.calibrate(sample, kappa_range=(0.5 * dim, 2.0 * dim))
+    encoder.set_kappa_range(sample, kappa_range=(0.5 * dim, 2.0 * dim))
 
 
 def _decoded(collection: Collection, inputs: Inputs, cache: Path, group: ProcessGroup, progress: bool | None) -> Tensor:

@@ -126,7 +126,7 @@ def _train(
     torch.manual_seed(seed)
     width = 3 * SIZE * SIZE
     encoder = Encoder(Chain([Flatten(width), MLP(width, (256, 256))]), DIM)
-    encoder.calibrate(inputs.normalise(images[train[:256]]), kappa_range=(0.5 * DIM, 2.0 * DIM))
+    encoder.set_kappa_range(inputs.normalise(images[train[:256]]), kappa_range=(0.5 * DIM, 2.0 * DIM))
     kernel = VMFKernel(kernel_width(DIM, lift=10.0))
     batches = LabelledBatches(images[train], labels[train], 192, augment=RandomDegradation(inputs))
     recipe = Recipe(steps, optimiser="adamw", learning_rate=2e-3, schedule="one-cycle", clip_norm=5.0, seed=seed)
@@ -139,8 +139,7 @@ def _train(
         return q, Labels("classes", labels[chosen].numpy(), _NAMES)
 
     found = calibrate_on_labels(*posteriors(calibration, seed + 1), kernel, seed)
-    with torch.no_grad():
-        encoder.mu_head.weight.mul_(found.kappa_scale)
+    encoder.scale_kappa(found.kappa_scale)
     metrics = evaluate(*posteriors(test, seed + 2), VMFKernel(found.kappa_pos), found.prior, seed=seed)
     match = {"kappa_pos": found.kappa_pos, "prior": found.prior}
     config = {"settings": {"steps": steps, "seed": seed, "dim": DIM}, "data": {"source": "scikit-learn's digits"}}

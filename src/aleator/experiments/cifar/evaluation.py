@@ -106,11 +106,9 @@ def image_network(encoder: Encoder) -> torch.nn.Module:
 
 def output_layers(encoder: Encoder) -> Encoder:
     """The rest of the encoder: features -> posteriors, through the same layers and not copies of them."""
-    backbone, features = encoder.backbone, encoder.mu_head.in_features
-    layers = backbone.parts[1] if isinstance(backbone, Chain) else Features(features)
-    head = Encoder(layers, encoder.dim, encoder.kappa, features=features)
-    head.mu_head, head.kappa_head = encoder.mu_head, encoder.kappa_head
-    return head.to(encoder.axis.device)
+    backbone = encoder.backbone
+    layers = backbone.parts[1] if isinstance(backbone, Chain) else Features(encoder.mu_head.in_features)
+    return encoder.with_backbone(layers)
 
 
 def certainty_metrics(

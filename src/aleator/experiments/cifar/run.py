@@ -128,7 +128,7 @@ def make_encoder(setting: CifarSetting, fold: int, started: Sequence[Pretrained 
     encoder.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     sample = training_data(setting, fold)[0][-500:]
     encoder.train(started[0] is None)  # from scratch there are no running statistics to go by
-    encoder.calibrate(network_input(sample.to(device)), (setting.kappa_start / 2, setting.kappa_start * 2))
+    encoder.set_kappa_range(network_input(sample.to(device)), (setting.kappa_start / 2, setting.kappa_start * 2))
     return encoder.train()
 
 

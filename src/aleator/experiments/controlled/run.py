@@ -101,7 +101,7 @@ def run_seed(
         ).to(device)
     generator = torch.Generator(device).manual_seed(seed)
     if setting.calibrated:
-        encoder.calibrate(process.inputs(1000, generator=generator))
+        encoder.set_kappa_range(process.inputs(1000, generator=generator))
     loss = make_loss(setting)
     batches: Any = make_batches(process, setting)
     if setting.mu_negatives is not None:

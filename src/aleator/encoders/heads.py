@@ -1,0 +1,88 @@
+"""Output layers of an encoder: the head that gives kappa, and layers that take their size from the first batch."""
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class KappaHead(nn.Module):
+    """Features (B, F) -> kappa (B,) within bounds: an MLP with one output u, and
+
+        log kappa = m + w (2 / pi) arctan(pi (scale u + shift) / 2),
+
+    where m is the middle and w half the width of the interval [log low, log high]. `scale` and `shift` decide where
+    training starts. They are saved with the weights and are not learned.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(
+        self,
+        in_features: int | None,
+        hidden: Sequence[int],
+        kappa_range: tuple[float, float],
+        kappa_bounds: tuple[float, float],
+    ):
+        super().__init__()
+        self.hidden = [int(width) for width in hidden]
+        self.set_bounds(kappa_bounds)
+        layers: list[nn.Module] = []
+        size = in_features
+        for width in self.hidden:
+            layers += [linear(size, width), nn.LeakyReLU()]
+            size = width
+        self.layers = nn.Sequential(*layers, linear(size, 1))
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("shift", torch.zeros(()))
+        self.span(-1.0, 1.0, kappa_range)
+
+    @property
+    def in_features(self) -> int:
+        """F."""
+        return self.layers[0].in_features  # type: ignore[return-value]
+
+    def materialise(self, in_features: int) -> None:
+        """Give a lazy first layer its size."""
+        if is_lazy(self):
+            self.layers(self.scale.new_zeros(1, in_features))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features (B, F) -> kappa (B,)."""
+        u = self.layers(features).squeeze(-1) * self.scale + self.shift
+        return torch.exp(self.middle + self.half_width * (2 / math.pi) * torch.atan(u * (math.pi / 2)))
+
+    def set_bounds(self, kappa_bounds: tuple[float, float]) -> None:
+        """Set the interval that kappa never leaves. Scaling both bounds by a factor scales every kappa by it."""
+        log_low, log_high = map(math.log, kappa_bounds)
+        self.middle, self.half_width = (log_high + log_low) / 2, (log_high - log_low) / 2
+
+    def span(self, low: float, high: float, kappa_range: tuple[float, float]) -> None:
+        """Choose scale and shift so that the MLP's outputs `low` and `high` give the ends of kappa_range."""
+        low_target, high_target = (
+            math.tan((math.log(kappa) - self.middle) / self.half_width * math.pi / 2) * 2 / math.pi
+            for kappa in kappa_range
+        )
+        # Outputs that differ by rounding alone cannot be stretched: they go to the middle of the range, with scale 1.
+        spread = high - low
+        alike = spread <= 1e-5 * max(abs(low), abs(high))
+        scale = 1.0 if alike else (high_target - low_target) / spread
+        self.scale.fill_(scale)
+        self.shift.fill_((low_target + high_target) / 2 - scale * (low + high) / 2)
+
+
+def linear(in_features: int | None, out_features: int, bias: bool = True) -> nn.Linear:
+    """A linear layer. With in_features=None it takes its input size from the first batch."""
+    if in_features is not None:
+        return nn.Linear(in_features, out_features, bias=bias)
+    with warnings.catch_warnings():  # torch warns that lazy modules are new; they have been stable for years
+        warnings.simplefilter("ignore", UserWarning)
+        return nn.LazyLinear(out_features, bias=bias)
+
+
+def is_lazy(module: nn.Module) -> bool:
+    """Whether some layer has no size yet and waits for the first batch."""
+    return any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in module.parameters())
