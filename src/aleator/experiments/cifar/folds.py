@@ -25,6 +25,7 @@ from aleator.data import (
     require_fit,
     soft_labels,
 )
+from aleator.encoders import KappaFrom
 from aleator.experiments.cifar.evaluation import HeldOut
 from aleator.foundation import require_one_of
 
@@ -75,7 +76,7 @@ class CifarSetting:
     images: int | None = None
     hidden: tuple[int, ...] = ()
     dim: int = 8
-    kappa: str = "norm"
+    kappa: KappaFrom = "norm"
     kappa_hidden: tuple[int, ...] = (256,)
     kappa_start: float = 16.0
     kernel: str = "vmf"

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, nn
 
 from aleator.data import GenerativeProcess, NoisyDirection, RolledNegatives
-from aleator.encoders import Encoder, controlled_encoder
+from aleator.encoders import ControlledKappaOf, Encoder, Initialisation, controlled_encoder
 from aleator.evaluation import aligning_rotation, cap_coverage, mae, pairwise_agreement, rank_correlation, rmse, spread
 from aleator.experiments.runner import Outcome
 from aleator.foundation import require_one_of
@@ -59,9 +59,9 @@ class Setting:
     mu_negatives: int | None = None
     group: int | None = None
     encoder_dim: int | None = None
-    encoder_kappa_of: str = "input"
+    encoder_kappa_of: ControlledKappaOf = "input"
     widths: tuple[int, ...] | None = None
-    initialisation: str = "he"
+    initialisation: Initialisation = "he"
     calibrated: bool = False
     kappa_start: tuple[float, float] = (16.0, 32.0)
     kernel: str = "acceptance"
