@@ -5,7 +5,7 @@ import torch
 
 from aleator import HIB, MCInfoNCE, VMFKernel, ZonalKernel, log_positivity
 from aleator.losses import SampledLoss
-from aleator.matching.kernels import _quadrature
+from aleator.matching.quadrature import angle_quadrature
 from tests.losses.cases import SAMPLES, noise_for, posteriors, samples_of, triple
 
 
@@ -18,7 +18,7 @@ def test_monte_carlo_approaches_expectations():
         lambda t: torch.sigmoid(2.0 * t - 0.5),
         lambda t: torch.sigmoid(0.5 - 2.0 * t),
     )
-    t, log_w = _quadrature(3)
+    t, log_w = angle_quadrature(3)
     weights = torch.softmax(log_w, 0)
     expected = 0.0
     for fn, a, b in ((kernel_match, q[0], q[1]), (kernel_mismatch, q[0], q[2][:, 0])):

@@ -1,4 +1,4 @@
-"""Zonal kernels: their values, coefficients and terms, and bad input."""
+"""Zonal kernels: values, coefficients, kernels of one's own, and bad input."""
 
 import math
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy import integrate
 
-from aleator import AcceptanceKernel, VMFKernel, ZonalKernel
-from aleator.special.bessel import log_growth, log_ratios_and_slopes
-from aleator.special.polynomials import gegenbauer, log_harmonic_dimensions
+from aleator import AcceptanceKernel, VMFKernel, VonMisesFisher, ZonalKernel, pairwise_log_positivity
+from aleator.special.bessel import log_growth
+from aleator.special.polynomials import gegenbauer
 from tests import reference
 
 
@@ -41,7 +41,7 @@ class TestKernels:
         for n in (0, 1, 2, 5, 8):
             assert lam[n].item() == pytest.approx(moment(n) / moment(0), abs=1e-9)
 
-    def test_any_function_equals_the_kernel_it_states(self):
+    def test_a_function_of_the_vmf_kernel_gives_its_coefficients(self):
         for dim in (2, 3, 10):
             by_quadrature = ZonalKernel(lambda t: torch.exp(20 * t)).coefficients(dim, 30)
             torch.testing.assert_close(by_quadrature, VMFKernel(20.0).coefficients(dim, 30), rtol=0, atol=2e-14)
@@ -88,62 +88,79 @@ class TestKernels:
             # a logarithm of -90 is itself rounded to 1e-14
             assert log_lam[n].item() == pytest.approx(float(mpmath.log(abs(expected))), abs=3e-14)
 
-    @pytest.mark.parametrize("dim", [2, 5, 10, 32, 128])
-    @pytest.mark.parametrize("kappa_pos", [1.0, 20.0, 200.0])
-    def test_what_quadrature_says_of_its_noise(self, dim, kappa_pos):
-        lam, noise = ZonalKernel(lambda t: torch.exp(kappa_pos * (t - 1)))._moments(dim, 200)
-        assert ((lam - VMFKernel(kappa_pos).coefficients(dim, 200)).abs() <= noise).all()
-
-    def test_a_learned_acceptance_kernel_is_the_fixed_one(self):
+    def test_a_learned_acceptance_kernel_has_the_coefficients_of_the_fixed_one(self):
         for dim in (3, 10, 100):
             learned, fixed = AcceptanceKernel(20.0, requires_grad=True), AcceptanceKernel(20.0)
             torch.testing.assert_close(
                 learned.coefficients(dim, 80).detach(), fixed.coefficients(dim, 80), rtol=0, atol=1e-13
             )
 
-    def test_reach(self):
-        for dim in (2, 10, 16, 1024):
-            assert VMFKernel(200.0).reach(dim) == math.inf
-        for dim in (2, 3, 8, 10, 16):
-            assert AcceptanceKernel(20.0).reach(dim) == math.inf
-        for dim in (2, 3, 10):
-            assert ZonalKernel(lambda t: torch.exp(20 * t)).reach(dim) == math.inf
-        assert 300 < AcceptanceKernel(20.0).reach(128) < 1e3
-        # with the noise of quadrature less sharp posteriors are resolved, but always some
-        for dim in (16, 64, 256):
-            assert 30 < AcceptanceKernel(20.0, requires_grad=True).reach(dim) < AcceptanceKernel(20.0).reach(dim)
-
-    @pytest.mark.parametrize("dim", [10, 64, 128])
-    def test_terms_within_the_reach(self, dim):
-        """Coefficients below the noise of quadrature are not the end of the series: 18 terms, it was once thought."""
-        kernel = AcceptanceKernel(20.0)
-        kappa = torch.tensor([min(kernel.reach(dim), 1e25)], dtype=torch.float64)
-        count = kernel.terms(dim, 1e-10)
-        log_lam, sign = kernel.log_abs_coefficients(dim, 3 * count)
-        log_a = log_ratios_and_slopes(dim / 2 - 1, kappa, 3 * count)[0][0]
-        terms = sign * torch.exp(log_harmonic_dimensions(dim, 3 * count) + log_lam + 2 * log_a)
-        assert count > 60
-        rounding = 1e-17 * terms.abs().sum()  # what is smaller than that of the largest terms cannot be seen at all
-        assert terms[count:].abs().sum() <= max(1e-10 * terms.sum(), rounding)
-        assert kernel.terms(dim, 1e-10, 5.0, 30.0) < count / 2
-
-    @pytest.mark.parametrize("dim", [2, 10, 128])
-    def test_terms_bound_what_is_left_out(self, dim):
-        for kernel in (VMFKernel(1.0), VMFKernel(20.0), VMFKernel(200.0)):
-            few, many = kernel.terms(dim, 1e-6), kernel.terms(dim, 1e-12)
-            assert 2 <= few < many
-            all_terms = (log_harmonic_dimensions(dim, 3 * many) + kernel.coefficients(dim, 3 * many).log()).exp()
-            assert all_terms[few:].sum() <= 1e-6 * all_terms.sum()
-            assert all_terms[few - 1 :].sum() > 1e-6 * all_terms.sum()  # and not one term too many
-
-    def test_a_sharper_kernel_needs_more_terms(self):
-        counts = [VMFKernel(k).terms(10, 1e-12) for k in (1.0, 5.0, 20.0, 100.0)]
-        assert counts == sorted(counts)
-        assert counts[0] < counts[-1]
-
     def test_repr_names_the_parameter(self):
         assert "kappa_pos=20" in repr(VMFKernel(20.0))
         assert "learnable=True" in repr(AcceptanceKernel(5.0, requires_grad=True))
+
+
+class Poisson(ZonalKernel):
+    """g(t) = (1 - rho^2) / (1 + rho^2 - 2 rho t)^(D/2), which has lambda_n = rho^n in every dimension."""
+
+    def __init__(self, rho: float):
+        super().__init__()
+        self.rho = rho
+
+    def log_values(self, dim: int, t: torch.Tensor) -> torch.Tensor:
+        return -dim / 2 * torch.log(1 + self.rho**2 - 2 * self.rho * t)
+
+
+class KnownPoisson(Poisson):
+    def coefficients(self, dim: int, terms: int) -> torch.Tensor:
+        return self.rho ** torch.arange(terms, dtype=torch.float64)
+
+    def coefficient_errors(self, dim: int, terms: int) -> torch.Tensor:
+        return torch.zeros(terms, dtype=torch.float64)
+
+
+class Exponential(torch.nn.Module):
+    """A vMF kernel as a module: learnable, with coefficients by quadrature."""
+
+    def __init__(self, kappa_pos: float):
+        super().__init__()
+        self.log_kappa_pos = torch.nn.Parameter(torch.tensor(kappa_pos, dtype=torch.float64).log())
+
+    def forward(self, t: torch.Tensor) -> torch.Tensor:
+        return torch.exp(self.log_kappa_pos.exp() * (t - 1))
+
+
+class Bare(ZonalKernel):
+    """A subclass that has forgotten to say what its values are."""
+
+
+class TestOwnKernels:
+    mu = torch.nn.functional.normalize(torch.randn(5, 6, generator=torch.Generator().manual_seed(0)).double(), dim=-1)
+    q = VonMisesFisher(mu, torch.linspace(2, 9, 5, dtype=torch.float64))
+
+    def test_a_subclass_with_values_and_one_with_coefficients_agree(self):
+        for dim in (2, 3, 6, 20):
+            by_quadrature, known = (kind(0.5).coefficients(dim, 20) for kind in (Poisson, KnownPoisson))
+            torch.testing.assert_close(by_quadrature, known, rtol=0, atol=2e-14)
+        tables = [pairwise_log_positivity(self.q, self.q, kind(0.5)) for kind in (Poisson, KnownPoisson)]
+        torch.testing.assert_close(*tables, rtol=0, atol=1e-9)
+
+    def test_known_coefficients_reach_further(self):
+        assert Poisson(0.5).reach(64) < KnownPoisson(0.5).reach(64)
+
+    def test_a_module_is_learned(self):
+        """Its gradient is that of the vMF kernel, and no cache returns coefficients of an earlier value."""
+        own, vmf = ZonalKernel(Exponential(7.0)), VMFKernel(7.0, requires_grad=True)
+        assert own.cache_key() is None
+        assert [name for name, _ in own.named_parameters()] == ["fn.log_kappa_pos"]
+        for kappa_pos in (7.0, 11.0):
+            slopes = []
+            for kernel, parameter in ((own, own.fn.log_kappa_pos), (vmf, vmf.log_kappa_pos)):
+                with torch.no_grad():
+                    parameter.fill_(math.log(kappa_pos))
+                log_r = pairwise_log_positivity(self.q, self.q, kernel)
+                slopes += [log_r.detach(), *torch.autograd.grad(log_r.sum(), parameter)]
+            torch.testing.assert_close(slopes[:2], slopes[2:], rtol=1e-6, atol=1e-7)
 
 
 BAD_INPUT = {
@@ -153,6 +170,9 @@ BAD_INPUT = {
     "two numbers": (lambda: VMFKernel(torch.ones(2)), r"kappa_pos = \(2,\)"),
     "infinity cannot be learned": (lambda: VMFKernel(math.inf, requires_grad=True), "kappa_pos = inf"),
     "nothing is accepted": (lambda: AcceptanceKernel(math.inf), "kappa_pos = inf.*VMFKernel"),
+    "no function": (lambda: ZonalKernel(), "fn = None.*function of the cosine"),
+    "a number for a function": (lambda: ZonalKernel(20.0), "fn = 20.0.*function of the cosine"),
+    "neither fn nor log_values": (lambda: Bare().coefficients(5, 3), "fn = None.*override log_values"),
     "negative values": (lambda: ZonalKernel(lambda t: t).coefficients(5, 3), "fn = .*not negative"),
     "zero everywhere": (lambda: ZonalKernel(torch.zeros_like).coefficients(5, 3), "fn = 0.0.*zero everywhere"),
     "one number for all": (lambda: ZonalKernel(lambda t: t.sum()).coefficients(5, 3), "fn.*one value per cosine"),
