@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from aleator import VMFKernel, VonMisesFisher, match_probability
-from tests.retrieval.collections_ import KAPPAS
+from tests.retrieval.random_collections import KAPPAS
 
 TIE = 1e-12  # cosines this close are equal, as the guide says
 

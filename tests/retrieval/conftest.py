@@ -10,7 +10,7 @@ import psycopg
 import pytest
 import torch
 
-from tests.retrieval.processes import Victims
+from tests.retrieval.processes import Workers
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -61,7 +61,7 @@ def location(request, tmp_path):
 
 @pytest.fixture(scope="session")
 def jobs():
-    """Starts jobs in processes of their own: see victims.py."""
-    running = Victims()
+    """Starts jobs in processes of their own: see worker.py."""
+    running = Workers()
     yield running
     running.close()

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import psutil
 
-from tests.retrieval import victims
+from tests.retrieval import worker
 
 PATIENCE = 60.0
 
 
-class Victims:
+class Workers:
     """Jobs in processes of their own."""
 
     def __init__(self):
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        script = Path(victims.__file__)
+        script = Path(worker.__file__)
         self.process = subprocess.Popen(
             [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )

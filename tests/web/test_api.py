@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from aleator import CredibleIndex, VonMisesFisher
 from aleator.evaluation import metrics
-from aleator.retrieval.contents import read_contents
+from aleator.retrieval import take_snapshot
 from aleator.web import create_app
 from aleator.web.collection import Collection
 from aleator.web.levels import LEVELS, cap_cosines
@@ -33,13 +33,13 @@ def refused(response, status: int, *words: str) -> None:
 
 
 def test_contents_are_all_items_in_order(index):
-    contents = read_contents(index)
-    assert len(contents) == len(index) == 90
-    assert [json.loads(key) for key in contents.keys] == [f"{SHAPES[i % 3]}-{i}" for i in range(90)]
+    snapshot = take_snapshot(index)
+    assert len(snapshot) == len(index) == 90
+    assert [json.loads(key) for key in snapshot.keys] == [f"{SHAPES[i % 3]}-{i}" for i in range(90)]
     # Every item is its own nearest neighbour: direction and certainty belong to the id.
-    queries = VonMisesFisher(torch.from_numpy(contents.mu), torch.from_numpy(contents.kappa))
+    queries = VonMisesFisher(torch.from_numpy(snapshot.mu), torch.from_numpy(snapshot.kappa))
     for key, kappa, hits in zip(
-        contents.keys, contents.kappa, index.search(queries, limit=1, by="nearest"), strict=True
+        snapshot.keys, snapshot.kappa, index.search(queries, limit=1, by="nearest"), strict=True
     ):
         assert (hits[0].id, hits[0].kappa) == (json.loads(key), pytest.approx(float(kappa)))
 
@@ -48,7 +48,7 @@ def test_info_describes_the_collection(client, index):
     info = ok(client.get("/api/collection"))
     assert (info["items"], info["dim"], info["model"], info["images"]) == (90, 8, "images", True)
     assert info["labels"] == [{"label": shape, "count": 30} for shape in SHAPES]
-    kappa = read_contents(index).kappa
+    kappa = take_snapshot(index).kappa
     counts, edges = np.array(info["certainty"]["counts"]), np.array(info["certainty"]["edges"])
     assert counts.sum() == 90
     assert len(edges) == len(counts) + 1
@@ -97,10 +97,10 @@ def test_ids_are_found_as_text_and_as_json():
 
 def test_reject_curve_is_that_of_the_metrics(client, index):
     curve = ok(client.get("/api/reject-curve"))
-    contents = read_contents(index)
-    labels = np.array([SHAPES.index(json.loads(note)["label"]) for note in contents.notes])
-    hits = metrics.neighbour_hits(contents.mu, labels)
-    assert curve["hits"] == pytest.approx(metrics.reject_curve(contents.kappa, hits, curve["kept"]))
+    snapshot = take_snapshot(index)
+    labels = np.array([SHAPES.index(json.loads(note)["label"]) for note in snapshot.metadata_json])
+    hits = metrics.neighbour_hits(snapshot.mu, labels)
+    assert curve["hits"] == pytest.approx(metrics.reject_curve(snapshot.kappa, hits, curve["kept"]))
     assert curve["items"] == curve["labelled"] == 90
 
 
@@ -113,8 +113,8 @@ def test_no_reject_curve_without_labels():
 
 
 def test_an_item_is_answered_as_the_index_answers(client, index):
-    contents = read_contents(index)
-    query = VonMisesFisher(torch.from_numpy(contents.mu[4:5]), torch.from_numpy(contents.kappa[4:5]))
+    snapshot = take_snapshot(index)
+    query = VonMisesFisher(torch.from_numpy(snapshot.mu[4:5]), torch.from_numpy(snapshot.kappa[4:5]))
     expected = [hit for hit in index.search(query, p=0.9)[0] if hit.id != "square-4"]
     answer = ok(client.get("/api/query/item", params={"id": "square-4", "p": 0.9, "limit": 500}))
     assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in expected]

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -10,6 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from aleator.cli.errors import plain_errors
+
+if TYPE_CHECKING:
+    from aleator.retrieval import SearchBy
 
 index_app = typer.Typer(no_args_is_help=True, help="Build and change an index of posteriors.")
 
@@ -149,11 +152,12 @@ def query(
         q = read_posteriors(posteriors)
         given = fingerprint or read_header(posteriors).get("fingerprint")
         with CredibleIndex.open(location, fingerprint=given) as index:
-            answers = index.search(q, p, limit, by, threshold=threshold, filter=conditions, exact=exact)
+            how = cast("SearchBy", by)  # `search` checks it
+            answers = index.search(q, p, limit, how, threshold=threshold, filter=conditions, exact=exact)
     if figure is not None:
-        from aleator.retrieval import picture
+        from aleator.retrieval import plot_hits
 
-        picture(answers).savefig(figure)
+        plot_hits(answers).savefig(figure)
     if as_json:
         print(json.dumps([[hit._asdict() for hit in hits] for hits in answers]))
         return

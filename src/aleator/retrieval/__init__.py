@@ -1,9 +1,10 @@
-"""Credible retrieval: `CredibleIndex` in memory, in a folder or on a PostgreSQL server."""
+"""Retrieval: search a collection of posteriors, in memory, in a folder or on a PostgreSQL server."""
 
-from aleator.retrieval.contents import read_contents
-from aleator.retrieval.figure import picture
-from aleator.retrieval.index import CredibleIndex, Hit
-from aleator.retrieval.items import Id, decode_id, directions, encode_id
+from aleator.retrieval.filters import Filter
+from aleator.retrieval.hits import Hit
+from aleator.retrieval.index import CredibleIndex
+from aleator.retrieval.items import Id, Items, Metadata, decode_id, directions, encode_id
+from aleator.retrieval.plots import plot_hits
 from aleator.retrieval.posteriors_file import (
     match_settings,
     read_header,
@@ -12,27 +13,39 @@ from aleator.retrieval.posteriors_file import (
     write_items,
     write_posteriors,
 )
-from aleator.retrieval.recall import RecallReport
+from aleator.retrieval.recall import RecallReport, Rung, tune_recall
 from aleator.retrieval.scoring import TIE, cap_radii, cosines, slack
+from aleator.retrieval.search import SearchBy
+from aleator.retrieval.snapshot import Snapshot, take_snapshot
+from aleator.retrieval.stores.base import Candidates, Store
 
 __all__ = [
     "TIE",
+    "Candidates",
     "CredibleIndex",
+    "Filter",
     "Hit",
     "Id",
+    "Items",
+    "Metadata",
     "RecallReport",
+    "Rung",
+    "SearchBy",
+    "Snapshot",
+    "Store",
     "cap_radii",
     "cosines",
     "decode_id",
     "directions",
     "encode_id",
     "match_settings",
-    "picture",
-    "read_contents",
+    "plot_hits",
     "read_header",
     "read_items",
     "read_posteriors",
     "slack",
+    "take_snapshot",
+    "tune_recall",
     "write_items",
     "write_posteriors",
 ]

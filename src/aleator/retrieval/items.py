@@ -1,7 +1,7 @@
 """What goes into an index: ids, directions, certainties and metadata, checked once and in one form.
 
-Both backends keep an id and its metadata as ASCII JSON text. That keeps `7` and `"7"` apart, brings back what
-was given, and lets no character of it mean anything to a database or a file system.
+All stores keep an id and its metadata as ASCII JSON text. So `7` and `"7"` are different ids, values come back as they
+were given, and no character has a special meaning for a database or a file system. An id as JSON text is called a key.
 """
 
 import json
@@ -12,32 +12,46 @@ from typing import Any
 import numpy as np
 import torch
 
-from aleator.foundation import reject, require
+from aleator.foundation import reject, require, require_type
 from aleator.posteriors import VonMisesFisher
 
 Id = str | int
 Metadata = dict[str, Any]
 
-LONGEST_KEY = 1024  # bytes of JSON; a B-tree page of PostgreSQL holds no more than about 2,700
-_NO_NOTE = "{}"
+LONGEST_KEY = 1024  # bytes of JSON; an index entry of PostgreSQL holds at most about 2,700
+_NO_METADATA = "{}"
 _BLOCK = 65_536  # rows in double precision at a time
 
 
 @dataclass(frozen=True)
 class Items:
-    """n items, ready to be stored. Rows of `mu` are unit vectors rounded to float32."""
+    """n checked items, as a store takes them.
 
-    keys: Sequence[str]  # (n,) ids as JSON
-    mu: np.ndarray  # (n, D) float32
-    kappa: np.ndarray  # (n,) float32, in [0, inf]
-    notes: list[str]  # (n,) metadata as JSON
+    Args:
+        keys: Ids as JSON text, n of them, each once.
+        mu: Unit vectors rounded to float32, shape (n, D).
+        kappa: Certainties in [0, inf], shape (n,), float32.
+        metadata_json: Metadata as JSON text, n of them.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.retrieval import Items
+        >>> items = Items(['"a"', "7"], np.eye(2, dtype=np.float32), np.ones(2, np.float32), ["{}", '{"n": 1}'])
+        >>> len(items)
+        2
+    """
+
+    keys: Sequence[str]
+    mu: np.ndarray
+    kappa: np.ndarray
+    metadata_json: list[str]
 
     def __len__(self) -> int:
         return len(self.keys)
 
 
-class Numbered(Sequence[str]):
-    """The keys of integer ids, made as they are read: a million strings are not kept for a million items."""
+class NumberKeys(Sequence[str]):
+    """Keys of integer ids, made when they are read. A million items need no million strings in memory."""
 
     def __init__(self, numbers: Sequence[int]):
         self._numbers = numbers
@@ -47,37 +61,28 @@ class Numbered(Sequence[str]):
 
     def __getitem__(self, choice: Any) -> Any:
         chosen = self._numbers[choice]
-        return Numbered(chosen) if isinstance(choice, slice) else str(chosen)
+        return NumberKeys(chosen) if isinstance(choice, slice) else str(chosen)
 
 
 def encode_id(value: Id) -> str:
     """An id as JSON text: `7` and `"7"` are two ids."""
     if isinstance(value, np.integer):
         value = int(value)
-    require(
-        isinstance(value, str | int) and not isinstance(value, bool),
-        "ids",
-        value,
-        f"an id cannot be a {type(value).__name__}",
-        "use strings or integers",
-    )
+    valid = isinstance(value, str | int) and not isinstance(value, bool)
+    require(valid, "ids", value, f"an id cannot be a {type(value).__name__}", "use strings or integers")
     key = json.dumps(value)
-    require(
-        len(key) <= LONGEST_KEY,
-        "ids",
-        f"{key[:40]}...",
-        f"takes {len(key)} bytes as JSON",
-        f"keep ids to {LONGEST_KEY} bytes and put the rest into metadata",
-    )
+    way_out = f"keep ids below {LONGEST_KEY} bytes and put the rest into metadata"
+    require(len(key) <= LONGEST_KEY, "ids", f"{key[:40]}...", f"takes {len(key)} bytes as JSON", way_out)
     return key
 
 
 def decode_id(key: str) -> Id:
+    """The id that `encode_id` turned into JSON text."""
     return json.loads(key) if key[0] == '"' else int(key)
 
 
 def encode_ids(ids: Iterable[Id]) -> list[str]:
-    """The ids as JSON text, each of them once."""
+    """Ids as JSON text. An id that appears twice is an error."""
     require(not isinstance(ids, str), "ids", ids, "is one string, not a sequence of ids", "pass [id]")
     keys = [encode_id(value) for value in (ids.tolist() if isinstance(ids, torch.Tensor) else ids)]
     if len(set(keys)) < len(keys):
@@ -88,49 +93,39 @@ def encode_ids(ids: Iterable[Id]) -> list[str]:
 
 
 def encode_metadata(metadata: Mapping[str, Any] | None) -> str:
-    """Metadata as JSON text. Whatever would not come back equal is refused."""
+    """Metadata as JSON text. Metadata that JSON cannot represent exactly are an error."""
     if not metadata and (metadata is None or isinstance(metadata, Mapping)):
-        return _NO_NOTE
+        return _NO_METADATA
     try:
-        note = json.dumps(metadata, allow_nan=False)
-        intact = isinstance(metadata, Mapping) and json.loads(note) == metadata
+        text = json.dumps(metadata, allow_nan=False)
+        unchanged = isinstance(metadata, Mapping) and json.loads(text) == metadata
     except (TypeError, ValueError, RecursionError):
-        intact = False
-    if not intact:
-        reject(
-            "metadata",
-            metadata,
-            "does not survive JSON",
-            "use a dict from strings to finite numbers, strings, booleans, None, lists and dicts",
-        )
-    return note
+        unchanged = False
+    if not unchanged:
+        way_out = "use a dict from strings to finite numbers, strings, booleans, None, lists and dicts"
+        reject("metadata", metadata, "cannot be stored as JSON without a change", way_out)
+    return text
 
 
-def decode_metadata(note: str) -> Metadata:
-    return {} if note == _NO_NOTE else json.loads(note)
+def decode_metadata(text: str) -> Metadata:
+    """The metadata that `encode_metadata` turned into JSON text."""
+    return {} if text == _NO_METADATA else json.loads(text)
 
 
 def directions(posteriors: VonMisesFisher, argument: str, dim: int | None = None) -> np.ndarray:
-    """The mu of N posteriors as (N, D) float32 unit vectors; the same rounding for items and queries."""
-    require(
-        isinstance(posteriors, VonMisesFisher),
-        argument,
-        type(posteriors).__name__,
-        "expected posteriors",
-        "pass a VonMisesFisher with batch shape (N,)",
-    )
+    """Check N posteriors, and return their mu as float32 unit vectors (N, D).
+
+    Items and queries are rounded in the same way, so that an item finds itself.
+    """
+    require_type(argument, posteriors, VonMisesFisher, "pass a VonMisesFisher with batch shape (N,)")
     mu, kappa = posteriors.mu, posteriors.kappa
-    require(
-        mu.ndim == 2 and kappa.ndim == 1,
-        argument,
-        f"batch shape {tuple(posteriors.batch_shape)}",
-        "expected batch shape (N,)",
-        "reshape mu to (N, D) and kappa to (N,)",
-    )
+    is_batch = mu.ndim == 2 and kappa.ndim == 1
+    shape = f"batch shape {tuple(posteriors.batch_shape)}"
+    require(is_batch, argument, shape, "expected batch shape (N,)", "reshape mu to (N, D) and kappa to (N,)")
     require(
         dim is None or mu.shape[1] == dim,
         argument,
-        f"posteriors on {mu.shape[1]} dimensions",
+        f"posteriors of {mu.shape[1]} dimensions",
         f"the index holds {dim} dimensions",
         "use the encoder that made the index",
     )
@@ -138,34 +133,35 @@ def directions(posteriors: VonMisesFisher, argument: str, dim: int | None = None
     for start in range(0, len(rounded), _BLOCK):
         exact = mu[start : start + _BLOCK].detach().cpu().double().numpy()
         length = np.sqrt(np.square(exact).sum(axis=1))
-        far = ~(np.abs(length - 1) < 1e-3)  # true for NaN and infinity too
-        if far.any():
+        bad = ~(np.abs(length - 1) < 1e-3)  # true for NaN and infinity too
+        if bad.any():
             reject(
                 f"{argument}.mu",
-                exact[far][0][:4].tolist(),
+                exact[bad][0][:4].tolist(),
                 "starts a row that is not a unit vector of finite numbers",
                 "normalise mu to length 1",
             )
         rounded[start : start + _BLOCK] = exact / length[:, None]
-    certain = kappa.detach().cpu()
-    require(certain >= 0, f"{argument}.kappa", certain, "is negative or NaN", "keep kappa in [0, inf]")
+    certainty = kappa.detach().cpu()
+    require(certainty >= 0, f"{argument}.kappa", certainty, "is negative or NaN", "keep kappa in [0, inf]")
     return rounded
 
 
-def prepare(
+def make_items(
     mu: np.ndarray, kappa: torch.Tensor, keys: Sequence[str], metadata: Sequence[Mapping[str, Any] | None] | None
 ) -> Items:
-    """Items from what `directions` has checked; nothing is shared with the caller's tensors."""
-    require(len(keys) == len(mu), "ids", len(keys), f"there are {len(mu)} posteriors", "give one id each")
+    """Items from directions (n, D) that `directions` has checked. They share no memory with the caller's tensors."""
+    count = f"there are {len(mu)} posteriors"
+    require(len(keys) == len(mu), "ids", len(keys), count, "give one id for each")
     if metadata is None:
-        notes = [_NO_NOTE] * len(mu)
+        encoded = [_NO_METADATA] * len(mu)
     else:
         require(
             not isinstance(metadata, Mapping) and len(metadata) == len(mu),
             "metadata",
             type(metadata).__name__ if isinstance(metadata, Mapping) else len(metadata),
-            f"there are {len(mu)} posteriors",
+            count,
             "give a sequence with one dict (or None) for each",
         )
-        notes = [encode_metadata(one) for one in metadata]
-    return Items(keys, mu, kappa.detach().cpu().numpy().astype(np.float32), notes)
+        encoded = [encode_metadata(item_metadata) for item_metadata in metadata]
+    return Items(keys, mu, kappa.detach().cpu().numpy().astype(np.float32), encoded)

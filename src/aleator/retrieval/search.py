@@ -1,97 +1,165 @@
-"""From a query's radius to the items it accepts, through whatever store holds them.
+"""The steps of a search: from queries to ranked candidates with their scores, through any store.
 
-`climb` finds all items within a radius, `walk` the best few. Both search an approximate store only as hard
-as its recall report says the size of the answer needs, and harder while the answer grows.
+`search_by_cosine` answers credible and nearest searches, `search_by_match` match searches. On an approximate store
+both start with the effort that the recall report gives for a small answer. They search harder while the answer grows.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
+from aleator.matching import ZonalKernel
 from aleator.retrieval.items import Metadata, decode_metadata
+from aleator.retrieval.match_scoring import CosineBound, match_probabilities
 from aleator.retrieval.recall import RecallReport
 from aleator.retrieval.scoring import cosines, slack
 from aleator.retrieval.stores.base import Candidates, Store
 
-Judge = Callable[[Candidates], tuple[Candidates, np.ndarray]]
+SearchBy = Literal["credible", "match", "nearest"]
 
-_SPARE = 16  # more neighbours than asked for, so that one pass usually settles ties
-
-
-def judge(store: Store, mu: np.ndarray, radius: np.ndarray, passes: Callable[[Metadata], bool] | None) -> Judge:
-    """The decision on candidates: exact cosine within the query's radius, and metadata that passes the
-    filter."""
-
-    def decide(found: Candidates) -> tuple[Candidates, np.ndarray]:
-        cosine = cosines(mu[found.query], found.mu)
-        accepted = cosine >= radius[found.query]
-        if passes is not None:
-            described = store.describe(found.row[accepted])
-            passing = [row for row, (_, note) in described.items() if passes(decode_metadata(note))]
-            accepted &= np.isin(found.row, passing)
-        return found.take(accepted), cosine[accepted]
-
-    return decide
+_SPARE = 16  # extra neighbours per request, so that one request usually settles ties
+_SMALL_COLLECTION = 4096  # up to here it is faster to score all items than to compute a bound
 
 
-def climb(store: Store, report: RecallReport | None, mu: np.ndarray, radius: np.ndarray) -> Candidates:
-    """Candidates within radius (Q,) of mu (Q, D)."""
+@dataclass(frozen=True)
+class SearchRequest:
+    """Q queries, and how to answer them."""
+
+    mu: np.ndarray  # (Q, D) float32
+    kappa: np.ndarray  # (Q,) float64
+    radius: np.ndarray  # (Q,) least cosine that an item must have; -inf for any
+    threshold: float  # least match probability, for `search_by_match`
+    limit: int | None  # most hits for each query
+    passes: Callable[[Metadata], bool] | None  # the filter
+    kernel: ZonalKernel
+    prior: float
+    report: RecallReport | None  # None: search exactly
+
+    def block(self, start: int, stop: int) -> "SearchRequest":
+        """The same request for the queries from `start` to `stop`."""
+        chosen = slice(start, stop)
+        return replace(self, mu=self.mu[chosen], kappa=self.kappa[chosen], radius=self.radius[chosen])
+
+
+@dataclass(frozen=True)
+class ScoredCandidates:
+    """n candidates with their cosine (n,) and match probability (n,)."""
+
+    candidates: Candidates
+    cosine: np.ndarray
+    match_probability: np.ndarray
+
+    def take(self, choice: np.ndarray) -> "ScoredCandidates":
+        """The candidates that a mask or an index array selects."""
+        return ScoredCandidates(self.candidates.take(choice), self.cosine[choice], self.match_probability[choice])
+
+
+def search_by_cosine(store: Store, request: SearchRequest) -> ScoredCandidates:
+    """Items within each query's radius, nearest first, at most `limit` for each query."""
+    if request.limit is None:
+        candidates, cosine = _accept(store, request, _find_within(store, request))
+    else:
+        candidates, cosine = _find_closest(store, request, request.limit)
+    order = _rank(candidates, (cosine,), request.limit)
+    candidates, cosine = candidates.take(order), cosine[order]
+    probability = match_probabilities(request.mu, request.kappa, candidates, request.kernel, request.prior)
+    return ScoredCandidates(candidates, cosine, probability)
+
+
+def search_by_match(store: Store, request: SearchRequest) -> ScoredCandidates:
+    """Items whose match probability reaches the threshold, likeliest first, at most `limit` for each query."""
+    bound = None
+    if request.threshold > 0 and len(store) > _SMALL_COLLECTION:
+        dim, kappa_range = request.mu.shape[1], store.kappa_range()
+        bound = CosineBound(dim, request.kappa, kappa_range, request.kernel, request.prior, request.threshold)
+        request = replace(request, radius=bound.radius)
+    candidates, cosine = _accept(store, request, _find_within(store, request))
+    if bound is not None:
+        possible = bound.admits(candidates.query, cosine, candidates.kappa)
+        candidates, cosine = candidates.take(possible), cosine[possible]
+    probability = match_probabilities(request.mu, request.kappa, candidates, request.kernel, request.prior)
+    scored = ScoredCandidates(candidates, cosine, probability)
+    scored = scored.take(probability >= np.float32(request.threshold))
+    return scored.take(_rank(scored.candidates, (scored.match_probability, scored.cosine), request.limit))
+
+
+def _accept(store: Store, request: SearchRequest, candidates: Candidates) -> tuple[Candidates, np.ndarray]:
+    """The candidates that belong to the answer, and their exact cosines.
+
+    An item belongs if its cosine reaches the query's radius and its metadata pass the filter.
+    """
+    cosine = cosines(request.mu[candidates.query], candidates.mu)
+    accepted = cosine >= request.radius[candidates.query]
+    if request.passes is not None:
+        descriptions = store.describe(candidates.row[accepted])
+        passing = [row for row, (_, metadata) in descriptions.items() if request.passes(decode_metadata(metadata))]
+        accepted &= np.isin(candidates.row, passing)
+    return candidates.take(accepted), cosine[accepted]
+
+
+def _find_within(store: Store, request: SearchRequest) -> Candidates:
+    """Candidates within each query's radius.
+
+    Queries whose answer is larger than the effort was measured for are asked again with more effort.
+    """
+    mu, radius = request.mu, request.radius
     parts: list[Candidates] = []
-    pending = np.arange(len(mu))
-    for rung in report.rungs if report else ():
-        found = store.within(mu[pending], radius[pending], rung.effort)
-        large = np.bincount(found.query, minlength=len(pending)) > rung.size
-        parts.append(found.take(~large[found.query]).of(pending))
-        pending = pending[large]
+    pending = np.arange(len(mu))  # queries without an answer yet
+    for rung in request.report.rungs if request.report else ():
+        candidates = store.within(mu[pending], radius[pending], rung.effort)
+        too_large = np.bincount(candidates.query, minlength=len(pending)) > rung.size
+        parts.append(candidates.take(~too_large[candidates.query]).of_queries(pending))
+        pending = pending[too_large]
         if len(pending) == 0:
             break
     if len(pending) or not parts:
-        parts.append(store.within(mu[pending], radius[pending], None).of(pending))
+        parts.append(store.within(mu[pending], radius[pending], None).of_queries(pending))
     return Candidates.concatenate(parts)
 
 
-def walk(
-    store: Store, report: RecallReport | None, mu: np.ndarray, radius: np.ndarray, limit: int, decide: Judge
-) -> tuple[Candidates, np.ndarray]:
-    """The accepted items nearest to mu (Q, D), at least `limit` of them where there are so many, and their
-    cosines.
+def _find_closest(store: Store, request: SearchRequest, limit: int) -> tuple[Candidates, np.ndarray]:
+    """The nearest items that belong to the answer, and their cosines: `limit` of each query or more, if there are.
 
-    Neighbours are fetched, four times as many in each round, until whatever was left out is too far away to
-    matter: further than the radius, or than the limit-th accepted item.
+    Each round asks for four times as many neighbours, until the items that were left out cannot matter. That is so
+    when they lie outside the radius, or farther away than the limit-th accepted item.
     """
+    mu, radius, report = request.mu, request.radius, request.report
     parts: list[Candidates] = []
-    scores: list[np.ndarray] = []
-    pending, wanted = np.arange(len(mu)), limit
+    part_cosines: list[np.ndarray] = []
+    pending, count = np.arange(len(mu)), limit  # queries without an answer yet
     while len(pending):
-        effort = report.effort(wanted) if report else None
-        found, reach = store.closest(mu[pending], wanted + _SPARE, effort)
-        accepted, cosine = decide(found.of(pending))
-        enough = np.maximum(radius[pending], _worst_needed(accepted, cosine, pending, limit)) - slack(mu.shape[1])
-        # Lists that were not probed may hold more, so an approximate search that ran dry goes on.
+        effort = report.effort(count) if report else None
+        neighbours, reach = store.closest(mu[pending], count + _SPARE, effort)
+        accepted, cosine = _accept(store, request, neighbours.of_queries(pending))
+        worst_needed = _limit_th_cosine(accepted, cosine, pending, limit)
+        enough = np.maximum(radius[pending], worst_needed) - slack(mu.shape[1])
+        # An approximate search that returned everything it saw may have missed items: go on.
         done = np.where(np.isneginf(reach), effort is None, reach < enough)
         settled = np.isin(accepted.query, pending[done])
         parts.append(accepted.take(settled))
-        scores.append(cosine[settled])
+        part_cosines.append(cosine[settled])
         pending = pending[~done]
-        wanted *= 4
+        count *= 4
     order = np.argsort(np.concatenate([part.query for part in parts]), kind="stable")
-    return Candidates.concatenate(parts), np.concatenate(scores)[order]
+    return Candidates.concatenate(parts), np.concatenate(part_cosines)[order]
 
 
-def best(found: Candidates, keys: tuple[np.ndarray, ...], limit: int | None) -> np.ndarray:
-    """Which candidates to keep, in order: by query, then each key from its largest, then row."""
-    order = np.lexsort((found.row, *(-key for key in reversed(keys)), found.query))
+def _rank(candidates: Candidates, scores: tuple[np.ndarray, ...], limit: int | None) -> np.ndarray:
+    """Positions of the candidates to keep: by query, then by each score from the largest, then by row."""
+    order = np.lexsort((candidates.row, *(-score for score in reversed(scores)), candidates.query))
     if limit is None:
         return order
-    query = found.query[order]
+    query = candidates.query[order]
     rank = np.arange(len(order)) - np.searchsorted(query, query)
     return order[rank < limit]
 
 
-def _worst_needed(found: Candidates, cosine: np.ndarray, queries: np.ndarray, limit: int) -> np.ndarray:
-    """The cosine of each query's limit-th best item, -inf where it has fewer."""
-    chosen = best(found, (cosine,), limit)
-    query, cosine = found.query[chosen], cosine[chosen]
+def _limit_th_cosine(candidates: Candidates, cosine: np.ndarray, queries: np.ndarray, limit: int) -> np.ndarray:
+    """The cosine of each query's limit-th best item; -inf for a query with fewer items."""
+    order = _rank(candidates, (cosine,), limit)
+    query, cosine = candidates.query[order], cosine[order]
     last = np.searchsorted(query, queries, side="right") - 1
     full = np.searchsorted(query, queries) + limit - 1 == last
     return np.where(full, cosine[np.maximum(last, 0)] if len(cosine) else -np.inf, -np.inf)

@@ -23,8 +23,8 @@ from aleator.retrieval import (
     decode_id,
     directions,
     encode_id,
-    read_contents,
     slack,
+    take_snapshot,
 )
 from aleator.web.levels import LEVELS, cap_cosines
 from aleator.web.models import CertaintyDistribution, Item, Items, Label, Level, RejectCurve, certainty
@@ -39,11 +39,12 @@ class Collection:
     """The items of an index, by position."""
 
     def __init__(self, index: CredibleIndex):
-        contents = read_contents(index)
-        self.keys, self.mu, self.kappa, self._notes = contents.keys, contents.mu, contents.kappa, contents.notes
+        snapshot = take_snapshot(index)
+        self.keys, self.mu, self.kappa = snapshot.keys, snapshot.mu, snapshot.kappa
+        self._metadata_json = snapshot.metadata_json
         self._position = {key: position for position, key in enumerate(self.keys)}
         self._ascending = np.sort(self.kappa).astype(np.float64)
-        facts = [json.loads(note) for note in self._notes]
+        facts = [json.loads(note) for note in self._metadata_json]
         self._labels = [_label(one) for one in facts]
         self.paths = any(isinstance(one.get("path"), str) for one in facts)
         self.texts = any(isinstance(one.get("text"), str) for one in facts)
@@ -60,7 +61,7 @@ class Collection:
         return self._position.get(json.dumps(text)) if exact is None else exact
 
     def metadata(self, position: int) -> dict[str, Any]:
-        return json.loads(self._notes[position])
+        return json.loads(self._metadata_json[position])
 
     def posterior(self, position: int) -> VonMisesFisher:
         """Batch shape (1,)."""

@@ -1,9 +1,11 @@
-"""What a backend must do: keep items safely, and name candidates near a direction.
+"""What a store must do. Derive a new one from `Store`.
 
-A store decides nothing about the answer. It returns at least the items that `scoring` could accept, with the
-vectors it holds, and `CredibleIndex` judges them; that is why every backend gives the same answer.
+A store keeps items safely and returns candidates near a direction. It does not decide which of them belong to the
+answer: it returns at least the items that could belong, with the vectors that it holds. `CredibleIndex` scores them in
+one way for all stores, so every store gives the same answer.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,28 +16,62 @@ from aleator.retrieval.items import Items
 
 @dataclass(frozen=True)
 class Candidates:
-    """n items to be judged, in ascending order of the query. A row is a store's own number for an item: it
-    grows with every addition and is never used again."""
+    """n pairs of a query and an item that may belong to its answer, in ascending order of the query.
 
-    query: np.ndarray  # (n,) int64, position of the query in the call
-    row: np.ndarray  # (n,) int64
-    mu: np.ndarray  # (n, D) float32, as stored
-    kappa: np.ndarray  # (n,) float32
+    Args:
+        query: Number of the query within the call, shape (n,), int64.
+        row: The store's number for the item, shape (n,), int64. Rows grow with every addition and are never reused.
+        mu: Directions as stored, shape (n, D), float32.
+        kappa: Certainties, shape (n,), float32.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.retrieval import Candidates
+        >>> found = Candidates(np.array([0, 0, 1]), np.array([4, 7, 4]), np.eye(3, dtype=np.float32), np.ones(3))
+        >>> found.take(found.row == 4).query.tolist()
+        [0, 1]
+    """
+
+    query: np.ndarray
+    row: np.ndarray
+    mu: np.ndarray
+    kappa: np.ndarray
 
     def __len__(self) -> int:
         return len(self.row)
 
     def take(self, choice: np.ndarray) -> "Candidates":
-        """The candidates that a mask or an index array selects."""
+        """Select candidates.
+
+        Args:
+            choice: A boolean mask of shape (n,), or positions.
+
+        Returns:
+            The selected candidates.
+        """
         return Candidates(self.query[choice], self.row[choice], self.mu[choice], self.kappa[choice])
 
-    def of(self, queries: np.ndarray) -> "Candidates":
-        """The same items, found for a subset of the queries of a call: `queries` says which."""
+    def of_queries(self, queries: np.ndarray) -> "Candidates":
+        """Renumber the queries, after a call for only some of them.
+
+        Args:
+            queries: New number of each query of the call.
+
+        Returns:
+            The same candidates with `queries[query]` as their query.
+        """
         return Candidates(queries[self.query], self.row, self.mu, self.kappa)
 
     @staticmethod
     def concatenate(parts: "list[Candidates]") -> "Candidates":
-        """Parts with different queries as one, in order of the query."""
+        """Join candidates of different queries.
+
+        Args:
+            parts: Candidates; no query appears in two parts.
+
+        Returns:
+            All of them, in ascending order of the query.
+        """
         if len(parts) == 1:
             return parts[0]
         columns = ((c.query, c.row, c.mu, c.kappa) for c in parts)
@@ -44,41 +80,169 @@ class Candidates:
 
 
 class Store(Protocol):
-    """One collection in one place. Every method is one transaction: it happens or it does not.
+    """Keeps the items of one index. The base class of a new store.
 
-    `effort` is how hard an approximate store searches: lists probed or graph nodes visited. None is exact.
+    `CredibleIndex(store)` searches any store. A store must
+
+    - do each change as one transaction: it happens completely, or it raises and nothing has changed;
+    - keep ids unique: `insert` raises a ValueError for a key that it holds, `delete` for a key that it does not hold;
+    - return from `within` and `closest` at least the items that the exact cosine would accept. Float32 arithmetic is
+      allowed an error of `slack(dim)`, so a store searches with a radius that is smaller by this much;
+    - return vectors exactly as they were inserted;
+    - be safe to use from several threads.
+
+    An approximate store offers `efforts`, sets `config["report"]` to `tune_recall(store, config["recall"])` in `save`,
+    and searches exactly when `effort` is None.
+
+    `tests/retrieval/stores/test_base.py` holds the tests that every store must pass. Add a new store to its list.
+    `tests/retrieval/stores/list_store.py` is a complete store in fifty lines.
+
+    Attributes:
+        config: Settings of the index, which the store keeps as JSON: "dim", "kernel", "prior", "fingerprint", "recall",
+            "exact_below" and "report" (a `RecallReport` as a dict, or None where every search is exact).
+
+    Examples:
+        >>> import numpy as np, torch, aleator as al
+        >>> store = al.CredibleIndex.build(al.VonMisesFisher(torch.eye(3), 5.0), ids=["x", "y", "z"]).store
+        >>> candidates = store.within(np.eye(1, 3, dtype=np.float32), np.array([0.9]), None)
+        >>> store.describe(candidates.row)
+        {0: ('"x"', '{}')}
+        >>> hits = al.CredibleIndex(store).search(al.VonMisesFisher(torch.eye(1, 3), 50.0))
+        >>> [hit.id for hit in hits[0]]
+        ['x']
     """
 
     config: dict[str, Any]
 
     @property
-    def location(self) -> str | None: ...
-    def __len__(self) -> int: ...
+    @abstractmethod
+    def location(self) -> str | None:
+        """Folder or URL of the store; None for a store in memory."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of items."""
+
     @property
+    @abstractmethod
     def efforts(self) -> list[int]:
-        """Efforts worth trying, ascending; empty where every search is exact."""
+        """Efforts that an approximate search can choose from, ascending; empty where every search is exact.
 
-    def reserve(self, count: int) -> list[int]:
-        """Numbers that serve as ids for items that come without."""
+        An effort is a number with a meaning of the store's own, such as the number of lists to search.
+        """
 
-    def insert(self, items: Items) -> None: ...
-    def delete(self, keys: list[str]) -> None: ...
-    def present(self, keys: list[str]) -> set[str]: ...
+    @abstractmethod
+    def reserve_ids(self, count: int) -> list[int]:
+        """Make ids for items that are added without ids.
+
+        Args:
+            count: Number of ids.
+
+        Returns:
+            Integers that no item had as its row before.
+        """
+
+    @abstractmethod
+    def insert(self, items: Items) -> None:
+        """Add items, all or none.
+
+        Args:
+            items: The items.
+
+        Raises:
+            ValueError: If the store holds one of the keys.
+        """
+
+    @abstractmethod
+    def delete(self, keys: list[str]) -> None:
+        """Remove items, all or none.
+
+        Args:
+            keys: Ids as JSON text, each once.
+
+        Raises:
+            ValueError: If the store does not hold one of the keys.
+        """
+
+    @abstractmethod
+    def existing(self, keys: list[str]) -> set[str]:
+        """Look up which keys the store holds.
+
+        Args:
+            keys: Ids as JSON text.
+
+        Returns:
+            Those of the keys that the store holds.
+        """
+
+    @abstractmethod
     def within(self, mu: np.ndarray, radius: np.ndarray, effort: int | None) -> Candidates:
-        """At least the items whose cosine with mu[i] reaches radius[i]: mu (Q, D), radius (Q,)."""
+        """Find the items around each query.
 
+        Args:
+            mu: Directions of the queries, shape (Q, D), float32.
+            radius: Least cosine for each query, shape (Q,); -inf for all items.
+            effort: How hard an approximate store searches; None searches exactly.
+
+        Returns:
+            At least the items whose cosine with mu[i] reaches radius[i].
+        """
+
+    @abstractmethod
     def closest(self, mu: np.ndarray, k: int, effort: int | None) -> tuple[Candidates, np.ndarray]:
-        """About k items nearest to each mu[i], and a reach (Q,): whatever was left out has a cosine of at
-        most reach[i] + slack. A reach of -inf says that nothing was left out."""
+        """Find the nearest items to each query.
 
+        Args:
+            mu: Directions of the queries, shape (Q, D), float32.
+            k: About how many items for each query.
+            effort: How hard an approximate store searches; None searches exactly.
+
+        Returns:
+            Candidates, and a reach of shape (Q,): items that are left out have a cosine of at most reach[i] + slack.
+            A reach of -inf means that no item is left out.
+        """
+
+    @abstractmethod
     def describe(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
-        """Key and note by row; rows that were removed meanwhile are missing."""
+        """Look up ids and metadata.
 
+        Args:
+            rows: Rows of `Candidates`.
+
+        Returns:
+            Id and metadata as JSON text, by row. Rows that were removed in the meantime are missing.
+        """
+
+    @abstractmethod
     def kappa_range(self) -> tuple[float, float]:
-        """The smallest and the largest finite kappa held."""
+        """Find the range of certainties.
 
-    def sample(self, count: int) -> np.ndarray:
-        """At most count of the directions held, (n, D), spread over the collection."""
+        Returns:
+            The smallest and the largest finite kappa, or (0.0, 0.0) where there is none.
+        """
 
-    def save(self, location: str | None) -> None: ...
-    def close(self) -> None: ...
+    @abstractmethod
+    def sample_directions(self, count: int) -> np.ndarray:
+        """Draw some of the items, for measuring recall.
+
+        Args:
+            count: Largest number of items.
+
+        Returns:
+            Directions of items that are spread over the collection, shape (n, D) with n <= count.
+        """
+
+    @abstractmethod
+    def save(self, location: str | None) -> None:
+        """Bring the search structure up to date.
+
+        Args:
+            location: Where to move the index; None leaves it where it is.
+
+        Raises:
+            ValueError: If the store cannot be saved there.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release files and connections."""

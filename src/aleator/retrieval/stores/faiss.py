@@ -1,8 +1,8 @@
-"""Directions by position, in faiss, with a radius of its own for every query of a call.
+"""Directions in faiss, where each query of a call has its own radius.
 
-Faiss takes one radius per call. Stored as [x, 1] and asked with [q, -t], an inner product of 0 is the cosine
-t, so one call with the radius 0 serves a batch of queries with a radius t each. Lists of an inverted file
-are chosen by [c, 0]: the extra coordinate has no say in it.
+Faiss takes one radius per call. Vectors are stored as [x, 1] and queries are asked as [q, -t]. Their inner product is
+the cosine less t. So one call with radius 0 answers a batch of queries with a radius t each. The centroids of an
+inverted file are stored as [c, 0], so that the extra coordinate does not change which lists are chosen.
 """
 
 from pathlib import Path
@@ -15,23 +15,23 @@ from faiss.contrib.ivf_tools import add_preassigned
 from aleator.retrieval.scoring import slack
 
 _BLOCK = 65_536  # vectors copied at a time
-_EVERYTHING = -4.0  # a radius below every cosine
+_ALL_COSINES = -4.0  # a radius below every cosine
 
 
 def list_count(size: int) -> int:
-    """Lists of an inverted file: about 4 sqrt(n), the usual balance of choosing lists and scanning them."""
+    """Number of lists of an inverted file: about 4 sqrt(n), which balances choosing lists and scanning them."""
     return 1 << max(0, round(np.log2(4 * np.sqrt(size))))
 
 
 class VectorIndex:
-    """Unit vectors numbered 0, 1, 2, ... in the order they came; flat, or an inverted file of lists."""
+    """Unit vectors with positions 0, 1, 2, ... in the order of addition; flat, or an inverted file of lists."""
 
     def __init__(self, index: Any):
         self.index = index
 
     @classmethod
     def build(cls, mu: np.ndarray, lists: int = 0) -> "VectorIndex":
-        """mu (n, D) float32; lists = 0 builds a flat index, in which every search is exact."""
+        """Index of mu (n, D) float32. Without lists it is flat, and every search is exact."""
         if not lists:
             built = cls(faiss.IndexFlatIP(mu.shape[1] + 1))
             built.add(mu)
@@ -44,10 +44,12 @@ class VectorIndex:
 
     @classmethod
     def read(cls, path: Path, memory_map: bool = False) -> "VectorIndex":
+        """Read an index from a file; with `memory_map` its vectors stay on disk."""
         flags = faiss.IO_FLAG_MMAP_IFC if memory_map else 0
         return cls(faiss.read_index(str(path), flags))
 
     def write(self, path: Path) -> None:
+        """Write the index to a file."""
         faiss.write_index(self.index, str(path))
 
     def __len__(self) -> int:
@@ -55,35 +57,36 @@ class VectorIndex:
 
     @property
     def lists(self) -> int:
+        """Number of lists; 0 for a flat index."""
         return getattr(self.index, "nlist", 0)
 
     def add(self, mu: np.ndarray) -> None:
+        """Append vectors (n, D) float32."""
         for start in range(0, len(mu), _BLOCK):
             self.index.add(_extended(mu[start : start + _BLOCK], 1))
 
     def vectors(self, positions: np.ndarray) -> np.ndarray:
-        """(n, D) float32, as they were added."""
+        """The vectors at the given positions, (n, D) float32, exactly as they were added."""
         if len(positions) == 0:
             return np.empty((0, self.index.d - 1), np.float32)
         return self.index.reconstruct_batch(positions)[:, :-1]
 
     def within(self, mu: np.ndarray, radius: np.ndarray, probes: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Query and position of every vector found whose cosine may reach radius (Q,)."""
-        wide = np.maximum(radius - slack(mu.shape[1]), _EVERYTHING)
-        ask = _extended(mu, -wide)
-        bounds, _, position = self.index.range_search(ask, 0.0, params=self._params(probes))
+        """Query and position of each found vector whose cosine may reach the query's radius; `radius` is (Q,)."""
+        wide = np.maximum(radius - slack(mu.shape[1]), _ALL_COSINES)
+        bounds, _, position = self.index.range_search(_extended(mu, -wide), 0.0, params=self._params(probes))
         counts = np.subtract(bounds[1:], bounds[:-1], dtype=np.int64, casting="unsafe")
         return np.repeat(np.arange(len(mu)), counts), position
 
     def closest(self, mu: np.ndarray, k: int, probes: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Query, position and reach (Q,) of the k nearest vectors."""
+        """Query and position of the k nearest vectors, and the reach (Q,) of `Store.closest`."""
         if k >= len(self):
-            everything = np.full(len(mu), -np.inf)
-            return *self.within(mu, everything, None), everything
+            no_radius = np.full(len(mu), -np.inf)
+            return *self.within(mu, no_radius, None), no_radius
         score, position = self.index.search(_extended(mu, 0), k, params=self._params(probes))
-        found = position >= 0
-        reach = np.where(found[:, -1], score[:, -1].astype(np.float64), -np.inf)
-        return np.nonzero(found)[0], position[found], reach
+        valid = position >= 0  # faiss fills up with -1
+        reach = np.where(valid[:, -1], score[:, -1].astype(np.float64), -np.inf)
+        return np.nonzero(valid)[0], position[valid], reach
 
     def _params(self, probes: int | None) -> Any:
         if not self.lists:
@@ -92,7 +95,7 @@ class VectorIndex:
 
 
 def _inverted_file(mu: np.ndarray, centroids: np.ndarray) -> Any:
-    """The index of mu (n, D) in lists around the centroids (L, D), with a map from position to vector."""
+    """An inverted file of mu (n, D) with lists around the centroids (L, D), and a map from position to vector."""
     lists, dim = centroids.shape
     quantizer = faiss.IndexFlatIP(dim + 1)
     quantizer.add(_extended(centroids, 0))
@@ -101,7 +104,7 @@ def _inverted_file(mu: np.ndarray, centroids: np.ndarray) -> Any:
     index.make_direct_map()
     blocks = [slice(start, start + _BLOCK) for start in range(0, len(mu), _BLOCK)]
     nearest = [quantizer.assign(_extended(mu[block], 0), 1)[:, 0] for block in blocks]
-    # Lists of their final capacity: growing by doubling would leave a fifth more memory behind.
+    # Give the lists their final capacity. Lists that grow by doubling would take a fifth more memory.
     for number, size in enumerate(np.bincount(np.concatenate(nearest), minlength=lists).tolist()):
         index.invlists.resize(number, size)
         index.invlists.resize(number, 0)
@@ -111,6 +114,7 @@ def _inverted_file(mu: np.ndarray, centroids: np.ndarray) -> Any:
 
 
 def _extended(mu: np.ndarray, last: float | np.ndarray) -> np.ndarray:
+    """Vectors with one more coordinate, (n, D + 1) float32."""
     extended = np.empty((len(mu), mu.shape[1] + 1), np.float32)
     extended[:, :-1] = mu
     extended[:, -1] = last

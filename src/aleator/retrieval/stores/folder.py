@@ -1,12 +1,12 @@
-"""The embedded backend: a folder with a SQLite ledger and a faiss file, or the same in memory.
+"""A store in a folder: a SQLite ledger and a faiss file. In memory it is the same, with a temporary ledger.
 
-The ledger is the truth, and names the vector file. So
+The ledger decides what the index holds, and names the current vector file. So
 
-- `insert` and `delete` are one transaction of the ledger each, and durable when they return;
-- `save` writes a new vector file beside the old one and makes it current in one transaction;
-- a process killed at any instant leaves the state before or the state after, and at worst an unused file.
+- `insert` and `delete` are one transaction of the ledger each, and are durable when they return;
+- `save` writes a new vector file beside the old one, and makes it current in one transaction;
+- a process that is killed leaves the state before or after the call, and at worst an unused file.
 
-Several processes may open one folder. Each call notices what others have committed, and writers queue.
+Several processes may open one folder. Each call sees what the others have committed. Writers wait for each other.
 """
 
 import contextlib
@@ -22,35 +22,38 @@ import numpy as np
 
 from aleator.foundation import reject, require, writing_atomically
 from aleator.retrieval.items import Items, decode_id
-from aleator.retrieval.recall import calibrate
-from aleator.retrieval.stores.base import Candidates
+from aleator.retrieval.recall import tune_recall
+from aleator.retrieval.stores.base import Candidates, Store
 from aleator.retrieval.stores.faiss import VectorIndex, list_count
-from aleator.retrieval.stores.ledger import Generation, Ledger
+from aleator.retrieval.stores.ledger import Ledger, VectorFile
 
 _LEDGER = "ledger.sqlite"
 # How the names of vector files begin: finished ones, and temporary ones that a killed save left behind.
 _VECTOR_FILES = ("vectors-", ".vectors-", "partial-")
 
 
-class FolderStore:
-    """A `Store` on one machine. Arrays are by position in the vector index; `rows` ascends."""
+class FolderStore(Store):
+    """A `Store` on one machine.
+
+    `rows`, `kappa` and `alive` have one entry for each position in the vector index.
+    """
 
     config: dict[str, Any]
     vectors: VectorIndex
-    rows: np.ndarray  # (n,) uint32 while the numbers fit, then int64
+    rows: np.ndarray  # (n,) ascending; uint32 while the numbers fit, then int64
     kappa: np.ndarray  # (n,) float32
-    alive: np.ndarray  # (n,) bool, false where the item was removed
+    alive: np.ndarray  # (n,) bool; false if the item was removed
 
     def __init__(self, ledger: Ledger, folder: Path | None, memory_map: bool = False):
         self._ledger = ledger
         self._folder = folder
         self._memory_map = memory_map
         self._lock = threading.RLock()
-        self._seen: int | None = None  # the ledger's version that the arrays reflect
+        self._loaded_version: int | None = None  # version of the ledger that the arrays reflect
 
     @classmethod
     def create(cls, items: Items, config: dict[str, Any]) -> "FolderStore":
-        """A collection in memory; its ledger is a temporary file that goes with the process."""
+        """A store in memory. Its ledger is a temporary file that disappears with the process."""
         store = cls(Ledger(None), None)
         store.config = config
         store.vectors = VectorIndex.build(items.mu, store._lists_wanted(len(items)))
@@ -59,26 +62,27 @@ class FolderStore:
         with store._transaction():
             store._ledger.configure("next_row", 0)
             store.rows = _compact(store._ledger.record(items))
-        store._calibrate()
+        store._tune_recall()
         return store
 
     @classmethod
     def open(cls, folder: Path, memory_map: bool = False) -> "FolderStore":
-        """`memory_map` leaves the vectors on disk, for collections larger than memory; it is read-only."""
+        """Open the store in a folder. With `memory_map` the vectors stay on disk, and the store is read-only."""
         path = folder / _LEDGER
         require(path.is_file(), "location", str(folder), "holds no index", "build one there first")
         try:
             store = cls(Ledger(path), folder, memory_map)
-            with contextlib.ExitStack() as failing:
-                failing.callback(store.close)
-                with store._fresh():
-                    failing.pop_all()
+            with contextlib.ExitStack() as on_failure:
+                on_failure.callback(store.close)
+                with store._up_to_date():
+                    on_failure.pop_all()
             return store
         except sqlite3.DatabaseError as error:
             reject("location", str(folder), f"the ledger is damaged: {error}", "restore it from a copy")
 
     @staticmethod
     def exists(folder: Path) -> bool:
+        """Whether the folder holds an index."""
         return Ledger.exists(folder / _LEDGER)
 
     @property
@@ -86,16 +90,16 @@ class FolderStore:
         return None if self._folder is None else str(self._folder)
 
     def __len__(self) -> int:
-        with self._fresh():
+        with self._up_to_date():
             return int(self.alive.sum())
 
     @property
     def efforts(self) -> list[int]:
-        """Numbers of lists, eight in each octave."""
+        """Numbers of lists to search, eight for each doubling."""
         return sorted({round(2 ** (i / 8)) for i in range(8 * self.vectors.lists.bit_length() - 7)})
 
-    def reserve(self, count: int) -> list[int]:
-        with self._fresh():
+    def reserve_ids(self, count: int) -> list[int]:
+        with self._up_to_date():
             first = self._ledger.setting("next_row")
             return list(range(first, first + count))
 
@@ -108,24 +112,24 @@ class FolderStore:
 
     def delete(self, keys: list[str]) -> None:
         with self._change():
-            found = self._ledger.find(keys)
-            unknown = [key for key in keys if key not in found]
+            row_of_key = self._ledger.find(keys)
+            unknown = [key for key in keys if key not in row_of_key]
             if unknown:
-                reject("ids", decode_id(unknown[0]), "not in the index", "remove only what it holds")
-            rows = list(found.values())
-            self._ledger.strike(rows)
+                reject("ids", decode_id(unknown[0]), "not in the index", "remove only items that it holds")
+            rows = list(row_of_key.values())
+            self._ledger.delete(rows)
         self.alive[np.searchsorted(self.rows, rows)] = False
 
-    def present(self, keys: list[str]) -> set[str]:
+    def existing(self, keys: list[str]) -> set[str]:
         with self._lock:
             return set(self._ledger.find(keys))
 
     def within(self, mu: np.ndarray, radius: np.ndarray, effort: int | None) -> Candidates:
-        with self._fresh():
+        with self._up_to_date():
             return self._candidates(*self.vectors.within(mu, radius, effort))
 
     def closest(self, mu: np.ndarray, k: int, effort: int | None) -> tuple[Candidates, np.ndarray]:
-        with self._fresh():
+        with self._up_to_date():
             query, position, reach = self.vectors.closest(mu, k, effort)
             return self._candidates(query, position), reach
 
@@ -134,21 +138,21 @@ class FolderStore:
             return self._ledger.describe(rows)
 
     def kappa_range(self) -> tuple[float, float]:
-        with self._fresh():
+        with self._up_to_date():
             finite = self.kappa[self.alive & np.isfinite(self.kappa)]
             return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
 
-    def sample(self, count: int) -> np.ndarray:
-        with self._fresh():
+    def sample_directions(self, count: int) -> np.ndarray:
+        with self._up_to_date():
             held = np.nonzero(self.alive)[0]
             spread = np.unique(np.linspace(0, len(held) - 1, count).astype(np.int64))
             return self.vectors.vectors(held[spread])
 
     def save(self, location: str | None = None) -> None:
-        """Fold what changed into a new vector file; with a location, move there and replace what it held."""
+        """Write changes into a new vector file. With a location, move there and replace the index in that folder."""
         target = self._folder if location is None else Path(location)
         if target is None:
-            reject("location", None, "the index lives in memory", "name a folder to save it in")
+            reject("location", None, "the index is in memory", "name a folder to save it in")
         if target != self._folder:
             self._move(target)
         else:
@@ -156,17 +160,18 @@ class FolderStore:
             with self._transaction():
                 if self._ledger.setting("saved"):
                     return
-                self._settle()
+                self._rebuild_if_needed()
                 self._publish(target)
-        with self._transaction():  # holding the lock, so that no other process is about to name a file
-            _discard_unused(target, self._ledger.generation().file)
+        with self._transaction():  # the lock keeps other processes from making a new file current meanwhile
+            _remove_unused_files(target, self._ledger.vector_file().file)
 
     def close(self) -> None:
         self._ledger.close()
 
-    # What is held in memory
+    # In memory
 
     def _candidates(self, query: np.ndarray, position: np.ndarray) -> Candidates:
+        """Candidates at these positions, without the removed items."""
         keep = self.alive[position]
         if not keep.all():
             query, position = query[keep], position[keep]
@@ -175,6 +180,7 @@ class FolderStore:
         )
 
     def _append(self, rows: np.ndarray, kappa: np.ndarray, mu: np.ndarray) -> None:
+        """Add items to the arrays in memory."""
         self.vectors.add(mu)
         self.rows = _compact(np.concatenate([self.rows.astype(np.int64), rows]))
         self.kappa = np.concatenate([self.kappa, kappa])
@@ -183,36 +189,36 @@ class FolderStore:
     def _lists_wanted(self, size: int) -> int:
         return list_count(size) if size >= self.config["exact_below"] else 0
 
-    def _settle(self) -> None:
-        """Leave out the removed, and change the kind of index where the size asks for it."""
+    def _rebuild_if_needed(self) -> None:
+        """Drop removed items from the vectors, and change between exact and approximate search with the size."""
         held = np.nonzero(self.alive)[0]
         lists, wanted = self.vectors.lists, self._lists_wanted(len(held))
-        many = len(self.rows) - len(held) > (len(held) // 10 if lists else 0)
-        # Training the lists anew is worth it only after much has changed.
-        if many or bool(lists) != bool(wanted) or wanted >= 4 * lists > 0:
+        many_removed = len(self.rows) - len(held) > (len(held) // 10 if lists else 0)
+        # Training lists takes long, so an inverted file is rebuilt only after large changes.
+        if many_removed or bool(lists) != bool(wanted) or wanted >= 4 * lists > 0:
             self.vectors = VectorIndex.build(self.vectors.vectors(held), wanted)
             self.rows, self.kappa, self.alive = self.rows[held], self.kappa[held], self.alive[held]
-        self._calibrate()
+        self._tune_recall()
 
-    def _calibrate(self) -> None:
-        report = calibrate(self, self.config["recall"]) if self.vectors.lists else None
+    def _tune_recall(self) -> None:
+        report = tune_recall(self, self.config["recall"]) if self.vectors.lists else None
         self.config = {**self.config, "report": report}
 
     def _load(self, folder: Path) -> None:
-        """Bring the arrays to what the ledger says; inside a transaction."""
+        """Read the arrays that the ledger describes; inside a transaction."""
         self._ledger.require_format(folder)
         self.config = self._ledger.setting("config")
-        generation = self._ledger.generation()
-        path = folder / generation.file
+        vector_file = self._ledger.vector_file()
+        path = folder / vector_file.file
         require(
-            path.is_file() and (self._memory_map or _sha256(path) == generation.sha256),
+            path.is_file() and (self._memory_map or _sha256(path) == vector_file.sha256),
             "location",
             str(folder),
-            f"the vector file {generation.file!r} is missing or damaged",
+            f"the vector file {vector_file.file!r} is missing or damaged",
             "restore the folder from a copy",
         )
         self.vectors = VectorIndex.read(path, self._memory_map)
-        self.rows, self.kappa = _compact(generation.rows), generation.kappa
+        self.rows, self.kappa = _compact(vector_file.rows), vector_file.kappa
         self.alive = np.ones(len(self.rows), bool)
         added = self._ledger.added(self.config["dim"])
         if len(added[0]):
@@ -226,28 +232,29 @@ class FolderStore:
             self._append(*added)
         self.alive[np.searchsorted(self.rows, self._ledger.removed())] = False
 
-    # What is on disk
+    # On disk
 
     def _publish(self, folder: Path) -> None:
-        """Write the vectors to a new file in `folder` and name it in the ledger; inside a transaction."""
+        """Write the vectors to a new file in `folder` and make it current in the ledger; inside a transaction."""
         token = secrets.token_hex(8)
         path = folder / f"vectors-{token}.faiss"
         with writing_atomically(path) as temporary:
             self.vectors.write(temporary)
-        generation = Generation(path.name, _sha256(path), self.rows, self.kappa)
-        self._ledger.publish(generation, self.rows[~self.alive])
+        vector_file = VectorFile(path.name, _sha256(path), self.rows, self.kappa)
+        self._ledger.set_vector_file(vector_file, self.rows[~self.alive])
         self._ledger.configure("config", self.config)
         self._ledger.configure("saved", True)
 
     def _move(self, target: Path) -> None:
+        """Continue in another folder, and replace the index there in one step."""
         require(
-            not target.exists() or (target.is_dir() and all(map(_is_ours, target.iterdir()))),
+            not target.exists() or (target.is_dir() and all(map(_is_index_file, target.iterdir()))),
             "location",
             str(target),
-            "holds something that is not an index",
+            "holds files that are not an index",
             "name a new or an empty folder, or one that holds an index",
         )
-        with self._fresh():
+        with self._up_to_date():
             if self._folder is not None:  # leave the old folder as it is
                 scratch = Ledger(None)
                 self._ledger.copy_to(scratch)
@@ -255,16 +262,17 @@ class FolderStore:
                 self._ledger, self._folder = scratch, None
             target.mkdir(parents=True, exist_ok=True)
             with self._transaction():
-                self._settle()
+                self._rebuild_if_needed()
                 self._publish(target)
             moved = Ledger(target / _LEDGER)
-            self._ledger.copy_to(moved)  # the instant of replacement
+            self._ledger.copy_to(moved)  # replaces the index there, in one transaction
             self._ledger.close()
             self._ledger, self._folder = moved, target
-            self._seen = moved.version()
+            self._loaded_version = moved.version()
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
+        """A transaction that changes the items."""
         self._require_writable()
         with self._transaction():
             yield
@@ -274,29 +282,29 @@ class FolderStore:
         require(not self._memory_map, "memory_map", True, "is read-only", "open the index without it")
 
     @contextlib.contextmanager
-    def _fresh(self) -> Iterator[None]:
-        """Arrays that reflect every commit so far, this process's and others'."""
+    def _up_to_date(self) -> Iterator[None]:
+        """Arrays that reflect all commits so far, of this and of other processes."""
         with self._lock:
-            if self._folder is not None and self._ledger.version() != self._seen:
+            if self._folder is not None and self._ledger.version() != self._loaded_version:
                 with self._transaction(write=False):
                     pass
             yield
 
     @contextlib.contextmanager
     def _transaction(self, write: bool = True) -> Iterator[None]:
-        """A transaction on a ledger that the arrays reflect."""
+        """A transaction of the ledger, with arrays that reflect it."""
         with self._lock, self._ledger.transaction(write):
             if self._folder is not None:
                 version = self._ledger.version()
-                if version != self._seen:
-                    self._seen = None
+                if version != self._loaded_version:
+                    self._loaded_version = None
                     self._load(self._folder)
-                    self._seen = version
+                    self._loaded_version = version
             yield
 
 
 def _compact(rows: np.ndarray) -> np.ndarray:
-    """Ascending numbers in half the memory, as long as the last one fits."""
+    """Ascending rows as uint32, while the last one fits, or as int64."""
     return rows.astype(np.uint32 if len(rows) == 0 or rows[-1] < 2**32 else np.int64)
 
 
@@ -305,12 +313,12 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _discard_unused(folder: Path, current: str) -> None:
-    """Remove vector files that the ledger does not name: of earlier saves, and of saves that were killed."""
+def _remove_unused_files(folder: Path, current: str) -> None:
+    """Remove vector files that the ledger does not name: those of earlier saves and of saves that were killed."""
     for path in folder.iterdir():
         if path.name.startswith(_VECTOR_FILES) and path.name != current:
             path.unlink(missing_ok=True)
 
 
-def _is_ours(path: Path) -> bool:
+def _is_index_file(path: Path) -> bool:
     return path.name.startswith((_LEDGER, *_VECTOR_FILES))

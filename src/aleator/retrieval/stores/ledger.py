@@ -1,8 +1,7 @@
-"""The SQLite file of an index folder: ids, metadata, settings, and which vector file is the current one.
+"""The SQLite file of an index folder: ids, metadata, settings, and the name of the current vector file.
 
-Beside the current vector file it lists what came and went since that file was written, so that adding and
-removing are one transaction here and touch no other file. SQLite recovers by itself from a process that was
-killed.
+It also lists the items that were added and removed since that file was written. So adding and removing are one
+transaction here, and write no other file. SQLite recovers by itself when a process is killed.
 """
 
 import contextlib
@@ -17,10 +16,10 @@ import numpy as np
 from aleator.foundation import reject, require
 from aleator.retrieval.items import Items, decode_id
 
-_APPLICATION = 0x616C6561  # "alea", in the file's header
-_VERSION = 1
+_APPLICATION_ID = 0x616C6561  # "alea", in the header of the file
+_FORMAT = 1
 _BLOCK = 10_000  # rows written at a time
-_PATIENCE = 60.0  # seconds to wait for another process's transaction
+_TIMEOUT = 60.0  # seconds to wait for a transaction of another process
 _SCHEMA = """
 CREATE TABLE config (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE items (row INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, note TEXT NOT NULL);
@@ -30,8 +29,8 @@ CREATE TABLE removed (row INTEGER PRIMARY KEY);
 """
 
 
-class Generation(NamedTuple):
-    """A vector file and, by position in it, the rows and kappas of its items."""
+class VectorFile(NamedTuple):
+    """A vector file, with the row and the kappa of the item at each position."""
 
     file: str
     sha256: str
@@ -40,40 +39,43 @@ class Generation(NamedTuple):
 
 
 class Ledger:
-    """One SQLite database. Methods that write belong inside `transaction`."""
+    """One SQLite database. Call methods that write inside `transaction`.
+
+    Args:
+        path: The file. None makes a temporary database that disappears with the process.
+    """
 
     def __init__(self, path: Path | None):
-        """None is a temporary database that goes with the process."""
         self._db = sqlite3.connect(
-            "" if path is None else path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+            "" if path is None else path, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False
         )
         self._db.execute("PRAGMA synchronous = FULL")
         if path is None:
             self._db.executescript(_SCHEMA)
-            self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
-            self._db.execute(f"PRAGMA user_version = {_VERSION}")
+            self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            self._db.execute(f"PRAGMA user_version = {_FORMAT}")
 
     @staticmethod
     def exists(path: Path) -> bool:
-        """Whether there is a ledger; the empty file of a first save that was killed is none."""
+        """Whether there is a ledger. The empty file of a first save that was killed does not count."""
         if not path.is_file():
             return False
         with contextlib.closing(Ledger(path)) as ledger:
-            return ledger._number("application_id") == _APPLICATION
+            return ledger._number("application_id") == _APPLICATION_ID
 
     def close(self) -> None:
         self._db.close()
 
     def copy_to(self, other: "Ledger") -> None:
-        """Replace the whole content of another ledger, in one transaction of that ledger."""
+        """Replace the content of another ledger, in one transaction of that ledger."""
         self._db.backup(other._db)
 
     @contextlib.contextmanager
     def transaction(self, write: bool = True) -> Iterator[None]:
-        """All of it or nothing; readers see one state, writers of all processes queue."""
+        """All changes or none. Readers see one state. Writers of all processes wait for each other."""
         self._db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
         try:
-            self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # takes the lock of a reader
+            self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # takes a read lock
             yield
             self._db.execute("COMMIT")
         except BaseException:
@@ -82,85 +84,86 @@ class Ledger:
             raise
 
     def version(self) -> int:
-        """Changes when another process (or connection) has committed."""
+        """A number that changes when another process or connection has committed."""
         return self._number("data_version")
 
     def require_format(self, folder: Path) -> None:
-        application, version = self._number("application_id"), self._number("user_version")
-        ours = application == _APPLICATION
-        require(ours, "location", str(folder), "holds no index", "build one there first")
-        require(
-            version == _VERSION,
-            "location",
-            str(folder),
-            f"is in format {version}, and this release reads format {_VERSION}",
-            "open it with the release that wrote it",
-        )
+        """Raise unless this is a ledger in the format of this release."""
+        is_ledger = self._number("application_id") == _APPLICATION_ID
+        require(is_ledger, "location", str(folder), "holds no index", "build one there first")
+        written = self._number("user_version")
+        problem = f"is in format {written}, and this release reads format {_FORMAT}"
+        require(written == _FORMAT, "location", str(folder), problem, "open it with the release that wrote it")
 
     def setting(self, key: str) -> Any:
+        """Read a setting."""
         return json.loads(self._db.execute("SELECT value FROM config WHERE key = ?", (key,)).fetchone()[0])
 
     def configure(self, key: str, value: Any) -> None:
+        """Write a setting."""
         self._db.execute("INSERT OR REPLACE INTO config VALUES (?, ?)", (key, json.dumps(value)))
 
     def record(self, items: Items) -> np.ndarray:
-        """Enter ids and metadata, and return the new rows (n,)."""
+        """Write ids and metadata of new items, and return their rows (n,)."""
         first = self.setting("next_row")
         rows = np.arange(first, first + len(items))
         try:
             for start in range(0, len(items), _BLOCK):
                 block = slice(start, start + _BLOCK)
-                lines = zip(rows[block].tolist(), items.keys[block], items.notes[block], strict=True)
+                lines = zip(rows[block].tolist(), items.keys[block], items.metadata_json[block], strict=True)
                 self._db.executemany("INSERT INTO items VALUES (?, ?, ?)", lines)
         except sqlite3.IntegrityError:
-            held = self.find(list(items.keys), below=first)
-            twice = next(key for key in items.keys if key in held)
-            reject("ids", decode_id(twice), "already in the index", "remove it first, or choose another id")
+            existing = self.find(list(items.keys), below=first)
+            duplicate = next(key for key in items.keys if key in existing)
+            reject("ids", decode_id(duplicate), "already in the index", "remove it first, or choose another id")
         self.configure("next_row", first + len(items))
         return rows
 
     def append(self, rows: np.ndarray, items: Items) -> None:
-        """Keep vectors that the current file lacks."""
+        """Write vectors of items that the current vector file does not have."""
         vectors = zip(rows.tolist(), items.kappa.tolist(), map(np.ndarray.tobytes, items.mu), strict=True)
         self._db.executemany("INSERT INTO added VALUES (?, ?, ?)", vectors)
 
-    def strike(self, rows: list[int]) -> None:
+    def delete(self, rows: list[int]) -> None:
+        """Remove items."""
         listed = json.dumps(rows)
         self._db.execute("DELETE FROM items WHERE row IN (SELECT value FROM json_each(?))", (listed,))
         self._db.execute("INSERT INTO removed SELECT value FROM json_each(?)", (listed,))
 
     def find(self, keys: list[str], below: int = 2**62) -> dict[str, int]:
-        """Rows by key, of the keys that are there."""
+        """Rows by key, for the keys that the ledger holds, in rows below a limit."""
         select = "SELECT i.key, i.row FROM json_each(?) AS k JOIN items AS i ON i.key = k.value"
-        found = self._db.execute(f"{select} WHERE i.row < ?", (json.dumps(keys), below))
-        return dict(found)
+        return dict(self._db.execute(f"{select} WHERE i.row < ?", (json.dumps(keys), below)))
 
     def describe(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
+        """Key and metadata as JSON text, by row."""
         select = "SELECT i.row, i.key, i.note FROM json_each(?) AS k JOIN items AS i ON i.row = k.value"
-        found = self._db.execute(select, (json.dumps(sorted(set(rows.tolist()))),))
-        return {row: (key, note) for row, key, note in found}
+        described = self._db.execute(select, (json.dumps(sorted(set(rows.tolist()))),))
+        return {row: (key, metadata) for row, key, metadata in described}
 
-    def publish(self, generation: Generation, removed: np.ndarray) -> None:
-        """Make a vector file the current one; `removed` rows are still in it."""
+    def set_vector_file(self, vector_file: VectorFile, removed: np.ndarray) -> None:
+        """Make a vector file the current one. It may still hold `removed` rows."""
         for table in ("vectors", "added", "removed"):
             self._db.execute(f"DELETE FROM {table}")
-        rows, kappa = generation.rows.astype(np.int64), generation.kappa.astype(np.float32)
-        blobs = (generation.file, generation.sha256, rows.tobytes(), kappa.tobytes())
-        self._db.execute("INSERT INTO vectors VALUES (?, ?, ?, ?)", blobs)
+        rows, kappa = vector_file.rows.astype(np.int64), vector_file.kappa.astype(np.float32)
+        columns = (vector_file.file, vector_file.sha256, rows.tobytes(), kappa.tobytes())
+        self._db.execute("INSERT INTO vectors VALUES (?, ?, ?, ?)", columns)
         self._db.executemany("INSERT INTO removed VALUES (?)", ((row,) for row in removed.tolist()))
 
-    def generation(self) -> Generation:
+    def vector_file(self) -> VectorFile:
+        """The current vector file."""
         file, sha256, rows, kappas = self._db.execute("SELECT * FROM vectors").fetchone()
-        return Generation(file, sha256, np.frombuffer(rows, np.int64), np.frombuffer(kappas, np.float32))
+        return VectorFile(file, sha256, np.frombuffer(rows, np.int64), np.frombuffer(kappas, np.float32))
 
     def added(self, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows (n,), kappas (n,) and directions (n, D) that the current file lacks."""
-        found = self._db.execute("SELECT row, kappa, mu FROM added ORDER BY row").fetchall()
-        rows = np.array([row for row, _, _ in found], np.int64)
-        kappa = np.array([kappa for _, kappa, _ in found], np.float32)
-        return rows, kappa, np.frombuffer(b"".join(mu for _, _, mu in found), np.float32).reshape(-1, dim)
+        """Rows (n,), kappas (n,) and directions (n, D) of items that the current vector file does not have."""
+        added = self._db.execute("SELECT row, kappa, mu FROM added ORDER BY row").fetchall()
+        rows = np.array([row for row, _, _ in added], np.int64)
+        kappa = np.array([kappa for _, kappa, _ in added], np.float32)
+        return rows, kappa, np.frombuffer(b"".join(mu for _, _, mu in added), np.float32).reshape(-1, dim)
 
     def removed(self) -> np.ndarray:
+        """Rows (n,) of removed items that the current vector file still has."""
         return np.array([row for (row,) in self._db.execute("SELECT row FROM removed")], np.int64)
 
     def _number(self, pragma: str) -> int:

@@ -1,14 +1,12 @@
-"""The server backend: a PostgreSQL database with pgvector, shared by many clients on many machines.
+"""A store in a PostgreSQL database with pgvector, shared by many clients on many machines.
 
-Each index has a schema of its own, `aleator_NAME`. Every change is one transaction, ids are unique by a
-constraint of the table, and a client whose server went away connects again at its next call. A call that
-failed in between may or may not have happened: ask `id in index`, or simply repeat it, since an id is never
-taken twice.
+Each index has its own schema, `aleator_NAME`. Every change is one transaction, and the table keeps ids unique. A client
+connects again when its server was gone. A call that failed in between may or may not have happened. The caller can ask
+`id in index`, or repeat the call: an id is never stored twice.
 
-What pgvector's index can do is hand out neighbours in order of distance. It cannot search within a radius,
-let alone one of each query's own: `WHERE distance < t` scans the table. So a radius is answered by
-neighbours in order, more of them until one lies outside; and by a scan where the answer is large, or must be
-exact.
+The HNSW index of pgvector returns neighbours in order of distance. It cannot search within a radius:
+`WHERE distance < t` scans the table. So an approximate search for a radius asks for more and more neighbours until one
+lies outside. A large answer and an exact search scan the table.
 """
 
 import contextlib
@@ -25,15 +23,15 @@ from psycopg import sql
 
 from aleator.foundation import reject, require
 from aleator.retrieval.items import Items, decode_id
-from aleator.retrieval.recall import calibrate
+from aleator.retrieval.recall import tune_recall
 from aleator.retrieval.scoring import slack
-from aleator.retrieval.stores.base import Candidates
+from aleator.retrieval.stores.base import Candidates, Store
 
-_LARGEST_DIM = 16_000  # of the type
-_LARGEST_INDEXED_DIM = 2_000  # of its HNSW index
+_LARGEST_DIM = 16_000  # of pgvector's type
+_LARGEST_INDEXED_DIM = 2_000  # of an HNSW index
 _LARGEST_INLINE_DIM = 1_500  # of a vector that fits into a page beside its row
 _FIRST_NEIGHBOURS = 64
-_MOST_NEIGHBOURS = 16_384  # beyond, a scan of the table is the better way
+_MOST_NEIGHBOURS = 16_384  # for more than this, a scan of the table is faster
 
 _SCHEMA = """
 CREATE SCHEMA {schema};
@@ -61,8 +59,12 @@ ORDER BY q.n, i.distance
 """
 
 
-class PostgresStore:
-    """A `Store` on a server. Not bound to a connection: it opens one when it needs one."""
+class PostgresStore(Store):
+    """A `Store` on a server. It connects when it needs a connection.
+
+    Args:
+        location: postgresql://user@host/database#name.
+    """
 
     def __init__(self, location: str):
         url, _, name = location.partition("#")
@@ -72,7 +74,7 @@ class PostgresStore:
             "location",
             name,
             "is not a name for an index",
-            "use letters, digits, _ and - after the #, 50 bytes at most",
+            "use letters, digits, _ and - after the #, at most 50 bytes",
         )
         self._location = location
         self.config: dict[str, Any] = {}
@@ -85,6 +87,7 @@ class PostgresStore:
 
     @classmethod
     def create(cls, location: str, items: Items, config: dict[str, Any], replace: bool = False) -> "PostgresStore":
+        """Make the tables and insert the items, in one transaction."""
         dim = items.mu.shape[1]
         require(dim <= _LARGEST_DIM, "posteriors", f"{dim} dimensions", "too many for pgvector", "use a folder")
         store = cls(location)
@@ -92,16 +95,18 @@ class PostgresStore:
             with store._transaction() as cursor:
                 store._make_schema(cursor, dim, replace)
                 store._configure(cursor, config)
-                store._copy(cursor, store._next(cursor, len(items)), items)
+                store._copy(cursor, store._next_rows(cursor, len(items)), items)
             store.config = config
             store.save(None)
         return store
 
     @classmethod
     def open(cls, location: str) -> "PostgresStore":
+        """Open an index that `create` made."""
         store = cls(location)
         with store._closing_on_failure(), store._transaction() as cursor:
-            require(store._exists(cursor), "location", store._name, "names no index here", "build one first")
+            exists = store._exists(cursor)
+            require(exists, "location", store._name, "is not an index in this database", "build one first")
             (value,) = cursor.execute(store._sql("SELECT value FROM {schema}.config")).fetchone() or ("{}",)
             store.config = json.loads(value)
             store._indexed = bool(store._index_state(cursor))
@@ -117,31 +122,31 @@ class PostgresStore:
 
     @property
     def efforts(self) -> list[int]:
-        """Sizes of HNSW's candidate list, up to what pgvector allows."""
+        """Sizes of the candidate list of HNSW, up to the largest that pgvector allows."""
         return [20, 40, 80, 160, 320, 640, 1000] if self._indexed else []
 
-    def reserve(self, count: int) -> list[int]:
+    def reserve_ids(self, count: int) -> list[int]:
         with self._transaction() as cursor:
-            return self._next(cursor, count)
+            return self._next_rows(cursor, count)
 
     def insert(self, items: Items) -> None:
         try:
             with self._transaction() as cursor:
-                self._copy(cursor, self._next(cursor, len(items)), items)
+                self._copy(cursor, self._next_rows(cursor, len(items)), items)
         except psycopg.errors.UniqueViolation:
-            held = self.present(list(items.keys))
-            twice = next((key for key in items.keys if key in held), items.keys[0])
-            reject("ids", decode_id(twice), "already in the index", "remove it first, or choose another id")
+            existing = self.existing(list(items.keys))
+            duplicate = next((key for key in items.keys if key in existing), items.keys[0])
+            reject("ids", decode_id(duplicate), "already in the index", "remove it first, or choose another id")
 
     def delete(self, keys: list[str]) -> None:
         with self._transaction() as cursor:
             statement = self._sql("DELETE FROM {schema}.items WHERE key = ANY(%s) RETURNING key")
-            gone = {key for (key,) in cursor.execute(statement, (keys,), prepare=True)}
-            unknown = [key for key in keys if key not in gone]
+            deleted = {key for (key,) in cursor.execute(statement, (keys,), prepare=True)}
+            unknown = [key for key in keys if key not in deleted]
             if unknown:
-                reject("ids", decode_id(unknown[0]), "not in the index", "remove only what it holds")
+                reject("ids", decode_id(unknown[0]), "not in the index", "remove only items that it holds")
 
-    def present(self, keys: list[str]) -> set[str]:
+    def existing(self, keys: list[str]) -> set[str]:
         with self._transaction() as cursor:
             statement = self._sql("SELECT key FROM {schema}.items WHERE key = ANY(%s)")
             return {key for (key,) in cursor.execute(statement, (keys,), prepare=True)}
@@ -151,8 +156,8 @@ class PostgresStore:
         if effort is not None:
             return self._within_approximately(mu, wide, effort)
         with self._transaction() as cursor:
-            ask = list(range(len(mu))), list(mu), (-wide).tolist()
-            rows = cursor.execute(self._sql(_WITHIN), ask, prepare=True).fetchall()
+            parameters = list(range(len(mu))), list(mu), (-wide).tolist()
+            rows = cursor.execute(self._sql(_WITHIN), parameters, prepare=True).fetchall()
         return _candidates(rows, mu.shape[1])
 
     def closest(self, mu: np.ndarray, k: int, effort: int | None) -> tuple[Candidates, np.ndarray]:
@@ -163,37 +168,37 @@ class PostgresStore:
                 cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", (str(effort),))
                 cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
             rows = cursor.execute(self._sql(_CLOSEST), (list(range(len(mu))), list(mu), k), prepare=True).fetchall()
-        found = _candidates(rows, mu.shape[1])
+        candidates = _candidates(rows, mu.shape[1])
         distance = np.array([row[4] for row in rows], np.float64)
-        last = np.searchsorted(found.query, np.arange(len(mu)), side="right") - 1
-        full = np.bincount(found.query, minlength=len(mu)) >= k
+        last = np.searchsorted(candidates.query, np.arange(len(mu)), side="right") - 1
+        full = np.bincount(candidates.query, minlength=len(mu)) >= k
         reach = np.full(len(mu), -np.inf)
         reach[full] = -distance[last[full]]
-        return found, reach
+        return candidates, reach
 
     def describe(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
         statement = self._sql("SELECT seq, key, note FROM {schema}.items WHERE seq = ANY(%s)")
         with self._transaction() as cursor:
-            found = cursor.execute(statement, (np.unique(rows).tolist(),), prepare=True)
-            return {seq: (key, note) for seq, key, note in found}
+            described = cursor.execute(statement, (np.unique(rows).tolist(),), prepare=True)
+            return {row: (key, metadata) for row, key, metadata in described}
 
     def kappa_range(self) -> tuple[float, float]:
-        """Smallest and largest finite kappa held, each at one end of an index."""
+        # An index on kappa makes both ends cheap.
         ends = "SELECT kappa FROM {schema}.items WHERE kappa < 'Infinity' ORDER BY kappa"
         with self._transaction() as cursor:
             low = cursor.execute(self._sql(ends + " LIMIT 1")).fetchone()
             high = cursor.execute(self._sql(ends + " DESC LIMIT 1")).fetchone()
         return (low[0], high[0]) if low and high else (0.0, 0.0)
 
-    def sample(self, count: int) -> np.ndarray:
+    def sample_directions(self, count: int) -> np.ndarray:
         statement = self._sql("SELECT mu FROM {schema}.items ORDER BY md5(seq::text) LIMIT %s")
         with self._transaction() as cursor:
             rows = cursor.execute(statement, (count,)).fetchall()
         return np.array([vector.to_numpy() for (vector,) in rows], np.float32)
 
     def save(self, location: str | None = None) -> None:
-        """Everything is stored already; past the size for exact search, make the HNSW index, once."""
-        require(location is None, "location", location, "the index lives on a server", "build another there")
+        """Make the HNSW index, once, when the collection is too large for exact search. Items are stored already."""
+        require(location is None, "location", location, "the index is on a server", "build another one there")
         large = len(self) >= self.config["exact_below"] and self.config["dim"] <= _LARGEST_INDEXED_DIM
         if not large:
             return
@@ -201,8 +206,7 @@ class PostgresStore:
             connection = self._connected()
             with connection.cursor() as cursor:
                 state = self._index_state(cursor)
-                # CONCURRENTLY lets other clients write meanwhile; a build that was killed leaves an invalid
-                # index.
+                # CONCURRENTLY lets other clients write meanwhile. A build that was killed leaves an invalid index.
                 if state is False:
                     cursor.execute(self._sql("DROP INDEX CONCURRENTLY IF EXISTS {schema}.nearest"))
                 if not state:
@@ -210,7 +214,7 @@ class PostgresStore:
                     cursor.execute(self._sql(build))
                 cursor.execute(self._sql("ANALYZE {schema}.items"))
         self._indexed = True
-        self.config = {**self.config, "report": calibrate(self, self.config["recall"])}
+        self.config = {**self.config, "report": tune_recall(self, self.config["recall"])}
         with self._transaction() as cursor:
             self._configure(cursor, self.config)
 
@@ -219,39 +223,41 @@ class PostgresStore:
             self._connection.close()
 
     def _within_approximately(self, mu: np.ndarray, radius: np.ndarray, effort: int) -> Candidates:
+        """Ask for four times as many neighbours in each round, until one lies outside the radius."""
         parts: list[Candidates] = []
         pending, count = np.arange(len(mu)), _FIRST_NEIGHBOURS
         while len(pending) and count <= _MOST_NEIGHBOURS:
-            found, reach = self.closest(mu[pending], count, effort)
+            neighbours, reach = self.closest(mu[pending], count, effort)
             done = reach < radius[pending]
-            parts.append(found.take(done[found.query]).of(pending))
+            parts.append(neighbours.take(done[neighbours.query]).of_queries(pending))
             pending = pending[~done]
             count *= 4
         if len(pending):
-            parts.append(self.within(mu[pending], radius[pending], None).of(pending))
+            parts.append(self.within(mu[pending], radius[pending], None).of_queries(pending))
         return Candidates.concatenate(parts)
 
     def _make_schema(self, cursor: psycopg.Cursor, dim: int, replace: bool) -> None:
-        # Two clients that create one index queue here.
+        # Of two clients that create the same index, the second waits here.
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"aleator_{self._name}",))
-        there = self._exists(cursor)
-        if there and not replace:
+        exists = self._exists(cursor)
+        if exists and not replace:
             reject("location", self._name, "already holds an index", "add to it, or pass replace=True")
-        if there:
+        if exists:
             cursor.execute(self._sql("DROP SCHEMA {schema} CASCADE"))
         for statement in _SCHEMA.strip().split(";\n"):
             cursor.execute(self._sql(statement, dim=sql.Literal(dim)))
         if dim <= _LARGEST_INLINE_DIM:
             cursor.execute(self._sql("ALTER TABLE {schema}.items ALTER COLUMN mu SET STORAGE PLAIN"))
 
-    def _copy(self, cursor: psycopg.Cursor, numbers: list[int], items: Items) -> None:
+    def _copy(self, cursor: psycopg.Cursor, rows: list[int], items: Items) -> None:
+        """Insert items under the given rows."""
         statement = self._sql("COPY {schema}.items (seq, key, kappa, note, mu) FROM STDIN (FORMAT BINARY)")
         with cursor.copy(statement) as copy:
             copy.set_types(["int8", "text", "float4", "text", "vector"])
-            for item in zip(numbers, items.keys, items.kappa.tolist(), items.notes, items.mu, strict=True):
+            for item in zip(rows, items.keys, items.kappa.tolist(), items.metadata_json, items.mu, strict=True):
                 copy.write_row(item)
 
-    def _next(self, cursor: psycopg.Cursor, count: int) -> list[int]:
+    def _next_rows(self, cursor: psycopg.Cursor, count: int) -> list[int]:
         statement = self._sql("SELECT nextval({sequence}) FROM generate_series(1, %s)", sequence=self._sequence)
         return [number for (number,) in cursor.execute(statement, (count,))]
 
@@ -265,14 +271,14 @@ class PostgresStore:
         cursor.execute(self._sql(statement), (json.dumps(config),))
 
     def _exists(self, cursor: psycopg.Cursor) -> bool:
-        found = cursor.execute("SELECT to_regclass(%s)", (self._schema.as_string(None) + ".config",)).fetchone()
-        return found is not None and found[0] is not None
+        table = cursor.execute("SELECT to_regclass(%s)", (self._schema.as_string(None) + ".config",)).fetchone()
+        return table is not None and table[0] is not None
 
     def _index_state(self, cursor: psycopg.Cursor) -> bool | None:
-        """True for a usable index, False for one whose build was killed, None for none."""
+        """Whether the HNSW index is complete; None if there is none."""
         statement = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
-        found = cursor.execute(statement, (self._schema.as_string(None) + ".nearest",)).fetchone()
-        return None if found is None else found[0]
+        state = cursor.execute(statement, (self._schema.as_string(None) + ".nearest",)).fetchone()
+        return None if state is None else state[0]
 
     def _sql(self, statement: str, **parts: sql.Composable) -> sql.Composed:
         return sql.SQL(statement).format(schema=self._schema, **parts)
@@ -301,7 +307,7 @@ class PostgresStore:
 
 
 def _candidates(rows: list[tuple], dim: int) -> Candidates:
-    """Rows of query, seq, mu, kappa."""
+    """Candidates from rows that start with query, seq, mu and kappa."""
     return Candidates(
         np.array([row[0] for row in rows], np.int64),
         np.array([row[1] for row in rows], np.int64),

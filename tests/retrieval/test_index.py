@@ -1,4 +1,4 @@
-"""What must not go in raises an error that says why, and changes nothing. Holds for both backends."""
+"""`CredibleIndex` returns what was stored, and refuses what it must not store, with every store."""
 
 import math
 
@@ -79,7 +79,7 @@ def test_the_name_of_an_index_is_only_a_name(server_url):
     for name in ("x" * 51, "a\0b", 'x"; DROP SCHEMA public CASCADE; --', "%s", "{schema}", "a b"):
         with pytest.raises(ValueError, match="not a name for an index"):
             CredibleIndex.open(f"{server_url}#{name}")
-    with pytest.raises(ValueError, match="names no index here"):
+    with pytest.raises(ValueError, match="is not an index in this database"):
         CredibleIndex.open(f"{server_url}#nowhere")
 
 
@@ -97,7 +97,7 @@ REFUSED_ADDITIONS = {
         None,
         "unit vector",
     ),
-    "a tensor": (torch.eye(1, 6), ["x"], None, "expected posteriors"),
+    "a tensor": (torch.eye(1, 6), ["x"], None, "not a VonMisesFisher"),
     "another batch shape": (VonMisesFisher(torch.eye(6)[None, :2], torch.ones(1, 2)), ["x"], None, "batch shape"),
     "duplicate in the call": (some(2), ["x", "x"], None, "given twice"),
     "duplicate in the index": (some(2), ["x", "b"], None, "already in the index"),
@@ -106,10 +106,10 @@ REFUSED_ADDITIONS = {
     "a boolean id": (some(1), [True], None, "cannot be a bool"),
     "no id": (some(1), [None], None, "cannot be a NoneType"),
     "a long id": (some(1), ["x" * 2000], None, "bytes as JSON"),
-    "nan in metadata": (some(1), ["x"], [{"n": math.nan}], "does not survive JSON"),
-    "an object in metadata": (some(1), ["x"], [{"n": object()}], "does not survive JSON"),
-    "a number as key": (some(1), ["x"], [{1: "n"}], "does not survive JSON"),
-    "metadata that is no dict": (some(1), ["x"], ["text"], "does not survive JSON"),
+    "nan in metadata": (some(1), ["x"], [{"n": math.nan}], "cannot be stored as JSON"),
+    "an object in metadata": (some(1), ["x"], [{"n": object()}], "cannot be stored as JSON"),
+    "a number as key": (some(1), ["x"], [{1: "n"}], "cannot be stored as JSON"),
+    "metadata that is no dict": (some(1), ["x"], ["text"], "cannot be stored as JSON"),
     "too little metadata": (some(2), ["x", "y"], [{}], "2 posteriors"),
     "one dict for all": (some(2), ["x", "y"], {"a": 1}, "one dict"),
 }
@@ -129,7 +129,7 @@ def test_bad_additions_change_nothing(index, case):
 def test_metadata_that_contains_itself_is_refused(index):
     loop: dict = {}
     loop["self"] = loop
-    with pytest.raises(ValueError, match="does not survive JSON"):
+    with pytest.raises(ValueError, match="cannot be stored as JSON"):
         index.add(some(1), ["x"], [loop])
 
 
@@ -172,7 +172,7 @@ def test_another_encoder_is_refused(location):
         ({"p": 0.0}, "level"),
         ({"p": 1.0}, "level"),
         ({"p": math.nan}, "level"),
-        ({"limit": 0}, "asks for nothing"),
+        ({"limit": 0}, "must be at least 1"),
         ({"by": "match", "threshold": 1.0}, "threshold"),
         ({"by": "match", "prior": 0.0}, "prior"),
         ({"filter": ["n"]}, "is not a dict"),
@@ -180,7 +180,7 @@ def test_another_encoder_is_refused(location):
         ({"filter": {"n": {"gte": None}}}, "has no order"),
         ({"filter": {"n": {"gt": True}}}, "has no order"),
         ({"filter": {"n": {"in": "abc"}}}, "not a list"),
-        ({"filter": {"n": {}}}, "asks nothing"),
+        ({"filter": {"n": {}}}, "has no condition"),
         ({"filter": {3: 1}}, "not a metadata key"),
     ],
 )
@@ -237,3 +237,17 @@ def test_what_is_stored_is_not_the_callers_memory():
     posteriors.mu.zero_()
     posteriors.kappa.zero_()
     assert content(index) == before
+
+
+def test_an_empty_index_is_an_index(location):
+    index = CredibleIndex.build(some(0), location=location)
+    assert index.dim == 6
+    for by in ("credible", "match", "nearest"):
+        assert index.search(some(2), by=by) == [[], []]
+    assert index.add(some(2)) == [0, 1]
+    index.save()
+    index.remove([0, 1])
+    index.save()
+    assert index.search(some(1)) == [[]]
+    assert len(index) == 0
+    index.close()

@@ -1,17 +1,13 @@
-"""Both backends return exactly what a loop over all items returns."""
+"""Every store gives exactly the answers of a loop over all items."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import aleator.retrieval.index as index_module
-from aleator import VonMisesFisher
 from aleator.retrieval import CredibleIndex
-from aleator.retrieval.scoring import cap_radii, cosines
 from tests.retrieval import brute_force
-from tests.retrieval.collections_ import collections, posteriors
+from tests.retrieval.random_collections import collections, posteriors
 
 EASY = {
     "deadline": None,
@@ -106,25 +102,6 @@ def test_every_way_to_search_agrees_with_brute_force(backend, fill):
     holds()
 
 
-def test_match_search_that_bounds_finds_what_match_search_that_scores_all_finds(monkeypatch):
-    """The bound is sound for every dimension and kappa: nothing that reaches the threshold is left out."""
-    for dim in (2, 8, 32, 128):
-        generator = torch.Generator().manual_seed(dim)
-        mu = torch.nn.functional.normalize(torch.randn(1500, dim, generator=generator), dim=-1)
-        near = mu[:1000] + torch.rand(1000, 1, generator=generator) * torch.randn(1000, dim, generator=generator)
-        mu[:1000] = torch.nn.functional.normalize(near / dim**0.5 + mu[:1], dim=-1)
-        kappa = torch.exp(torch.randn(1500, generator=generator) * 2 + 3)
-        kappa[::50], kappa[1::50] = 0, torch.inf
-        items = VonMisesFisher(mu, kappa)
-        queries = items[torch.tensor([0, 1, 2, 3, 1200])]
-        index = CredibleIndex.build(items)
-        for threshold in (0.2, 0.9, 0.999):
-            monkeypatch.setattr(index_module, "_SMALL", 10**9)
-            everything = index.search(queries, by="match", threshold=threshold)
-            monkeypatch.setattr(index_module, "_SMALL", 0)
-            assert index.search(queries, by="match", threshold=threshold) == everything
-
-
 def test_answers_do_not_depend_on_how_queries_are_batched(location):
     generator = torch.Generator().manual_seed(3)
     items = posteriors(200, 16, generator)
@@ -135,20 +112,3 @@ def test_answers_do_not_depend_on_how_queries_are_batched(location):
         assert together == [index.search(queries[i : i + 1], by=by)[0] for i in range(len(queries))]
     assert index.search(queries[:0]) == []
     index.close()
-
-
-def test_a_vector_has_cosine_one_with_itself_and_rows_do_not_mix():
-    generator = np.random.default_rng(0)
-    for dim in (2, 3, 7, 64, 511):
-        a, b = generator.standard_normal((2, 500, dim)).astype(np.float32)
-        assert (cosines(a, a) == 1).all()
-        one_by_one = np.concatenate([cosines(a[i : i + 1], b[i : i + 1]) for i in range(500)])
-        assert (cosines(a, b) == one_by_one).all()
-
-
-@pytest.mark.parametrize("p", [1e-6, 0.01, 0.5, 0.95, 0.999, 0.999999])
-@pytest.mark.parametrize("dim", [2, 3, 64, 512])
-def test_the_series_for_the_radius_is_the_cap(dim, p):
-    kappa = torch.logspace(-4, 10, 40, dtype=torch.float64)
-    queries = VonMisesFisher(torch.eye(1, dim, dtype=torch.float64).expand(40, dim), kappa)
-    np.testing.assert_allclose(cap_radii(queries, p), queries.cap(p).numpy(), rtol=0, atol=3e-12)

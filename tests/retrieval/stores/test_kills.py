@@ -11,14 +11,14 @@ import pytest
 
 from aleator import VonMisesFisher
 from aleator.retrieval import CredibleIndex
-from tests.retrieval import victims
+from tests.retrieval import worker
 from tests.retrieval.conftest import start_server
 from tests.retrieval.processes import kill, kill_within, read, wait_until
 
 
 def held_in(index) -> dict:
     """Metadata by id, found by a query that could be anything."""
-    hits = index.search(VonMisesFisher.uniform(victims.DIM, (1,)))[0]
+    hits = index.search(VonMisesFisher.uniform(worker.DIM, (1,)))[0]
     held = {hit.id: hit.metadata for hit in hits}
     assert len(held) == len(hits)
     return held
@@ -30,7 +30,7 @@ def everything_in(index) -> dict:
     assert len(index) == len(held)
     ids = sorted(held)
     if ids:
-        for id, hits in zip(ids, index.search(victims.posterior_of(ids), by="nearest", limit=1), strict=True):
+        for id, hits in zip(ids, index.search(worker.posterior_of(ids), by="nearest", limit=1), strict=True):
             assert hits[0].id == id
     return held
 
@@ -57,7 +57,7 @@ def some_steps(draw: random.Random, ids: set[str], prefix: str):
 def kill_often(jobs, folder: Path, scratch: Path, rounds: int) -> int:
     """Kill a writer at a random moment, look, and go on from what is there; returns how many were caught at work."""
     draw = random.Random(0)
-    CredibleIndex.build(victims.posterior_of([]), location=folder).close()
+    CredibleIndex.build(worker.posterior_of([]), location=folder).close()
     held: set[str] = set()
     caught, usual = 0, 0.2
     for number in range(rounds):
@@ -100,7 +100,7 @@ def test_a_first_save_that_was_killed_leaves_no_index_and_can_be_repeated(jobs, 
         except ValueError as error:
             if "holds no index" not in str(error) or "end" in read(report):
                 raise
-            index = CredibleIndex.build(victims.posterior_of(ids), ids, location=folder)
+            index = CredibleIndex.build(worker.posterior_of(ids), ids, location=folder)
         assert set(everything_in(index)) == set(ids)
         index.close()
 
@@ -110,7 +110,7 @@ def test_a_server_killed_under_four_writers_loses_and_doubles_nothing(jobs, tmp_
     folder = tempfile.TemporaryDirectory(prefix="pg", ignore_cleanup_errors=True)
     with folder as path, start_server(path) as server:
         location = f"{server.get_uri()}#shared"
-        CredibleIndex.build(victims.posterior_of([]), location=location).close()
+        CredibleIndex.build(worker.posterior_of([]), location=location).close()
         reports = [tmp_path / f"client-{c}" for c in range(clients)]
         wanted = [[f"{c}-{i}" for i in range(each)] for c in range(clients)]
         for ids, report in zip(wanted, reports, strict=True):

@@ -6,7 +6,7 @@ import pytest
 
 from aleator.retrieval import CredibleIndex
 from tests.retrieval.processes import read, wait_until
-from tests.retrieval.victims import DIM, metadata_of, posterior_of
+from tests.retrieval.worker import metadata_of, posterior_of
 
 
 def ids_in(index):
@@ -135,17 +135,3 @@ def test_another_format_is_refused(folder):
     ledger.close()
     with pytest.raises(ValueError, match="format 99"):
         CredibleIndex.open(folder)
-
-
-def test_an_empty_index_is_an_index(location):
-    index = CredibleIndex.build(posterior_of([]), location=location)
-    assert index.dim == DIM
-    for by in ("credible", "match", "nearest"):
-        assert index.search(posterior_of(["a", "b"]), by=by) == [[], []]
-    assert index.add(posterior_of(["a", "b"])) == [0, 1]
-    index.save()
-    index.remove([0, 1])
-    index.save()
-    assert index.search(posterior_of(["a"])) == [[]]
-    assert len(index) == 0
-    index.close()

@@ -7,7 +7,7 @@ import pytest
 
 from aleator import VonMisesFisher
 from aleator.retrieval import CredibleIndex
-from tests.retrieval.victims import metadata_of, posterior_of
+from tests.retrieval.worker import metadata_of, posterior_of
 
 
 def test_readers_and_writers_at_once_see_whole_additions(url):

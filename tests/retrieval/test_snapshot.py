@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from aleator import CredibleIndex, VonMisesFisher
-from aleator.retrieval.contents import read_contents
+from aleator.retrieval import take_snapshot
 
 
 def test_contents_are_what_was_put_in(location):
@@ -17,9 +17,9 @@ def test_contents_are_what_was_put_in(location):
     with CredibleIndex.build(VonMisesFisher(mu, kappa), ids, notes, location=location) as index:
         index.remove(["item 4"])
         index.add(VonMisesFisher(mu[:1], kappa[2:3]), ["late"])
-        contents = read_contents(index)
+        snapshot = take_snapshot(index)
     kept = [i for i in range(300) if i != 4]
-    assert [json.loads(key) for key in contents.keys] == [*(ids[i] for i in kept), "late"]
-    assert [json.loads(note) for note in contents.notes] == [*(notes[i] for i in kept), {}]
-    assert np.array_equal(contents.kappa, torch.cat([kappa[kept], kappa[2:3]]).numpy())
-    assert np.allclose(contents.mu, torch.cat([mu[kept], mu[:1]]).numpy(), atol=1e-6)
+    assert [json.loads(key) for key in snapshot.keys] == [*(ids[i] for i in kept), "late"]
+    assert [json.loads(note) for note in snapshot.metadata_json] == [*(notes[i] for i in kept), {}]
+    assert np.array_equal(snapshot.kappa, torch.cat([kappa[kept], kappa[2:3]]).numpy())
+    assert np.allclose(snapshot.mu, torch.cat([mu[kept], mu[:1]]).numpy(), atol=1e-6)

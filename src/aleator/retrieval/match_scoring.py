@@ -1,0 +1,143 @@
+"""Match probabilities of candidates, and the least cosine at which an item can reach a threshold.
+
+For given kappas, the density ratio r of two posteriors (docs/theory.md) grows with the cosine of their mus. So each
+kappa of an item has a least cosine. Kappas in an interval from a to b are bounded together. With
+r(kappa) = int vMF(z; mu', kappa) rho(z) dz for a function rho >= 0 of the query,
+
+    d log r / d kappa = E[mu'.z] - A(kappa) <= 1 - A(kappa),
+    log r(kappa) <= log r(a) + M(b) - M(a)    for a <= kappa <= b.
+
+The expectation is under the density vMF times rho, A(kappa) is the mean cosine of a vMF distribution, and
+M(kappa) = log vMF(mu'; mu', kappa) is its log density at the mode. This holds for every kernel. An item below the
+bound cannot reach the threshold; the other items are scored exactly.
+"""
+
+import numpy as np
+import torch
+
+from aleator.matching import ZonalKernel, log_positivity, match_probability
+from aleator.posteriors import VonMisesFisher
+from aleator.retrieval.stores.base import Candidates
+
+_WIDTH = 4  # candidates of one query in a row of the table of pairs
+_BLOCK = 8192  # rows of the table at a time
+_INTERVALS = 192  # intervals of finite kappas
+_STEPS = 12  # of the bisection in the cosine: to 5e-4, always from below
+_ROUNDING = 1e-6  # nats added to the bound, for the rounding of log r
+
+
+def match_probabilities(
+    mu: np.ndarray, kappa: np.ndarray, candidates: Candidates, kernel: ZonalKernel, prior: float
+) -> np.ndarray:
+    """Match probabilities (n,) float32 of n candidates with their queries, which have mu (Q, D) and kappa (Q,).
+
+    The last digits depend on how pairs are batched. Rounding to float32 hides them, so that equal items tie.
+    """
+    if len(candidates) == 0:
+        return np.empty(0, np.float32)
+    # Pairs as a table: a row holds one query and up to _WIDTH of its candidates. They share the query's part of the
+    # series. Rows that are not full are filled up with candidate 0, whose result is not used.
+    query = candidates.query
+    counts = np.bincount(query, minlength=len(mu))
+    rows_per_query = -(-counts // _WIDTH)
+    rank = np.arange(len(candidates)) - (np.cumsum(counts) - counts)[query]
+    row, column = (np.cumsum(rows_per_query) - rows_per_query)[query] + rank // _WIDTH, rank % _WIDTH
+    query_of_row = np.repeat(np.arange(len(mu)), rows_per_query)
+    table = np.zeros((len(query_of_row), _WIDTH), np.int64)
+    table[row, column] = np.arange(len(candidates))
+    out = np.empty(table.shape, np.float32)
+    for start in range(0, len(out), _BLOCK):
+        queries, items = query_of_row[start : start + _BLOCK], table[start : start + _BLOCK]
+        left = _posteriors(mu[queries][:, None], kappa[queries][:, None])
+        right = _posteriors(candidates.mu[items], candidates.kappa[items])
+        out[start : start + _BLOCK] = match_probability(left, right, kernel, prior=prior).numpy()
+    return out[row, column]
+
+
+class CosineBound:
+    """The least cosine at which an item can reach the threshold, for each of Q queries and each kappa of an item.
+
+    Args:
+        dim: D.
+        kappa: Certainties of the queries, shape (Q,).
+        kappa_range: Smallest and largest finite kappa of the items.
+        kernel: Kernel of the match probability.
+        prior: Prior of the match probability.
+        threshold: Least match probability.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        kappa: np.ndarray,
+        kappa_range: tuple[float, float],
+        kernel: ZonalKernel,
+        prior: float,
+        threshold: float,
+    ):
+        # The match probability reaches the threshold when log r reaches the difference of the log odds.
+        needed = -np.inf if threshold <= 0 else np.log(threshold / (1 - threshold)) - np.log(prior / (1 - prior))
+        edges = _interval_edges(dim, *kappa_range)
+        rise = np.diff(_log_density_at_mode(dim, edges)) + _ROUNDING
+        # An infinite kappa is an interval of its own, of one point.
+        self._lower_edges = np.append(edges[:-1], np.inf)  # (G,)
+        needed_at_edge = needed - np.append(rise, _ROUNDING)  # (G,)
+        self._least_cosine = _least_cosine(dim, kappa, self._lower_edges, needed_at_edge, kernel)  # (Q, G)
+
+    @property
+    def radius(self) -> np.ndarray:
+        """The least cosine (Q,) for any kappa in the range."""
+        return self._least_cosine.min(axis=1)
+
+    def admits(self, query: np.ndarray, cosine: np.ndarray, kappa: np.ndarray) -> np.ndarray:
+        """Whether each of n candidates can reach the threshold, (n,); all arguments have shape (n,)."""
+        interval = np.searchsorted(self._lower_edges, kappa, side="right") - 1
+        return cosine >= self._least_cosine[query, interval]
+
+
+def _interval_edges(dim: int, low: float, high: float) -> np.ndarray:
+    """Edges of intervals from low to high, equally spaced in the log density at the mode."""
+    if low == high:
+        return np.array([low, high])
+    grid = np.unique(np.append(np.geomspace(max(low, 1e-3), max(high, 1e-3), 1024), [low, high]))
+    grid = grid[(grid >= low) & (grid <= high)]
+    density = _log_density_at_mode(dim, grid)
+    edges = np.interp(np.linspace(density[0], density[-1], _INTERVALS + 1), density, grid)
+    edges[0], edges[-1] = low, high
+    return np.maximum.accumulate(edges)
+
+
+def _log_density_at_mode(dim: int, kappa: np.ndarray) -> np.ndarray:
+    """Log density of a vMF distribution at its mode, for kappa (n,)."""
+    mode = torch.eye(1, dim, dtype=torch.float64)
+    return VonMisesFisher(mode, torch.as_tensor(kappa)).log_prob(mode).numpy()
+
+
+def _least_cosine(
+    dim: int, kappa: np.ndarray, item_kappa: np.ndarray, needed: np.ndarray, kernel: ZonalKernel
+) -> np.ndarray:
+    """A cosine (Q, G) just below the one where log r reaches `needed` (G,): -inf if it always does, inf if never."""
+    left = VonMisesFisher(torch.eye(1, dim, dtype=torch.float64), torch.as_tensor(kappa)[:, None], validate_args=False)
+
+    def reaches(cosine: np.ndarray) -> np.ndarray:
+        mu = torch.zeros(*cosine.shape, dim, dtype=torch.float64)
+        mu[..., 0] = torch.as_tensor(cosine)
+        mu[..., 1] = torch.sqrt(1 - mu[..., 0].square())
+        right = VonMisesFisher(mu, torch.as_tensor(item_kappa), validate_args=False)
+        return log_positivity(left, right, kernel).numpy() >= needed
+
+    shape = (len(kappa), len(item_kappa))
+    below, above = np.full(shape, -1.0), np.full(shape, 1.0)
+    always, never = reaches(below), ~reaches(above)
+    for _ in range(_STEPS):
+        middle = (below + above) / 2
+        reached = reaches(middle)
+        below, above = np.where(reached, below, middle), np.where(reached, middle, above)
+    return np.where(always, -np.inf, np.where(never, np.inf, below))
+
+
+def _posteriors(mu: np.ndarray, kappa: np.ndarray) -> VonMisesFisher:
+    """Posteriors in double precision."""
+    return VonMisesFisher(
+        torch.as_tensor(mu.astype(np.float64)), torch.as_tensor(kappa.astype(np.float64)), validate_args=False
+    )

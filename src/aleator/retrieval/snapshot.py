@@ -1,0 +1,38 @@
+"""A copy of all items of an index in memory, for looking at a collection as a whole."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from aleator.retrieval.index import CredibleIndex
+
+_BLOCK = 10_000  # items looked up at a time
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All n items of an index, in the order in which they were added."""
+
+    keys: list[str]  # (n,) ids as JSON text
+    mu: np.ndarray  # (n, D) float32
+    kappa: np.ndarray  # (n,) float32
+    metadata_json: list[str]  # (n,) metadata as JSON text
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def take_snapshot(index: CredibleIndex) -> Snapshot:
+    """Read all items of an index. Items that are removed while this runs are left out."""
+    store = index.store
+    any_direction = np.eye(1, index.dim, dtype=np.float32)
+    items = store.within(any_direction, np.array([-np.inf]), None)  # every cosine reaches -inf
+    items = items.take(np.argsort(items.row))
+    descriptions: dict[int, tuple[str, str]] = {}
+    for start in range(0, len(items), _BLOCK):
+        descriptions |= store.describe(items.row[start : start + _BLOCK])
+    still_there = np.array([row in descriptions for row in items.row.tolist()], bool)
+    if not still_there.all():
+        items = items.take(still_there)
+    described = [descriptions[row] for row in items.row.tolist()]
+    return Snapshot([key for key, _ in described], items.mu, items.kappa, [metadata for _, metadata in described])
