@@ -111,7 +111,9 @@ class SampledLoss(ContrastiveLoss):
 
 
 class MCInfoNCE(SampledLoss):
-    """Monte-Carlo InfoNCE, the loss of the paper (Kirchhof, Kasneci, Oh 2023):
+    """Monte-Carlo InfoNCE, the loss of the paper (Kirchhof, Kasneci, Oh 2023).
+
+    The loss of an anchor is
 
         -log 1/K sum_k g(z_k.z_k+) / (1/M g(z_k.z_k+) + 1/M sum_m g(z_k.z_mk)).
 
@@ -160,7 +162,9 @@ class MCInfoNCE(SampledLoss):
 
 
 class HIB(SampledLoss):
-    """Hedged instance embeddings (Oh et al. 2018) on the sphere, as in the paper's appendix B:
+    """Hedged instance embeddings (Oh et al. 2018) on the sphere, as in the paper's appendix B.
+
+    The loss of an anchor is
 
         -log mean_k s(a z_k.z_k+ + b) - 1/M sum_m log mean_k (1 - s(a z_k.z_mk + b)).
 
