@@ -1,19 +1,21 @@
-# make demo    set up and run the main job
-# make test    set up and run the tests (a few minutes on two cores)
-# make check   format, lint, types and the fast tests
-# make bench   side-by-side timings, printed as ratios
-# make docs    docs/reference.md from the docstrings
+# make demo      set up and run the main job
+# make test      set up and run the tests (a few minutes on two cores)
+# make check     format, lint, types, tests and documentation: what a change must pass
+# make docs      the documentation site, into build/site
+# make wheel     build the package, install it into an empty environment and try it
+# make bench     side-by-side timings, printed as ratios
 PYTHON ?= python3
 VENV   ?= .venv
+EXTRAS ?= dev
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-all check format bench docs clean
+.PHONY: demo test test-all check lint format docs tutorials notebooks wheel bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt torch
-	$(BIN)/pip install --quiet -c constraints.txt --editable ".[dev]"
+	$(BIN)/pip install --quiet -c constraints.txt --editable ".[$(EXTRAS)]"
 	touch $@
 
 demo: $(STAMP)
@@ -21,26 +23,43 @@ demo: $(STAMP)
 
 # Two processes of one thread each: threads that wait for each other are slower than none.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not tutorial" -n 2
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q --hypothesis-profile exploring
 
-check: $(STAMP)
+check: lint test tutorials docs
+
+lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" -n 2
 
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Warnings are errors (strict in mkdocs.yml).
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# The notebooks run as they are.
+tutorials: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m tutorial -n 2 tests/test_notebooks.py
+
+# Run the tutorials again and store their outputs.
+notebooks: $(STAMP)
+	$(BIN)/python docs/site/run_notebooks.py
+
+wheel: $(STAMP)
+	rm -rf build/wheel && $(BIN)/python -m build --outdir build/wheel .
+	$(PYTHON) -m venv build/wheel/venv
+	build/wheel/venv/bin/pip install --quiet -c constraints.txt torch
+	build/wheel/venv/bin/pip install --quiet -c constraints.txt build/wheel/*.whl
+	cd build/wheel && venv/bin/python ../../tests/smoke.py
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
-
-docs: $(STAMP)
-	$(BIN)/python docs/reference.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

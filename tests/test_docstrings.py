@@ -56,7 +56,7 @@ def missing(name: str, item) -> list[str]:
     if not (inspect.isclass(item) and not hasattr(item, "__dataclass_fields__") and "__init__" not in vars(item)):
         arguments = re.split(r"^\s*(?:Args|Attributes):\s*$", text, maxsplit=1, flags=re.M)
         described = arguments[1] if len(arguments) == 2 else ""
-        lacks += [f"{name}: argument {p}" for p in parameters(function) if not re.search(rf"\b{p}\b.*:", described)]
+        lacks += [f"{name}: argument {p}" for p in parameters(function) if not re.search(rf"^\s+{p}:", described, re.M)]
     returns = not inspect.isclass(item) and inspect.signature(function).return_annotation not in (None, "None")
     if returns and not re.search(r"^\s*(Returns|Yields):\s*$", text, re.M):
         lacks.append(f"{name}: Returns")
