@@ -27,7 +27,7 @@ from aleator.losses import sampled_cosines, softmax_share
 from aleator.matching import series
 from aleator.matching.kernels import ZonalKernel
 from aleator.matching.positivity import log_positivity
-from aleator.posteriors import vmf
+from aleator.posteriors import sampling
 from aleator.special import angles, bessel
 from aleator.special.angles import angle_table
 from aleator.special.polynomials import log_harmonic_dimensions
@@ -239,13 +239,13 @@ def test_sampler(dim):
     table = angle_table(dim, torch.float32, q.mu.device)
     fused, plain = noise.clone(), noise.clone()
     fused_slope = functions.fused_sample(fused, q.mu, *table.rows(q.kappa, True), table.first, table.spacing)
-    plain_slope = vmf.plain_sample(plain, q.mu, q.kappa, table, slopes=True)
+    plain_slope = sampling.plain_sample(plain, q.mu, q.kappa, table, slopes=True)
     torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(fused_slope, plain_slope, rtol=1e-2, atol=1e-4)
     grad = torch.randn_like(noise)
     for a, b in zip(
         functions.fused_sample_backward(grad, plain, q.mu, plain_slope),
-        vmf.plain_sample_backward(grad, plain, q.mu, plain_slope),
+        sampling.plain_sample_backward(grad, plain, q.mu, plain_slope),
         strict=True,
     ):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)

@@ -16,7 +16,7 @@ from aleator import (
     log_positivity,
 )
 from aleator.losses import SimilarityLoss
-from aleator.posteriors import log_sphere_area
+from aleator.special import log_sphere_area
 from tests.losses.cases import posteriors, triple
 
 

@@ -5,7 +5,7 @@ Each file replaces the plain functions of one module of the same name; `fused_x`
     file                 replaces in                  functions
     angles.py            special/angles.py            plain_basis
     bessel.py            special/bessel.py            plain_log_growth
-    vmf.py               posteriors/vmf.py            plain_sample, plain_sample_backward
+    sampling.py          posteriors/sampling.py       plain_sample, plain_sample_backward
     series.py            matching/series.py           plain_rows, plain_log_series
     sampled_cosines.py   losses/sampled_cosines.py    plain_sampled_cosines, plain_sampled_cosines_backward
     softmax_share.py     losses/softmax_share.py      plain_candidate_log_softmax_share,

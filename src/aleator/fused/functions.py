@@ -4,6 +4,7 @@ from aleator.fused.angles import fused_basis
 from aleator.fused.bessel import fused_log_growth
 from aleator.fused.pieces import triton_available
 from aleator.fused.sampled_cosines import fused_sampled_cosines, fused_sampled_cosines_backward
+from aleator.fused.sampling import fused_sample, fused_sample_backward
 from aleator.fused.series import fused_log_series, fused_rows
 from aleator.fused.softmax_share import (
     fused_candidate_log_softmax_share,
@@ -11,7 +12,6 @@ from aleator.fused.softmax_share import (
     fused_shared_log_softmax_share,
     fused_shared_log_softmax_share_backward,
 )
-from aleator.fused.vmf import fused_sample, fused_sample_backward
 
 __all__ = [
     "fused_basis",

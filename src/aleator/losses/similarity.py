@@ -15,7 +15,8 @@ from aleator.losses.base import (
     self_mask,
 )
 from aleator.matching import DEFAULT_KAPPA_POS, VMFKernel, ZonalKernel, check_kernel, log_positivity
-from aleator.posteriors import VonMisesFisher, log_sphere_area
+from aleator.posteriors import VonMisesFisher
+from aleator.special import log_sphere_area
 
 
 class SimilarityLoss(ContrastiveLoss):

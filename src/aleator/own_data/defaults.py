@@ -8,7 +8,8 @@ import torch
 
 from aleator.foundation import require, require_one_of
 from aleator.own_data.collection import Collection, Labels
-from aleator.posteriors import VonMisesFisher, log_sphere_area
+from aleator.posteriors import VonMisesFisher
+from aleator.special import log_sphere_area
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What an encoder returns: the von Mises-Fisher distribution."""
 
-from aleator.posteriors.vmf import VonMisesFisher, log_sphere_area
+from aleator.posteriors.batch import PosteriorBatch
+from aleator.posteriors.vmf import VonMisesFisher
 
-__all__ = ["VonMisesFisher", "log_sphere_area"]
+__all__ = ["PosteriorBatch", "VonMisesFisher"]

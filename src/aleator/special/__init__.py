@@ -11,6 +11,7 @@ from aleator.special.bessel import (
 )
 from aleator.special.logistic import logistic_moments
 from aleator.special.polynomials import gegenbauer, harmonic_dimension, log_harmonic_dimensions, recurrence
+from aleator.special.sphere import log_sphere_area
 
 __all__ = [
     "AngleTable",
@@ -24,6 +25,7 @@ __all__ = [
     "log_growth",
     "log_harmonic_dimensions",
     "log_ratios_and_slopes",
+    "log_sphere_area",
     "logistic_moments",
     "recurrence",
     "recurrence_start",

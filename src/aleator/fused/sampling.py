@@ -1,4 +1,4 @@
-"""vMF samples and their gradients (posteriors/vmf.py), in the dtype of the samples."""
+"""vMF samples and their gradients (posteriors/sampling.py), in the dtype of the samples."""
 
 from torch import Tensor
 

@@ -1,0 +1,62 @@
+"""Probability of the caps around the mode of a von Mises-Fisher distribution, and the angle of a cap.
+
+A cap holds all directions within an angle of mu. Only kappa and the dimension D matter. All tensors are float64.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from aleator.special import angle_masses, angle_quantile
+
+# From this kappa on, a vMF is a point in float64: all its mass lies within an angle of 1e-12 of mu.
+_POINT_MASS = 1e25
+# Elements per block. The quadrature needs 64 nodes for each, so blocks bound its memory.
+_BLOCK = 2**14
+
+
+def cap_angle(dim: int, kappa: Tensor, p: Tensor) -> Tensor:
+    """Angle of the cap of probability p, in [0, pi]; kappa and p have one shape. No gradients."""
+    kappa = kappa.detach()
+    angle = _blockwise(lambda k, q: (angle_quantile(dim, k, q, 1 - q),), kappa.clamp_max(_POINT_MASS), p)[0]
+    return torch.where(kappa >= _POINT_MASS, 0.0, angle)
+
+
+def cap_mass(dim: int, kappa: Tensor, angle: Tensor) -> Tensor:
+    """P(theta <= angle), with gradients in kappa and in the angle, which have one shape."""
+    return _CapMass.apply(kappa, angle, dim)
+
+
+class _CapMass(torch.autograd.Function):
+    """The derivative in the angle is the density. That in kappa is cov(cos theta, 1[theta <= angle])."""
+
+    @staticmethod
+    def forward(ctx, kappa: Tensor, angle: Tensor, dim: int) -> Tensor:
+        finite = kappa.detach().clamp_max(_POINT_MASS)
+        below, density = _blockwise(lambda k, a: angle_masses(dim, k, a)[::2], finite, angle.detach())
+        ctx.save_for_backward(kappa, angle, density)
+        ctx.dim = dim
+        return torch.where(kappa >= _POINT_MASS, 1.0, below)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        kappa, angle, density = ctx.saved_tensors
+        point = kappa >= _POINT_MASS
+        grad_kappa = None
+        if ctx.needs_input_grad[0]:
+            # The covariance has no closed form. The mass is exact to 1e-15, so a central difference is accurate enough.
+            step = 1e-5 * (1 + kappa)
+            above, below = (kappa + step).clamp_max(_POINT_MASS), (kappa - step).clamp_min(0.0)
+            high, low = (_blockwise(lambda k, a: angle_masses(ctx.dim, k, a)[:1], k, angle)[0] for k in (above, below))
+            grad_kappa = torch.where(point, 0.0, grad * (high - low) / (above - below))
+        grad_angle = torch.where(point, 0.0, grad * density) if ctx.needs_input_grad[1] else None
+        return grad_kappa, grad_angle, None
+
+
+def _blockwise(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Apply an elementwise function of tensors of one shape block by block."""
+    blocks = zip(*(t.flatten().split(_BLOCK) for t in tensors), strict=True)
+    results = zip(*(function(*block) for block in blocks), strict=True)
+    return tuple(torch.cat(parts).view(tensors[0].shape) for parts in results)
