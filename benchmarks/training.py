@@ -18,7 +18,7 @@ from aleator.data.generative import GenerativeProcess
 from aleator.encoders import controlled_encoder
 from aleator.foundation.files import write_json
 from aleator.foundation.provenance import describe_run
-from aleator.training.cuda_graph import CapturedStep
+from aleator.training.cuda_graph import CudaGraphStep
 from aleator.training.objective import Objective
 from benchmarks import published_step
 
@@ -104,7 +104,7 @@ def _our_step(
         optimiser.zero_grad()
         return value.detach()
 
-    return CapturedStep(step) if captured else step
+    return CudaGraphStep(step) if captured else step
 
 
 def _published_step(process: GenerativeProcess, part: str, negatives: int) -> Callable[[], torch.Tensor]:

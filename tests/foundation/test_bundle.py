@@ -4,7 +4,7 @@ import os
 import pytest
 import torch
 
-from aleator.foundation.bundle import DamagedBundleError, pack, read_bundle, unpack, write_bundle
+from aleator.foundation.bundle import DamagedBundleError, pack_state, read_bundle, unpack_state, write_bundle
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([1, 2])}
 
@@ -17,22 +17,22 @@ def test_pack_is_inverted_exactly():
         (1, "tuple key"): [float("inf")],
     }
     tensors: dict[str, torch.Tensor] = {}
-    facts = json.loads(json.dumps(pack(state, tensors)))
-    back = unpack(facts, tensors)
+    facts = json.loads(json.dumps(pack_state(state, tensors)))
+    back = unpack_state(facts, tensors)
     assert torch.equal(back["state"][0].pop("step"), state["state"][0].pop("step"))
     assert back == state
 
 
 def test_pack_names_what_it_cannot_save():
     with pytest.raises(ValueError, match=r"state/optimiser/0 = 'object'"):
-        pack({"optimiser": [object()]}, {})
+        pack_state({"optimiser": [object()]}, {})
 
 
 def test_round_trip_and_same_content_twice(tmp_path):
     one = write_bundle(tmp_path / "x", "thing", 1, {"n": 1}, TENSORS)
     assert write_bundle(tmp_path / "x", "thing", 1, {"n": 1}, TENSORS) == one
     bundle = read_bundle(tmp_path / "x", "thing", 1)
-    assert bundle.facts == {"n": 1}
+    assert bundle.metadata == {"n": 1}
     assert bundle.fingerprint == one
     assert all(torch.equal(bundle.tensors[key], TENSORS[key]) for key in TENSORS)
 
@@ -41,9 +41,9 @@ def test_other_content_is_not_overwritten_unless_asked(tmp_path):
     write_bundle(tmp_path / "x", "thing", 1, {"n": 1}, TENSORS)
     with pytest.raises(ValueError, match=r"not empty.*overwrite=True"):
         write_bundle(tmp_path / "x", "thing", 1, {"n": 2}, TENSORS)
-    assert read_bundle(tmp_path / "x", "thing", 1).facts == {"n": 1}
+    assert read_bundle(tmp_path / "x", "thing", 1).metadata == {"n": 1}
     write_bundle(tmp_path / "x", "thing", 1, {"n": 2}, {"a": torch.zeros(1)}, overwrite=True)
-    assert read_bundle(tmp_path / "x", "thing", 1).facts == {"n": 2}
+    assert read_bundle(tmp_path / "x", "thing", 1).metadata == {"n": 2}
     assert len(list((tmp_path / "x").iterdir())) == 2
 
 
@@ -59,7 +59,7 @@ def test_a_crash_while_overwriting_leaves_the_old_bundle(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", crash_at_the_index)
     with pytest.raises(OSError, match="power cut"):
         write_bundle(tmp_path / "x", "thing", 1, {"n": 2}, {"a": torch.zeros(1)}, overwrite=True)
-    assert read_bundle(tmp_path / "x", "thing", 1).facts == {"n": 1}
+    assert read_bundle(tmp_path / "x", "thing", 1).metadata == {"n": 1}
 
 
 @pytest.mark.parametrize("target", ["thing.json", "thing-*.safetensors"])

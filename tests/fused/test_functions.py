@@ -305,29 +305,3 @@ def test_every_loss_can_be_captured(make, learnable, negatives):
     batches = process.batches(16, negatives=negatives)
     result = fit(controlled_encoder(4), make(learnable), batches, recipe, device="cuda", loggers=())
     assert math.isfinite(result.history[-1]["loss"])
-
-
-def test_captured_step_equals_ordinary_steps():
-    from aleator.training.cuda_graph import CapturedStep
-
-    def run(captured: bool) -> torch.Tensor:
-        generator = torch.Generator("cuda")
-        weight = torch.zeros(10, device="cuda", requires_grad=True)
-        optimiser = torch.optim.Adam([weight], lr=torch.tensor(0.1, device="cuda"), capturable=True, fused=True)
-
-        def step() -> torch.Tensor:
-            x = torch.randn(10, generator=generator, device="cuda")
-            loss = (weight - x).square().sum()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            return loss.detach()
-
-        runner = CapturedStep(step, [generator]) if captured else step
-        values = []
-        for i in range(10):
-            generator.manual_seed(1000 + i)
-            values.append(runner().clone())
-        return torch.stack([*values, weight.detach().sum()])
-
-    torch.testing.assert_close(run(True), run(False))

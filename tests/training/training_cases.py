@@ -96,6 +96,20 @@ def run(folder: Path | None, batches=pairs, build=build, **options) -> FitResult
     return fit(encoder, loss, batches, settings.pop("recipe", recipe()), **settings)
 
 
+class StoppedError(Exception):
+    """Something outside stops the run."""
+
+
+def assert_same_run(result: FitResult, other: FitResult) -> None:
+    """Weights, selection and logs are equal, bit for bit; only the times differ."""
+    states = result.encoder.state_dict(), other.encoder.state_dict()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert (result.best_step, result.best_value) == (other.best_step, other.best_value)
+    assert result.validations == other.validations
+    for row, other_row in zip(result.history, other.history, strict=True):
+        assert {**row, "seconds": 0} == {**other_row, "seconds": 0}
+
+
 def kill_at_batch(target: int):
     def batches(step, generator):
         if step == target:

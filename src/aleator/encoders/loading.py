@@ -44,7 +44,7 @@ def load_encoder(
         True
     """
     bundle = read_bundle(path, "encoder", FORMAT_VERSION)
-    spec = bundle.facts
+    spec = bundle.metadata
     with torch.random.fork_rng(devices=[]):  # fresh weights are replaced at once: leave the random state alone
         if backbone is None:
             backbone = build_backbone(spec["backbone"], "backbone")

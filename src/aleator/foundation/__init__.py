@@ -1,6 +1,6 @@
 """What every other package uses: checks, devices, precision, randomness, processes, files, progress, provenance."""
 
-from aleator.foundation.bundle import DamagedBundleError, pack, read_bundle, unpack, write_bundle
+from aleator.foundation.bundle import DamagedBundleError, pack_state, read_bundle, unpack_state, write_bundle
 from aleator.foundation.checks import (
     reject,
     require,
@@ -44,7 +44,7 @@ __all__ = [
     "launched_process",
     "matmul_precision",
     "one_thread",
-    "pack",
+    "pack_state",
     "preserved_randomness",
     "process_count",
     "process_group",
@@ -65,7 +65,7 @@ __all__ = [
     "resolve_device",
     "seed_generators",
     "set_random_state",
-    "unpack",
+    "unpack_state",
     "write_bundle",
     "write_json",
     "writing_atomically",

@@ -1,10 +1,12 @@
-"""A folder of tensors and facts that is either whole or refused: safetensors plus JSON, never pickle.
+"""Bundles: folders of tensors and metadata that are complete, or refused on reading. Safetensors and JSON, no pickle.
 
-`NAME.json` holds the facts and the name and SHA-256 of the tensor file beside it, and carries a SHA-256 of
-itself. The tensor file is named after its content, so a new version never touches the old one, and replacing
-the JSON is the one instant at which the new version takes over: a crash leaves the old bundle or the new.
+    NAME.json                    metadata; name and SHA-256 of the tensor file; SHA-256 of the JSON itself
+    NAME-<sha256>.safetensors    the tensors; the first 16 digits of the checksum are part of the name
 
-`pack` and `unpack` turn nested state (an optimiser's, say) into such tensors and facts and back, exactly.
+A new version has a tensor file of another name, so it never touches the old file. It takes effect when the JSON file
+is replaced, in one atomic step: after a crash, the folder holds the old bundle or the new one.
+
+`pack_state` turns nested state, such as that of an optimiser, into tensors and JSON, and `unpack_state` turns it back.
 """
 
 import contextlib
@@ -23,14 +25,20 @@ from aleator.foundation.files import replace_file
 
 
 class DamagedBundleError(ValueError):
-    """The folder holds a bundle, but not the one that was written."""
+    """A bundle does not match its checksums."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a folder holds. `fingerprint` is the SHA-256 of tensors and facts together."""
+    """Content of a bundle.
 
-    facts: dict[str, Any]
+    Args:
+        metadata: What was written, as JSON.
+        tensors: Tensors by name.
+        fingerprint: SHA-256 of metadata and tensors together.
+    """
+
+    metadata: dict[str, Any]
     tensors: dict[str, Tensor]
     fingerprint: str
 
@@ -39,55 +47,70 @@ def write_bundle(
     folder: str | Path,
     name: str,
     version: int,
-    facts: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     *,
     overwrite: bool = False,
 ) -> str:
-    """Write `folder/NAME.json` and its tensors, atomically, and return the fingerprint.
+    """Write a bundle atomically.
 
-    Writing the same content again is no change. Any other content in the folder is kept, and an error says
-    so, unless `overwrite`; even then only the bundle called `name` is replaced.
+    Args:
+        folder: A new or empty folder. A folder that holds the same content already is left as it is.
+        name: What the bundle holds: "encoder", "checkpoint".
+        version: Version of the format of metadata and tensors.
+        metadata: Anything that `json.dumps` accepts.
+        tensors: Tensors by name. They may share memory.
+        overwrite: Whether to replace another bundle of this name. Other files in the folder are kept.
+
+    Returns:
+        The fingerprint: SHA-256 of metadata and tensors together.
+
+    Raises:
+        ValueError: If the folder holds anything else, unless `overwrite`.
     """
     from safetensors.torch import save
 
     folder = Path(folder).expanduser()
     require(not folder.is_file(), "path", str(folder), "is a file", "name a folder")
     # Clones, because safetensors refuses tensors that share memory (tied weights).
-    data = save({key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()})
+    data = save({key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()})
     tensor_sha = hashlib.sha256(data).hexdigest()
     tensor_file = f"{name}-{tensor_sha[:16]}.safetensors"
     document: dict[str, Any] = {
         "format": f"aleator-{name}",
         "version": version,
         "tensors": {"file": tensor_file, "sha256": tensor_sha},
-        "facts": json.loads(json.dumps(facts)),
+        "facts": json.loads(json.dumps(metadata)),
     }
     document["sha256"] = _fingerprint(document)
-    index = folder / f"{name}.json"
     if folder.exists() and any(folder.iterdir()) and not overwrite:
-        same = False
-        with contextlib.suppress(ValueError):
-            same = read_bundle(folder, name, version).fingerprint == document["sha256"]
-        if same:
+        if _holds(folder, name, version, document["sha256"]):
             return document["sha256"]
-        reject(
-            "path",
-            str(folder),
-            "is not empty",
-            "name a new folder, or pass overwrite=True where there is one",
-        )
+        reject("path", str(folder), "is not empty", "name a new folder, or pass overwrite=True where there is one")
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / tensor_file, data)
-    replace_file(index, json.dumps(document, indent=1).encode())
-    for stale in folder.iterdir():
-        if _is_tensor_file(stale.name, name) and stale.name != tensor_file:
-            stale.unlink()
+    replace_file(folder / f"{name}.json", json.dumps(document, indent=1).encode())
+    for old in folder.iterdir():
+        if _is_tensor_file(old.name, name) and old.name != tensor_file:
+            old.unlink()
     return document["sha256"]
 
 
 def read_bundle(folder: str | Path, name: str, version: int) -> Bundle:
-    """Read what `write_bundle` wrote; a damaged, foreign or other version raises a clear ValueError."""
+    """Read a bundle, and verify its checksums.
+
+    Args:
+        folder: Folder of the bundle.
+        name: What it should hold: "encoder", "checkpoint".
+        version: Version of the format that the caller understands.
+
+    Returns:
+        The bundle, with tensors on the CPU.
+
+    Raises:
+        ValueError: If there is no such bundle, or if it has another version.
+        DamagedBundleError: If it is incomplete or altered.
+    """
     from safetensors.torch import load
 
     folder = Path(folder).expanduser()
@@ -95,25 +118,21 @@ def read_bundle(folder: str | Path, name: str, version: int) -> Bundle:
     require(index.is_file(), "path", str(folder), f"holds no {name}.json", f"name a folder with a saved {name}")
     try:
         document = json.loads(index.read_bytes())
-        claimed = document.pop("sha256")
-        found_format, found_version = document["format"], document["version"]
+        recorded_sha = document.pop("sha256")
+        written_format, written_version = document["format"], document["version"]
     except (ValueError, KeyError, AttributeError, TypeError):
         raise DamagedBundleError(f"{index} is damaged: it is not the JSON that was written; save it again") from None
     require(
-        found_format == f"aleator-{name}",
-        "path",
-        str(folder),
-        f"holds {found_format!r}",
-        f"name a saved {name}",
+        written_format == f"aleator-{name}", "path", str(folder), f"holds {written_format!r}", f"name a saved {name}"
     )
     require(
-        found_version == version,
+        written_version == version,
         "path",
         str(folder),
-        f"is in format version {found_version}, and this release reads version {version}",
+        f"is in format version {written_version}, and this release reads version {version}",
         "load it with the release that wrote it, and save it again with this one",
     )
-    if claimed != _fingerprint(document):
+    if recorded_sha != _fingerprint(document):
         raise DamagedBundleError(f"{index} is damaged: its content does not match its checksum; save it again")
     tensor_file = folder / document["tensors"]["file"]
     require(
@@ -127,11 +146,23 @@ def read_bundle(folder: str | Path, name: str, version: int) -> Bundle:
     if hashlib.sha256(data).hexdigest() != document["tensors"]["sha256"]:
         problem = f"{len(data)} bytes that do not match their checksum" if data else "missing or empty"
         raise DamagedBundleError(f"{tensor_file} is damaged: {problem}; save it again")
-    return Bundle(document["facts"], load(data), claimed)
+    return Bundle(document["facts"], load(data), recorded_sha)
 
 
-def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
-    """JSON for nested state; its tensors move into `tensors`, keyed by where they were."""
+def pack_state(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
+    """Turn nested state into JSON and tensors.
+
+    Args:
+        value: Tensors, numbers, text, bytes, None, and lists, tuples and dicts of them.
+        tensors: Receives the tensors, by their place in the state.
+        path: Place of `value` in the whole state.
+
+    Returns:
+        JSON from which `unpack_state` restores the state exactly.
+
+    Raises:
+        ValueError: If the state holds anything else.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor):
@@ -140,32 +171,44 @@ def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, list | tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [pack(item, tensors, f"{path}/{i}") for i, item in enumerate(value)]}
+        container = "list" if isinstance(value, list) else "tuple"
+        return {container: [pack_state(item, tensors, f"{path}/{i}") for i, item in enumerate(value)]}
     if isinstance(value, Mapping):
-        pairs = [(pack(key, tensors), pack(item, tensors, f"{path}/{key}")) for key, item in value.items()]
+        pairs = [(pack_state(key, tensors), pack_state(item, tensors, f"{path}/{key}")) for key, item in value.items()]
         return {"dict": pairs}
     return reject(
-        f"state{path}",
-        type(value).__name__,
-        "cannot be saved",
-        "keep to tensors, numbers, text and their containers",
+        f"state{path}", type(value).__name__, "cannot be saved", "keep to tensors, numbers, text and their containers"
     )
 
 
-def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The inverse of `pack`."""
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    if kind == "tensor":
+def unpack_state(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Restore the state that `pack_state` packed.
+
+    Args:
+        packed: The JSON.
+        tensors: The tensors.
+
+    Returns:
+        The state.
+    """
+    if not isinstance(packed, dict):
+        return packed
+    ((container, content),) = packed.items()
+    if container == "tensor":
         return tensors[content]
-    if kind == "bytes":
+    if container == "bytes":
         return bytes.fromhex(content)
-    if kind == "dict":
-        return {unpack(key, tensors): unpack(item, tensors) for key, item in content}
-    items = [unpack(item, tensors) for item in content]
-    return items if kind == "list" else tuple(items)
+    if container == "dict":
+        return {unpack_state(key, tensors): unpack_state(item, tensors) for key, item in content}
+    items = [unpack_state(item, tensors) for item in content]
+    return items if container == "list" else tuple(items)
+
+
+def _holds(folder: Path, name: str, version: int, fingerprint: str) -> bool:
+    """Whether a folder holds a complete bundle with this fingerprint."""
+    with contextlib.suppress(ValueError):
+        return read_bundle(folder, name, version).fingerprint == fingerprint
+    return False
 
 
 def _fingerprint(document: Mapping[str, Any]) -> str:

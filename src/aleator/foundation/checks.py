@@ -38,7 +38,8 @@ def require_one_of(argument: str, value: Any, known: Iterable[Any]) -> None:
 def require_type(argument: str, value: Any, types: type | tuple[type, ...], way_out: str) -> None:
     """Raise unless `value` is an instance of one of `types`."""
     names = " or ".join(t.__name__ for t in (types if isinstance(types, tuple) else (types,)))
-    require(isinstance(value, types), argument, type(value).__name__, f"not a {names}", way_out)
+    article = "an" if names[0] in "AEIOU" else "a"
+    require(isinstance(value, types), argument, type(value).__name__, f"not {article} {names}", way_out)
 
 
 def require_at_least(argument: str, value: float, least: float, way_out: str | None = None) -> None:

@@ -1,48 +1,66 @@
-"""Where a run's numbers go: memory, CSV, TensorBoard, Weights & Biases, and a progress bar on a terminal."""
+"""Logs of a run: in memory, CSV, TensorBoard, Weights & Biases, and a progress bar on a terminal."""
 
 import csv
 import io
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from aleator.foundation import progress_bar, replace_file, require_one_of
 
+LoggerName = Literal["csv", "tensorboard", "wandb"]
+Table = Literal["training", "validation"]
 Row = dict[str, Any]
+
+_REFRESH_SECONDS = 0.2
 
 
 class Logbook:
-    """Tables of rows: `training` (loss, learning rate, ...) and `validation` (metrics), each row with a step.
+    """Two tables of rows: "training" (loss, learning rate, ...) and "validation" (metrics). Each row has a step.
 
-    Only a writing logbook (process 0, with a folder) touches files. `rows` is the truth: a run that goes on
-    hands the rows up to its checkpoint back, and the files are written again from them.
+    `rows` is the source of all files: a resumed run hands over the rows up to its checkpoint, and the CSV files are
+    written again from them.
+
+    Args:
+        folder: Folder of the run; None writes no files.
+        loggers: Which files to write. None: CSV, and TensorBoard if it is installed.
+        writing: Whether this process writes files. Only the first one does.
+        config: Configuration of the run, for Weights & Biases.
     """
 
-    def __init__(self, folder: Path | None, loggers: Sequence[str] | None, writing: bool, config: Mapping[str, Any]):
+    def __init__(
+        self, folder: Path | None, loggers: Sequence[LoggerName] | None, writing: bool, config: Mapping[str, Any]
+    ):
         for logger in loggers or ():
-            require_one_of("loggers", logger, ("csv", "tensorboard", "wandb"))
+            require_one_of("loggers", logger, get_args(LoggerName))
         self.folder = folder if writing else None
         self.loggers = loggers
         self.config = config
-        self.rows: dict[str, list[Row]] = {"training": [], "validation": []}
+        self.rows: dict[Table, list[Row]] = {"training": [], "validation": []}
         self.tensorboard: Any = None
         self.wandb: Any = None
 
-    def open(self, rows: Mapping[str, list[Row]] | None, step: int) -> None:
-        """Start writing, after `step` steps whose rows are given."""
-        self.rows = {table: list((rows or {}).get(table, [])) for table in self.rows}
+    def open(self, rows: Mapping[str, list[Row]], step: int) -> None:
+        """Start writing.
+
+        Args:
+            rows: Rows of the run so far, by table.
+            step: Number of updates so far.
+        """
+        self.rows = {table: list(rows.get(table, [])) for table in self.rows}
         if self.folder is None:
             return
         if self.loggers is None or "csv" in self.loggers:
             for table in self.rows:
                 self._write_csv(table)
         if self.loggers is None or "tensorboard" in self.loggers:
-            self.tensorboard = _tensorboard(self.folder, step, required=self.loggers is not None)
+            self.tensorboard = _open_tensorboard(self.folder, step, required=self.loggers is not None)
         if self.loggers is not None and "wandb" in self.loggers:
-            self.wandb = _wandb(self.folder, self.config)
+            self.wandb = _open_wandb(self.folder, self.config)
 
-    def log(self, table: str, row: Row) -> None:
+    def log(self, table: Table, row: Row) -> None:
+        """Add a row to a table, and write it to all files."""
         rows = self.rows[table]
         rows.append(row)
         if self.folder is None:
@@ -57,12 +75,14 @@ class Logbook:
             self.wandb.log(numbers, step=row["step"])
 
     def close(self) -> None:
+        """Finish the files."""
         if self.tensorboard is not None:
             self.tensorboard.close()
         if self.wandb is not None:
             self.wandb.finish()
 
-    def _write_csv(self, table: str, append: bool = False) -> None:
+    def _write_csv(self, table: Table, append: bool = False) -> None:
+        """Write a whole table, or append its last row."""
         assert self.folder is not None
         rows = self.rows[table]
         text = io.StringIO()
@@ -80,7 +100,14 @@ class Logbook:
 
 
 class ProgressBar:
-    """Steps, loss and time left; silent unless a person is watching."""
+    """Progress of training on a terminal: steps, loss, time left.
+
+    Args:
+        total: Number of steps of the run.
+        done: Number of steps so far.
+        show: Whether to show the bar. None: on a terminal.
+        writing: Whether this process shows it. Only the first one does.
+    """
 
     def __init__(self, total: int, done: int, show: bool | None, writing: bool):
         self.progress = progress_bar(show, writing, loss=True)
@@ -96,18 +123,19 @@ class ProgressBar:
         self.progress.stop()
 
     def advance(self, done: int, phase: str, loss: float | None = None) -> None:
-        """Called at every step: five looks a second are enough."""
+        """Show the number of steps and, if it is known, the loss. Called after every step, it updates rarely."""
         if not self.visible:
             return
         now = time.perf_counter()
         if loss is not None:
             self.progress.update(self.task, loss=f"{loss:.4f}")
-        if loss is not None or now - self.updated > 0.2:
+        if loss is not None or now - self.updated > _REFRESH_SECONDS:
             self.progress.update(self.task, completed=done, description=phase)
             self.updated = now
 
 
-def _tensorboard(folder: Path, step: int, required: bool) -> Any:
+def _open_tensorboard(folder: Path, step: int, required: bool) -> Any:
+    """A TensorBoard writer that drops what an earlier start logged after `step`; None if it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as missing:
@@ -117,7 +145,8 @@ def _tensorboard(folder: Path, step: int, required: bool) -> Any:
     return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
 
-def _wandb(folder: Path, config: Mapping[str, Any]) -> Any:
+def _open_wandb(folder: Path, config: Mapping[str, Any]) -> Any:
+    """A run of Weights & Biases."""
     try:
         import wandb
     except ImportError as missing:

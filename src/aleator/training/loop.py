@@ -1,11 +1,8 @@
-"""`fit`: one loop that follows a `Recipe`, on a CPU, a GPU, or many of them through torchrun."""
+"""`fit`: one training loop that follows a `Recipe`, on a CPU, on a GPU, or on many of them through torchrun."""
 
 import contextlib
-import dataclasses
-import logging
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,32 +14,55 @@ from aleator.data import Batches, CalledSource, Source, open_source
 from aleator.encoders import Encoder, is_lazy
 from aleator.foundation import (
     derived_seed,
-    launched_process,
     matmul_precision,
     preserved_randomness,
     random_state,
     require,
-    resolve_device,
+    require_type,
     seed_generators,
     set_random_state,
 )
-from aleator.training.checkpoints import Checkpoints, brief, claim_run_folder, describe_module
-from aleator.training.cuda_graph import CapturedStep
-from aleator.training.logbook import Logbook, ProgressBar
+from aleator.training.checkpoints import Checkpoints
+from aleator.training.cuda_graph import CudaGraphStep, use_cuda_graph
+from aleator.training.fabric import gather_objects, make_fabric
+from aleator.training.freezing import restored_requires_grad, set_training_mode, unfrozen_parameters
+from aleator.training.logbook import Logbook, LoggerName, ProgressBar
 from aleator.training.objective import Objective, named_parts
 from aleator.training.optimisers import make_optimiser, place_learning_rate, set_learning_rate, turn_bases
-from aleator.training.recipe import PRECISIONS, Phase, Recipe
+from aleator.training.recipe import Phase, Recipe
+from aleator.training.run_folder import claim_run_folder, run_identity
+from aleator.training.state import TrainingState
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# What may change between two sittings of one run, because it does not change what is learned or logged.
-_FREE_TO_CHANGE = ("checkpoint_every", "keep_checkpoints")
+Validate = Callable[[Encoder], Mapping[str, float]]
 
 
 @dataclass
 class FitResult:
-    """What `fit` did. The encoder is the one passed in, trained in place and in evaluation mode."""
+    """Result of `fit`.
+
+    Attributes:
+        encoder: The encoder that was passed in. It was trained in place, and is in evaluation mode.
+        steps: Number of updates, including those of earlier starts of the run.
+        history: Rows of the training log: step, phase, loss (mean since the last row), learning_rate, seconds.
+        validations: Rows of the validation log: step, phase, and the metrics.
+        best_step: Number of updates after which the chosen weights were reached; None without `Recipe.select`.
+        best_value: Value of the metric there.
+        stopped_early: Whether `Recipe.patience` ended the run.
+        resumed_from: Number of updates in the checkpoint from which the run was resumed; None if it was not.
+        folder: Folder of the run, if there is one.
+        seconds: Duration of the run, including earlier starts.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> encoder = al.Encoder(torch.nn.Linear(4, 8), dim=3, features=8)
+        >>> x = torch.rand(16, 4)
+        >>> result = al.fit(encoder, al.InfoNCE(), [(x, x + 0.01)], al.Recipe(steps=4, log_every=2), device="cpu")
+        >>> [row["step"] for row in result.history], result.stopped_early
+        ([2, 4], False)
+    """
 
     encoder: Encoder
     steps: int
@@ -56,43 +76,290 @@ class FitResult:
     seconds: float
 
 
-@dataclass
-class Run:
-    """How far a run has come: its checkpoint, less weights, optimiser, randomness and data position."""
+def fit(
+    encoder: Encoder,
+    loss: nn.Module,
+    batches: Batches | Mapping[str, Batches],
+    recipe: Recipe,
+    *,
+    folder: str | Path | None = None,
+    validate: Validate | None = None,
+    device: str = "auto",
+    fabric: "Fabric | None" = None,
+    loggers: Sequence[LoggerName] | None = None,
+    progress: bool | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> FitResult:
+    """Train an encoder in place, and with it the parameters of the loss.
 
-    window: Tensor  # (log_every,) losses by step modulo log_every, on the device
-    done: int = 0  # updates made
-    part: str = ""  # of the phase that the last update belonged to
-    best: dict[str, Any] | None = None  # step, value and weights of the best validation so far
-    stale: int = 0  # validations since then
-    stopped: bool = False
-    seconds: float = 0.0  # in earlier sittings
+    A batch is (anchor, positive), (anchor, positive, negative), or a dict with these names: B inputs, B inputs, and
+    (B, M, ...) inputs. Without negatives, the loss takes them from the batch.
 
-    def state(self) -> dict[str, Any]:
-        return dict(vars(self))
+    Args:
+        encoder: The encoder. Parameters that do not require gradients stay as they are.
+        loss: A module, called as loss(anchor, positive, negative) with posteriors of shapes (B,), (B,), and (B, M) or
+            None. It returns a scalar. Any loss of this library, or your own.
+        batches: A function batches(step, generator) -> batch; or an iterable of batches, such as a DataLoader, which
+            is started again whenever it ends; or one of these for each phase, {"mu": ..., "kappa": ...}. A function
+            must draw its random numbers from the generator, which is seeded for each step.
+        recipe: How to train.
+        folder: Folder of the run, for logs, checkpoints and the trained encoder. The same call with the same folder
+            resumes from the last complete checkpoint. On a CPU the result is then bit for bit that of a run that was
+            never stopped. Default: nothing is written.
+        validate: Function from the encoder to metrics by name. It is called in evaluation mode, without gradients,
+            in the first process. It may draw random numbers without any effect on training.
+        device: "cpu", "cuda", "cuda:1", or "auto" (a GPU if there is one). Under torchrun, each process trains on its
+            own device, and DDP averages the gradients.
+        fabric: A Fabric of your own in place of `device`. The precision of the recipe is not used then.
+        loggers: Some of "csv", "tensorboard" and "wandb". Default: CSV, and TensorBoard if it is installed. Without
+            a folder, nothing is logged to files.
+        progress: Whether to show a progress bar. Default: on a terminal.
+        config: Anything else that identifies the run, as JSON: the name of the data, for example. A folder with
+            another `config` is refused.
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        vars(self).update(state, window=state["window"].to(self.window.device))
+    Returns:
+        The trained encoder, the logs, and how the run ended.
 
-    def recent_loss(self, fabric: "Fabric") -> float:
-        """The mean loss since the last row of the log, over all processes. Not finite: an error."""
-        count = (self.done - 1) % len(self.window) + 1
-        losses = fabric.all_reduce(self.window[:count].clone(), reduce_op="mean").tolist()  # type: ignore[union-attr]
-        for i, value in enumerate(losses):
-            require(
-                math.isfinite(value),
-                "loss",
-                value,
-                f"not finite at step {self.done - count + i + 1}, in the phase {self.part!r}",
-                "check the inputs, lower learning_rate or set clip_norm; checkpoints so far are not affected",
+    Raises:
+        ValueError: If an argument does not fit; if the folder belongs to another configuration; if a loss is not
+            finite.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> def pairs(step, generator):
+        ...     anchor = torch.rand(32, 4, generator=generator)
+        ...     return anchor, anchor + 0.1 * torch.randn(32, 4, generator=generator)
+        >>> _ = torch.manual_seed(0)
+        >>> encoder = al.Encoder(torch.nn.Linear(4, 16), dim=3, features=16)
+        >>> recipe = al.Recipe(steps=30, learning_rate=1e-2, log_every=10)
+        >>> result = al.fit(encoder, al.ExactInfoNCE(), pairs, recipe, device="cpu")
+        >>> result.history[-1]["loss"] < result.history[0]["loss"]
+        True
+        >>> encoder(torch.rand(5, 4)).kappa.shape
+        torch.Size([5])
+    """
+    _check_arguments(encoder, loss, recipe, validate)
+    fabric = fabric or make_fabric(recipe.precision, device)
+    fabric.launch()
+    encoder.to(fabric.device)
+    loss.to(fabric.device)
+    training = _Training(encoder, loss, recipe, fabric, validate, folder)
+    with (
+        preserved_randomness(fabric.device),
+        matmul_precision("high" if recipe.precision == "tf32" else None),
+        restored_requires_grad(encoder, loss) as training.trainable,
+    ):
+        training.start(batches, loggers, config)
+        state = training.state
+        with (
+            contextlib.closing(training.logbook),
+            ProgressBar(recipe.steps, state.done, progress, fabric.is_global_zero) as training.bar,
+        ):
+            for phase in training.plan:
+                if not state.stopped and state.done < phase.end:
+                    training.train_phase(phase)
+    return training.finish()
+
+
+class _Training:
+    """One call of `fit`. The methods stand in the order in which they are called."""
+
+    sources: dict[str, Source]  # the batches of each phase
+    logbook: Logbook
+    bar: ProgressBar
+    trainable: set[nn.Parameter]  # parameters that require gradients, apart from what a phase freezes
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        loss: nn.Module,
+        recipe: Recipe,
+        fabric: "Fabric",
+        validate: Validate | None,
+        folder: str | Path | None,
+    ):
+        self.began = time.perf_counter()
+        self.encoder, self.loss, self.recipe, self.fabric, self.validate = encoder, loss, recipe, fabric, validate
+        self.device, self.rank, self.writing = fabric.device, fabric.global_rank, fabric.is_global_zero
+        self.plan = recipe.plan()
+        self.state = TrainingState(window=torch.zeros(recipe.log_every, device=self.device))
+        self.folder = None if folder is None else Path(folder).expanduser()
+        self.checkpoints = None if self.folder is None else Checkpoints(self.folder, recipe.keep_checkpoints)
+        self.checkpoint: Any = None  # to resume from; None once all of it is restored
+        self.resumed_from: int | None = None
+
+    def start(self, batches: Any, loggers: Sequence[LoggerName] | None, config: Mapping[str, Any] | None) -> None:
+        """Seed, open batches, folder and logs, and restore what a checkpoint holds apart from the optimiser."""
+        encoder, loss, recipe, fabric = self.encoder, self.loss, self.recipe, self.fabric
+        seed_generators(derived_seed(recipe.seed, self.rank))
+        self.sources = _open_sources(batches, self.plan, recipe.seed, self.rank, self.device)
+        if is_lazy(encoder):  # its layers are created by the first batch
+            with torch.no_grad():
+                encoder(fabric.to_device(named_parts(self.sources[self.plan[0].part].peek())[0]))
+        identity = run_identity(encoder, loss, recipe, fabric.world_size, config)
+        self.logbook = Logbook(self.folder, loggers, self.writing, identity)
+        if self.checkpoints is not None:
+            assert self.folder is not None
+            if self.writing:
+                claim_run_folder(self.folder, identity)
+                self.checkpoint = self.checkpoints.latest()
+            self.checkpoint = fabric.broadcast(self.checkpoint)
+        if self.checkpoint is not None:
+            encoder.load_state_dict(self.checkpoint["encoder"])
+            loss.load_state_dict(self.checkpoint["loss"])
+            self.state.restore(self.checkpoint["run"])
+            self.sources[self.state.part].restore(self.checkpoint["ranks"][self.rank]["source"])
+            self.resumed_from = self.state.done
+        self.logbook.open({} if self.checkpoint is None else self.checkpoint["rows"], self.state.done)
+
+    def train_phase(self, phase: Phase) -> None:
+        """Train to the end of a phase, or until the run stops early."""
+        recipe, state = self.recipe, self.state
+        cuda_graph = use_cuda_graph(recipe, self.fabric, self.sources[phase.part], self.loss)
+        set_training_mode(self.encoder, self.loss, phase.part, self.trainable)
+        optimiser = make_optimiser(
+            recipe, unfrozen_parameters(self.encoder), unfrozen_parameters(self.loss), self.device, cuda_graph
+        )
+        update = self.make_update(phase, optimiser, cuda_graph)
+        self.restore_phase(phase, optimiser, cuda_graph)
+        state.part = phase.part
+        for step in range(state.done, phase.end):
+            learning_rate = recipe.learning_rate_at(step, phase)
+            set_learning_rate(optimiser, learning_rate)
+            state.window[step % recipe.log_every] = update(step)
+            state.done = step + 1
+            self.bar.advance(state.done, phase.part)
+            self.after_step(phase, learning_rate, optimiser)
+            if state.stopped:
+                break
+
+    def make_update(self, phase: Phase, optimiser: torch.optim.Optimizer, cuda_graph: bool) -> Callable[[int], Tensor]:
+        """The function that makes one update: step -> loss, a scalar on the device."""
+        fabric, source, clip_norm = self.fabric, self.sources[phase.part], self.recipe.clip_norm
+        objective, fabric_optimiser = fabric.setup(
+            Objective(self.encoder, self.loss, phase.part, self.recipe.mu_negatives), optimiser, move_to_device=False
+        )
+
+        def ordinary_update(step: int) -> Tensor:
+            batch = fabric.to_device(source.next(step))
+            return _training_step(fabric, objective, fabric_optimiser, batch, clip_norm)
+
+        if not cuda_graph:
+            return ordinary_update
+        assert isinstance(source, CalledSource)
+        # The graph draws the batch, too. Its random numbers follow the seed that is set before each replay.
+        graph = CudaGraphStep(
+            lambda: _training_step(fabric, objective, fabric_optimiser, source.draw(0), clip_norm), [source.generator]
+        )
+
+        def replayed_update(step: int) -> Tensor:
+            source.seed_for(step)
+            loss = graph()
+            turn_bases(optimiser, step - phase.start)
+            return loss
+
+        return replayed_update
+
+    def restore_phase(self, phase: Phase, optimiser: torch.optim.Optimizer, cuda_graph: bool) -> None:
+        """Restore the rest of the checkpoint, in the first phase after resuming."""
+        if self.checkpoint is None:
+            return
+        if self.state.done > phase.start:  # otherwise the saved optimiser is that of the phase before
+            optimiser.load_state_dict(self.checkpoint["optimiser"])
+            place_learning_rate(optimiser, self.device if cuda_graph else None)
+        self.fabric.strategy.precision.load_state_dict(self.checkpoint["precision"])
+        set_random_state(self.checkpoint["ranks"][self.rank]["random"], self.device)
+        self.checkpoint = None
+
+    def after_step(self, phase: Phase, learning_rate: float, optimiser: torch.optim.Optimizer) -> None:
+        """Log, validate and save where it is due. Other steps return at once and do not wait for the device."""
+        recipe, state = self.recipe, self.state
+        last = state.done == recipe.steps
+        log_due = last or state.done % recipe.log_every == 0
+        validation_due = self.validate is not None and (last or _due(state.done, recipe.validate_every))
+        save_due = self.checkpoints is not None and (last or _due(state.done, recipe.checkpoint_every))
+        if not (log_due or validation_due or save_due):
+            return
+        mean_loss = state.mean_recent_loss(self.fabric)
+        if log_due:
+            self.logbook.log(
+                "training",
+                {
+                    "step": state.done,
+                    "phase": phase.part,
+                    "loss": mean_loss,
+                    "learning_rate": learning_rate,
+                    "seconds": round(self.seconds, 3),
+                },
             )
-        return math.fsum(losses) / count
+            self.bar.advance(state.done, phase.part, mean_loss)
+        if validation_due:
+            metrics = self.metrics()
+            self.logbook.log("validation", {"step": state.done, "phase": phase.part} | metrics)
+            if recipe.select is not None and (phase is self.plan[-1] or recipe.select_in == "all"):
+                state.keep_best(recipe, metrics, self.encoder, self.loss)
+            set_training_mode(self.encoder, self.loss, phase.part, self.trainable)
+        if self.checkpoints is not None and (save_due or state.stopped):
+            self.save(phase, optimiser)
+
+    def metrics(self) -> dict[str, float]:
+        """The validation metrics, the same on all processes; the random state of training does not change."""
+        metrics: dict[str, float] = {}
+        if self.writing and self.validate is not None:
+            self.encoder.eval()
+            with torch.no_grad(), preserved_randomness(self.device):
+                metrics = {name: float(value) for name, value in self.validate(self.encoder).items()}
+        return self.fabric.broadcast(metrics)
+
+    def save(self, phase: Phase, optimiser: torch.optim.Optimizer) -> None:
+        """Write a checkpoint. Random state and position in the data differ between processes."""
+        assert self.checkpoints is not None
+        own = {"random": random_state(self.device), "source": self.sources[phase.part].state()}
+        checkpoint = {
+            "encoder": self.encoder.state_dict(),
+            "loss": self.loss.state_dict(),
+            "optimiser": optimiser.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "run": self.state.to_dict() | {"seconds": self.seconds},
+            "rows": self.logbook.rows,
+            "ranks": gather_objects(self.fabric, own),
+        }
+        if self.writing:
+            self.checkpoints.save(self.state.done, checkpoint)
+        self.fabric.barrier()
+
+    def finish(self) -> FitResult:
+        """Take the best weights if some were chosen, and save the encoder in the folder."""
+        state, best = self.state, self.state.best
+        if best is not None:
+            self.encoder.load_state_dict(best["encoder"])
+            self.loss.load_state_dict(best["loss"])
+        self.encoder.eval()
+        if self.folder is not None and self.writing:
+            self.encoder.save(self.folder / "encoder", overwrite=True)
+        return FitResult(
+            encoder=self.encoder,
+            steps=state.done,
+            history=self.logbook.rows["training"],
+            validations=self.logbook.rows["validation"],
+            best_step=best["step"] if best else None,
+            best_value=best["value"] if best else None,
+            stopped_early=state.stopped,
+            resumed_from=self.resumed_from,
+            folder=self.folder,
+            seconds=self.seconds,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the run so far, including earlier starts."""
+        return self.state.seconds + time.perf_counter() - self.began
 
 
-def training_step(
+def _training_step(
     fabric: "Fabric", objective: nn.Module, optimiser: Any, batch: Any, clip_norm: float | None
 ) -> Tensor:
-    """One update. Returns the loss, a scalar on the device that nothing has waited for."""
+    """Make one update. Returns the loss, a scalar on the device; nothing waits for its value."""
     loss = objective(batch)
     fabric.backward(loss)
     if clip_norm is not None:
@@ -102,235 +369,24 @@ def training_step(
     return loss.detach()
 
 
-def fit(
-    encoder: Encoder,
-    loss: nn.Module,
-    batches: Batches | Mapping[str, Batches],
-    recipe: Recipe,
-    *,
-    folder: str | Path | None = None,
-    validate: Callable[[Encoder], Mapping[str, float]] | None = None,
-    device: str = "auto",
-    fabric: "Fabric | None" = None,
-    loggers: Sequence[str] | None = None,
-    progress: bool | None = None,
-    config: Mapping[str, Any] | None = None,
-) -> FitResult:
-    """Train the encoder, in place, and the loss's own parameters with it.
-
-    Args:
-        encoder: what to train. Parameters that do not require gradients stay as they are.
-        loss: a module, called as loss(anchor, positive, negative) with posteriors of shapes (B,), (B,) and
-            (B, M) or None; gives a scalar.
-        batches: see `aleator.batches`; or one source per phase, {"mu": ..., "kappa": ...}.
-        recipe: how.
-        folder: the run's folder. The same call with the same folder goes on from the last whole checkpoint;
-            on a CPU the result is, bit for bit, that of a run that was never stopped.
-        validate: encoder -> metrics, called in evaluation mode without gradients, on the first process only.
-        device: "cpu", "cuda", "cuda:1", or "auto". Under torchrun each process trains on its own device,
-            with DDP.
-        fabric: in place of `device`, a Fabric of your own; the recipe's precision is then not used.
-        loggers: of "csv", "tensorboard" and "wandb"; None means CSV, and TensorBoard where it is installed.
-        progress: whether to show a bar; None means on a terminal.
-        config: anything else, as JSON, that makes this run what it is (data, setting); a folder remembers it.
-    """
-    _check_arguments(encoder, loss, recipe, validate)
-    fabric = fabric or _make_fabric(recipe, device)
-    fabric.launch()
-    encoder.to(fabric.device)
-    loss.to(fabric.device)
-    training = _Training(encoder, loss, recipe, fabric, validate, folder)
-    with (
-        preserved_randomness(fabric.device),
-        matmul_precision("high" if recipe.precision == "tf32" else None),
-        _kept_trainability(encoder, loss) as training.trainable,
-    ):
-        training.open(batches, loggers, config)
-        with (
-            contextlib.closing(training.logbook),
-            ProgressBar(recipe.steps, training.run.done, progress, fabric.is_global_zero) as training.bar,
-        ):
-            for phase in training.plan:
-                if not training.run.stopped and training.run.done < phase.end:
-                    training.follow(phase)
-    return training.result()
-
-
-class _Training:
-    """One call of `fit`: what it works with, and how far it has come."""
-
-    sources: dict[str, Source]
-    logbook: Logbook
-    bar: ProgressBar
-    trainable: set[nn.Parameter]
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        loss: nn.Module,
-        recipe: Recipe,
-        fabric: "Fabric",
-        validate: Callable[[Encoder], Mapping[str, float]] | None,
-        folder: str | Path | None,
-    ):
-        self.began = time.perf_counter()
-        self.encoder, self.loss, self.recipe, self.fabric, self.validate = encoder, loss, recipe, fabric, validate
-        self.device, self.rank, self.writing = fabric.device, fabric.global_rank, fabric.is_global_zero
-        self.plan = recipe.plan()
-        self.run = Run(window=torch.zeros(recipe.log_every, device=self.device))
-        self.folder = None if folder is None else Path(folder).expanduser()
-        self.checkpoints = None if self.folder is None else Checkpoints(self.folder, recipe.keep_checkpoints)
-        self.saved: Any = None  # the checkpoint to go on from, until its phase has taken the rest of it up
-        self.resumed_from: int | None = None
-
-    @property
-    def seconds(self) -> float:
-        return self.run.seconds + time.perf_counter() - self.began
-
-    def open(self, batches: Any, loggers: Sequence[str] | None, config: Mapping[str, Any] | None) -> None:
-        """The data, the run's folder, and what an earlier sitting left there."""
-        encoder, loss, recipe, fabric = self.encoder, self.loss, self.recipe, self.fabric
-        seed_generators(derived_seed(recipe.seed, self.rank))
-        self.sources = _open_sources(batches, self.plan, recipe.seed, self.rank, self.device)
-        if is_lazy(encoder):
-            with torch.no_grad():
-                encoder(fabric.to_device(named_parts(self.sources[self.plan[0].part].peek())[0]))
-        identity = _identity(encoder, loss, recipe, fabric.world_size, config)
-        self.logbook = Logbook(self.folder, loggers, self.writing, identity)
-        if self.checkpoints is not None:
-            assert self.folder is not None
-            if self.writing:
-                claim_run_folder(self.folder, identity)
-                self.saved = self.checkpoints.latest()
-            self.saved = fabric.broadcast(self.saved)
-        if self.saved is not None:
-            encoder.load_state_dict(self.saved["encoder"])
-            loss.load_state_dict(self.saved["loss"])
-            self.run.restore(self.saved["run"])
-            self.sources[self.run.part].restore(self.saved["ranks"][self.rank]["source"])
-            self.resumed_from = self.run.done
-        self.logbook.open({} if self.saved is None else self.saved["rows"], self.run.done)
-
-    def follow(self, phase: Phase) -> None:
-        """One phase of the recipe, to its end or to where it stops early."""
-        recipe, fabric, run, source = self.recipe, self.fabric, self.run, self.sources[phase.part]
-        captured = _can_capture(recipe, fabric, source, self.loss)
-        optimiser = make_optimiser(recipe, *self.start(phase), self.device, captured)
-        objective, stepper = fabric.setup(
-            Objective(self.encoder, self.loss, phase.part, recipe.mu_negatives), optimiser, move_to_device=False
-        )
-        if self.saved is not None:
-            if run.done > phase.start:
-                optimiser.load_state_dict(self.saved["optimiser"])
-                place_learning_rate(optimiser, self.device if captured else None)
-            fabric.strategy.precision.load_state_dict(self.saved["precision"])
-            set_random_state(self.saved["ranks"][self.rank]["random"], self.device)
-            self.saved = None
-        run.part = phase.part
-        graph = _captured(fabric, objective, stepper, source, recipe.clip_norm) if captured else None
-        for step in range(run.done, phase.end):
-            learning_rate = recipe.learning_rate_at(step, phase)
-            set_learning_rate(optimiser, learning_rate)
-            if graph is not None:
-                source.seed_for(step)  # type: ignore[union-attr]
-                value = graph()
-                turn_bases(optimiser, step - phase.start)
-            else:
-                batch = fabric.to_device(source.next(step))
-                value = training_step(fabric, objective, stepper, batch, recipe.clip_norm)
-            run.window[step % recipe.log_every] = value
-            run.done = step + 1
-            self.bar.advance(run.done, phase.part)
-            self.attend(phase, learning_rate, optimiser)
-            if run.stopped:
-                break
-
-    def start(self, phase: Phase) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        return _start_phase(self.encoder, self.loss, phase, self.trainable)
-
-    def attend(self, phase: Phase, learning_rate: float, optimiser: torch.optim.Optimizer) -> None:
-        """What is due after a step. The device is waited for only where something is."""
-        recipe, run = self.recipe, self.run
-        last = run.done == recipe.steps
-        log_due = last or run.done % recipe.log_every == 0
-        validation_due = self.validate is not None and (last or _due(run.done, recipe.validate_every))
-        save_due = self.checkpoints is not None and (last or _due(run.done, recipe.checkpoint_every))
-        if not (log_due or validation_due or save_due):
-            return
-        place = {"step": run.done, "phase": phase.part}
-        mean = run.recent_loss(self.fabric)
-        if log_due:
-            now = {"loss": mean, "learning_rate": learning_rate, "seconds": round(self.seconds, 3)}
-            self.logbook.log("training", place | now)
-            self.bar.advance(run.done, phase.part, mean)
-        if validation_due:
-            metrics = _validate(self.fabric, self.validate, self.encoder)
-            self.logbook.log("validation", place | metrics)
-            if recipe.select is not None and (phase is self.plan[-1] or recipe.select_in == "all"):
-                _select(run, recipe, metrics, self.encoder, self.loss)
-            self.start(phase)  # validating left training mode
-        if self.checkpoints is not None and (save_due or run.stopped):
-            self.save(phase, optimiser)
-
-    def save(self, phase: Phase, optimiser: torch.optim.Optimizer) -> None:
-        assert self.checkpoints is not None
-        here = {"random": random_state(self.device), "source": self.sources[phase.part].state()}
-        state = {
-            "encoder": self.encoder.state_dict(),
-            "loss": self.loss.state_dict(),
-            "optimiser": optimiser.state_dict(),
-            "precision": self.fabric.strategy.precision.state_dict(),
-            "run": self.run.state() | {"seconds": self.seconds},
-            "rows": self.logbook.rows,
-            "ranks": _gathered(self.fabric, here),
-        }
-        if self.writing:
-            self.checkpoints.save(self.run.done, state)
-        self.fabric.barrier()
-
-    def result(self) -> FitResult:
-        """The best weights, if some were chosen, kept in the folder, and what was done."""
-        run, best = self.run, self.run.best
-        if best is not None:
-            self.encoder.load_state_dict(best["encoder"])
-            self.loss.load_state_dict(best["loss"])
-        self.encoder.eval()
-        if self.folder is not None and self.writing:
-            self.encoder.save(self.folder / "encoder", overwrite=True)
-        return FitResult(
-            encoder=self.encoder,
-            steps=run.done,
-            history=self.logbook.rows["training"],
-            validations=self.logbook.rows["validation"],
-            best_step=best["step"] if best else None,
-            best_value=best["value"] if best else None,
-            stopped_early=run.stopped,
-            resumed_from=self.resumed_from,
-            folder=self.folder,
-            seconds=self.seconds,
-        )
-
-
 def _due(done: int, every: int | None) -> bool:
     return every is not None and done % every == 0
 
 
+def _open_sources(batches: Any, plan: Sequence[Phase], seed: int, rank: int, device: torch.device) -> dict[str, Source]:
+    """The source of each phase; batches that are not given by phase are one source for all phases."""
+    if not isinstance(batches, Mapping):
+        source = open_source(batches, seed, rank, device)
+        return {phase.part: source for phase in plan}
+    for phase in plan:
+        require(phase.part in batches, "batches", sorted(batches), f"no source for the phase {phase.part!r}", "add it")
+    return {phase.part: open_source(batches[phase.part], seed, rank, device) for phase in plan}
+
+
 def _check_arguments(encoder: Any, loss: Any, recipe: Recipe, validate: Any) -> None:
-    require(
-        isinstance(encoder, Encoder),
-        "encoder",
-        type(encoder).__name__,
-        "not an Encoder",
-        "wrap it in Encoder()",
-    )
-    require(
-        isinstance(loss, nn.Module),
-        "loss",
-        loss,
-        "not a torch module",
-        "pass an instance, as in InfoNCE(20.0)",
-    )
-    require(isinstance(recipe, Recipe), "recipe", recipe, "not a Recipe", "pass Recipe(steps=...)")
+    require_type("encoder", encoder, Encoder, "wrap it in Encoder()")
+    require(isinstance(loss, nn.Module), "loss", loss, "not a torch module", "pass an instance, as in InfoNCE(20.0)")
+    require_type("recipe", recipe, Recipe, "pass Recipe(steps=...)")
     for name in ("validate_every", "select"):
         value = getattr(recipe, name)
         require(
@@ -347,155 +403,3 @@ def _check_arguments(encoder: Any, loss: Any, recipe: Recipe, validate: Any) -> 
         "this encoder's kappa is the norm of its embedding and cannot be trained alone",
         'pass phases="joint", or build the encoder with kappa="head"',
     )
-
-
-def _make_fabric(recipe: Recipe, device: str) -> "Fabric":
-    from lightning_fabric import Fabric
-
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it greets every run with advice
-    here = resolve_device(device)
-    precision: Any = PRECISIONS[recipe.precision]
-    launched = launched_process()
-    if launched.count == 1:
-        return Fabric(accelerator=here.type, devices=1 if here.index is None else [here.index], precision=precision)
-    return Fabric(
-        accelerator=here.type,
-        strategy="ddp",
-        devices=launched.local_count,
-        num_nodes=launched.count // launched.local_count,
-        precision=precision,
-    )
-
-
-def _open_sources(batches: Any, plan: Sequence[Phase], seed: int, rank: int, device: torch.device) -> dict[str, Source]:
-    """One source per phase; batches not given by phase are one source that goes on through all of them."""
-    if not isinstance(batches, Mapping):
-        source = open_source(batches, seed, rank, device)
-        return {phase.part: source for phase in plan}
-    for phase in plan:
-        require(
-            phase.part in batches,
-            "batches",
-            sorted(batches),
-            f"no source for the phase {phase.part!r}",
-            "add it",
-        )
-    return {phase.part: open_source(batches[phase.part], seed, rank, device) for phase in plan}
-
-
-def _start_phase(
-    encoder: Encoder, loss: nn.Module, phase: Phase, trainable: set[nn.Parameter]
-) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Freeze what the phase does not train, running statistics too; returns the parameters that learn."""
-    encoder.train()
-    loss.train()
-    frozen: list[nn.Module] = []
-    if encoder.separable and phase.part != "joint":
-        frozen = encoder.kappa_modules() if phase.part == "mu" else encoder.mu_modules()
-    held = {parameter for module in frozen for parameter in module.eval().parameters()}
-    for parameter in trainable:
-        parameter.requires_grad_(parameter not in held)
-    return (
-        [parameter for parameter in encoder.parameters() if parameter.requires_grad],
-        [parameter for parameter in loss.parameters() if parameter.requires_grad],
-    )
-
-
-def _can_capture(recipe: Recipe, fabric: "Fabric", source: Source, loss: nn.Module) -> bool:
-    obstacles = {
-        "the device is not a GPU": fabric.device.type != "cuda",
-        "there are several processes": fabric.world_size > 1,
-        f"the precision is {recipe.precision}": recipe.precision not in ("32", "tf32"),
-        "the batches are not drawn on the device": not (isinstance(source, CalledSource) and source.capturable),
-        "the loss has a kernel that is learned (pass terms, and VMFKernel)": not getattr(loss, "capturable", True),
-    }
-    standing = [obstacle for obstacle, there in obstacles.items() if there]
-    require(
-        not (recipe.capture and standing),
-        "capture",
-        recipe.capture,
-        "a CUDA graph is not possible here: " + ", ".join(standing),
-        "leave it out, to capture where that is possible",
-    )
-    return not standing and recipe.capture is not False
-
-
-def _captured(
-    fabric: "Fabric", objective: nn.Module, stepper: Any, source: Source, clip_norm: float | None
-) -> CapturedStep:
-    """Drawing the batch and `training_step`, as one CUDA graph; the batch's seed is set before each call."""
-    assert isinstance(source, CalledSource)
-    return CapturedStep(
-        lambda: training_step(fabric, objective, stepper, source.draw(0), clip_norm), [source.generator]
-    )
-
-
-def _validate(
-    fabric: "Fabric", validate: Callable[[Encoder], Mapping[str, float]] | None, encoder: Encoder
-) -> dict[str, float]:
-    """The metrics, the same on all processes; training's randomness does not notice."""
-    metrics: dict[str, float] = {}
-    if fabric.is_global_zero and validate is not None:
-        encoder.eval()
-        with torch.no_grad(), preserved_randomness(fabric.device):
-            metrics = {name: float(value) for name, value in validate(encoder).items()}
-    return fabric.broadcast(metrics)
-
-
-def _select(run: Run, recipe: Recipe, metrics: Mapping[str, float], encoder: Encoder, loss: nn.Module) -> None:
-    """Keep the best weights so far, and stop after too many validations that are no better."""
-    require(
-        recipe.select in metrics,
-        "select",
-        recipe.select,
-        "validate does not report it",
-        f"choose one of {', '.join(metrics) or 'the metrics that it reports (none)'}",
-    )
-    value = metrics[recipe.select]  # type: ignore[index]
-    sign = 1 if recipe.select_mode == "max" else -1
-    best_so_far = -math.inf if run.best is None else sign * run.best["value"]
-    if sign * value > best_so_far:  # false for NaN
-        run.best = {
-            "step": run.done,
-            "value": value,
-            "encoder": {name: tensor.clone() for name, tensor in encoder.state_dict().items()},
-            "loss": {name: tensor.clone() for name, tensor in loss.state_dict().items()},
-        }
-        run.stale = 0
-        return
-    run.stale += 1
-    run.stopped = recipe.patience is not None and run.stale >= recipe.patience
-
-
-def _gathered(fabric: "Fabric", value: Any) -> list[Any]:
-    """The value of every process, in order."""
-    if fabric.world_size == 1:
-        return [value]
-    values: list[Any] = [None] * fabric.world_size
-    torch.distributed.all_gather_object(values, value)
-    return values
-
-
-def _identity(
-    encoder: Encoder, loss: nn.Module, recipe: Recipe, processes: int, config: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """What a run folder belongs to. Weights are no part of it: those that a run starts from may be gone."""
-    settings = dataclasses.asdict(recipe)
-    return {
-        "recipe": {name: value for name, value in settings.items() if name not in _FREE_TO_CHANGE},
-        "encoder": brief(encoder.spec()) | {"parameters": sum(p.numel() for p in encoder.parameters())},
-        "loss": {name or "loss": describe_module(module) for name, module in loss.named_modules()},
-        "processes": processes,
-        "config": dict(config or {}),
-    }
-
-
-@contextlib.contextmanager
-def _kept_trainability(*modules: nn.Module) -> Iterator[set[nn.Parameter]]:
-    """The parameters that require gradients; whatever the phases freeze, they do so again afterwards."""
-    parameters = {parameter for module in modules for parameter in module.parameters() if parameter.requires_grad}
-    try:
-        yield parameters
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(True)

@@ -1,8 +1,11 @@
-"""A contrastive batch -> the scalar loss: which inputs are encoded, and what each phase of training sees.
+"""From a contrastive batch to the scalar loss: which inputs are encoded, and which negatives a phase uses.
 
-A batch is (anchor, positive) or (anchor, positive, negative), or a dict with those names. Anchor and
-positive hold B inputs each, negative (B, M, ...) inputs, (G, M, ...) that groups of anchors share, or
-`SharedNegatives`; inputs are tensors, lists, or dicts of tensors.
+A batch is (anchor, positive) or (anchor, positive, negative), or a dict with these names. Inputs are tensors, lists, or
+dicts of tensors:
+
+    anchor     B inputs
+    positive   B inputs
+    negative   (B, M, ...) inputs; (G, M, ...) inputs, shared by groups of B / G anchors; or `SharedNegatives`
 """
 
 from collections.abc import Mapping
@@ -15,37 +18,48 @@ from aleator.data import SharedNegatives
 from aleator.encoders import Encoder
 from aleator.foundation import require
 from aleator.posteriors import VonMisesFisher
+from aleator.training.recipe import MuNegatives, Part
 
 
 class Objective(nn.Module):
-    """A batch -> the scalar loss. Encoder and loss are one module, so that DDP sees all that learns."""
+    """A batch -> the scalar loss. Encoder and loss are one module, so that DDP sees all parameters.
 
-    def __init__(self, encoder: Encoder, loss: nn.Module, part: str, mu_negatives: str):
+    Args:
+        encoder: Maps inputs to posteriors.
+        loss: Called as loss(anchor, positive, negative), posteriors of shapes (B,), (B,) and (B, M) or (G, M), or None.
+        part: What the phase trains. In a "mu" phase, kappa gets no gradient.
+        mu_negatives: Negatives of a "mu" phase; see `Recipe`.
+    """
+
+    def __init__(self, encoder: Encoder, loss: nn.Module, part: Part, mu_negatives: MuNegatives):
         super().__init__()
         self.encoder, self.loss, self.part = encoder, loss, part
         self.rolled = part == "mu" and mu_negatives == "rolled"
 
     def forward(self, batch: Any) -> Tensor:
+        """The loss of a batch, a scalar."""
         anchor, positive, negative = named_parts(batch)
-        shared = negative if isinstance(negative, SharedNegatives) and not self.rolled else None
-        inputs, B, M = joined_inputs(anchor, positive, None if self.rolled or shared else negative)
+        if self.rolled:
+            negative = None  # not encoded: it is a posterior of another pair
+        shared = negative if isinstance(negative, SharedNegatives) else None
+        inputs, B, M = joined_inputs(anchor, positive, None if shared else negative)
         if shared:
             inputs = torch.cat([inputs, shared.pool])
-        # One call for all inputs: fewer kernels, one set of batch statistics, one forward pass for DDP to
-        # watch.
+        # One call for all inputs: fewer kernels, one set of batch statistics, one forward pass for DDP to watch.
         q = self.encoder(inputs)
         if self.part == "mu":
             q = VonMisesFisher(q.mu, q.kappa.detach(), validate_args=False)
-        # Split, not sliced: the backward pass then joins the parts' gradients at once.
+        # Split, not sliced: the backward pass then joins the gradients of the parts in one operation.
         q_anchor, q_positive, q_rest = q.split((B, B, len(q) - 2 * B))
         q_negative = None
         if self.rolled:
             require(B > 1, "batch size", B, "a rolled negative would be the positive", "pass batches of 2 or more")
-            q_negative = q_positive.roll(1, 0).unsqueeze(1)
+            q_negative = q_positive.roll(1, 0).unsqueeze(1)  # (B, 1)
         elif shared:
-            q_negative = q[B:].index_select(0, shared.chosen.flatten()).unflatten(0, shared.chosen.shape)
+            chosen = q[B:].index_select(0, shared.chosen.flatten())  # from the positives and the pool
+            q_negative = chosen.unflatten(0, shared.chosen.shape)  # (B, M)
         elif M:
-            q_negative = q_rest.unflatten(0, (-1, M))
+            q_negative = q_rest.unflatten(0, (-1, M))  # (B, M) or (G, M)
         value = self.loss(q_anchor, q_positive, q_negative)
         require(value.dim() == 0, "loss", value, "not a scalar", "reduce it to its mean over the batch")
         require(
@@ -81,7 +95,16 @@ def named_parts(batch: Any) -> tuple[Any, Any, Any]:
 
 
 def joined_inputs(anchor: Any, positive: Any, negative: Any) -> tuple[Any, int, int]:
-    """(all inputs in one row of B + B + G M, B, M); negative (G, M, ...), G a divisor of B, or None."""
+    """All inputs of a batch in one row.
+
+    Args:
+        anchor: B inputs.
+        positive: B inputs.
+        negative: (G, M, ...) inputs, where G divides B, or None.
+
+    Returns:
+        The inputs, B + B + G M of them; B; M (0 without negatives).
+    """
     if isinstance(anchor, Mapping):
         rows = {
             key: joined_inputs(anchor[key], positive[key], None if negative is None else negative[key])
@@ -92,13 +115,7 @@ def joined_inputs(anchor: Any, positive: Any, negative: Any) -> tuple[Any, int, 
     B = len(anchor)
     M = 0 if negative is None else len(negative[0]) if len(negative) else 0
     require(B > 0, "batch size", B, "an empty batch", "pass at least one pair")
-    require(
-        len(positive) == B,
-        "positive",
-        len(positive),
-        f"there are {B} anchors",
-        "pass one positive per anchor",
-    )
+    require(len(positive) == B, "positive", len(positive), f"there are {B} anchors", "pass one positive per anchor")
     require(
         negative is None or (M > 0 and B % len(negative) == 0),
         "negative",

@@ -1,87 +1,125 @@
-"""How to train, as data: optimiser, schedule, phases, selection. `training.fit` follows it."""
+"""`Recipe`: how to train, as data. `fit` follows it."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-import torch
+from aleator.foundation import require, require_at_least, require_one_of
 
-from aleator.foundation import require, require_one_of
-from aleator.training.soap import SOAP
+Optimiser = Literal["adam", "adamw", "sgd", "soap"]
+Schedule = Literal["constant", "step", "cosine", "one-cycle"]
+Phases = Literal["joint", "mu-then-kappa", "mu", "kappa"]
+Precision = Literal["32", "tf32", "bf16", "16"]
+MuNegatives = Literal["rolled", "given"]
+SelectMode = Literal["max", "min"]
+SelectIn = Literal["last", "all"]
+# What a phase trains: mu, kappa, or both.
+Part = Literal["joint", "mu", "kappa"]
 
-OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD, "soap": SOAP}
-SCHEDULES = ("constant", "step", "cosine", "one-cycle")
-PHASES = {"joint": ("joint",), "mu-then-kappa": ("mu", "kappa"), "mu": ("mu",), "kappa": ("kappa",)}
-PRECISIONS = {"32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+_PARTS: dict[Phases, tuple[Part, ...]] = {
+    "joint": ("joint",),
+    "mu-then-kappa": ("mu", "kappa"),
+    "mu": ("mu",),
+    "kappa": ("kappa",),
+}
+# Fields that take one of a few words.
+_WORDS: dict[str, Any] = {
+    "optimiser": Optimiser,
+    "schedule": Schedule,
+    "phases": Phases,
+    "mu_negatives": MuNegatives,
+    "precision": Precision,
+    "select_mode": SelectMode,
+    "select_in": SelectIn,
+}
 
 
 class Phase(NamedTuple):
-    """A stretch of the run, steps start <= step < end, that trains "mu", "kappa" or both ("joint")."""
+    """A range of steps, start <= step < end, and what they train: "mu", "kappa", or both ("joint")."""
 
-    part: str
+    part: Part
     start: int
     end: int
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train; a preset states only what differs from the defaults.
+    """How to train.
+
+    All fields but `steps` have defaults, so a recipe states only what differs from them.
 
     Args:
-        steps: updates in all, over all phases.
-        optimiser: "adam", "adamw", "sgd" or "soap" (`SOAP`: for small networks of dense layers that are to be fitted
-            closely); `optimiser_options` go to it as they are (betas, momentum, ...).
-        learning_rate: its highest value. The schedule multiplies it by a factor and starts anew in each
-            phase.
-        kappa_learning_rate: the same for a kappa phase, where it differs. A calibrated kappa head answers to small
-            changes: a deep one that starts from a narrow output may need a tenth of mu's rate.
-        weight_decay: for the encoder; a loss's own parameters are not decayed.
-        schedule: "constant"; "step" (times `step_factor` after each `step_every`, a share of the phase); "cosine" (to
-            zero); "one-cycle" (Smith and Topin 2018: up from 1/25 over 30 %, then down to 1/250000, along cosines).
-        warmup_steps: the learning rate rises linearly over so many steps first, in each phase.
-        phases: "joint"; "mu-then-kappa" (the paper's appendix: mu with kappa frozen, then kappa with mu
-            frozen); "mu" or "kappa" alone. A norm encoder cannot freeze mu: its mu phase stops kappa's
-            gradient, and its kappa phase is joint.
-        mu_fraction: the share of the steps that the mu phase of "mu-then-kappa" gets.
-        mu_negatives: in a mu phase, "rolled" is the paper's M = 0, the positive of the batch's previous
-            pair as the one negative; "given" leaves the choice to the batches, as in the other phases.
-        clip_norm: gradients are scaled down to this norm.
-        precision: "32"; "tf32" (on a GPU, products of float32 matrices rounded to ten bits, many times faster);
-            "bf16" or "16" (mixed; the output layers and our losses stay in float32).
-        capture: run the step as one CUDA graph, which takes kernel launches off the clock. None means where that is
-            possible: one process on a GPU, precision "32" or "tf32", batches that say `capturable = True`,
-            no loss that says it is not.
-        validate_every: steps between validations; the last step of all is validated too.
-        select: the validation metric that chooses the weights to keep, the best by `select_mode` ("max" or
-            "min") in the last phase, or in all of them with `select_in` = "all". None keeps the last weights.
-        patience: so many validations in which weights could be chosen, and none was better, stop the run.
-        checkpoint_every: steps between checkpoints; the end of the run has one too.
-        keep_checkpoints: how many stay on disk, at least 2.
-        log_every: steps between rows of the training log. The loss is read from the device no more often.
-        seed: of all random numbers in `fit`.
+        steps: Number of updates, over all phases.
+        optimiser: "adam", "adamw", "sgd", or "soap" (`aleator.training.SOAP`: converges in fewer steps where a small
+            network of dense layers is to be fitted closely).
+        learning_rate: Highest learning rate. The schedule multiplies it by a factor, and starts again in each phase.
+        kappa_learning_rate: Highest learning rate of a kappa phase. Default: `learning_rate`. A kappa head whose
+            range was set before training is sensitive: a deep one may need a tenth of mu's rate.
+        weight_decay: Weight decay of the encoder's parameters. Parameters of the loss are not decayed.
+        optimiser_options: Further arguments of the optimiser, such as `betas` or `momentum`.
+        schedule: "constant"; "step" (times `step_factor` after every `step_every`); "cosine" (down to zero);
+            "one-cycle" (Smith and Topin 2018: up from 1/25 over the first 30 % of the phase, then down to 1/250000,
+            both along cosines).
+        step_factor: Factor of the schedule "step".
+        step_every: Interval of the schedule "step", as a fraction of the phase.
+        warmup_steps: Number of steps at the start of each phase in which the learning rate rises linearly.
+        phases: "joint" trains mu and kappa together. "mu-then-kappa" is the procedure of the paper's appendix: mu
+            while kappa is frozen, then kappa while mu is frozen. "mu" and "kappa" are one of these phases alone.
+            An encoder with kappa="norm" cannot freeze mu. Its mu phase stops the gradient of kappa, and its second
+            phase trains both.
+        mu_fraction: Fraction of the steps that the mu phase of "mu-then-kappa" gets.
+        mu_negatives: Negatives of a mu phase. "rolled" uses one negative per anchor, the positive of the pair before
+            it in the batch (M = 0 in the paper). "given" uses the negatives of the batches, as the other phases do.
+        clip_norm: Largest norm of the gradient. A longer gradient is scaled down. Default: no limit.
+        precision: "32" for float32; "tf32" for float32 with matrix products in TF32 on a GPU (ten bits of mantissa,
+            many times faster); "bf16" or "16" for mixed precision. Output layers and this library's losses always
+            compute in float32.
+        capture: Whether to run each update as one CUDA graph, which saves the time of launching kernels one by one.
+            None uses a graph where it is possible: one process, a GPU, precision "32" or "tf32", batches with
+            `capturable = True`, and a loss whose `capturable` is not False. True raises an error where it is not.
+        validate_every: Number of steps between validations. The last step is always validated. Default: only there.
+        select: Validation metric that chooses the weights to keep. Default: keep the last weights.
+        select_mode: Whether the best value of the metric is its largest ("max") or smallest ("min").
+        select_in: Phases in which weights can be chosen: the "last" one, or "all".
+        patience: Number of validations without a better value of `select` after which training stops. Validations
+            count from the first phase in which weights can be chosen. Default: never stop early.
+        checkpoint_every: Number of steps between checkpoints. The last step always has one. None: only there.
+        keep_checkpoints: Number of checkpoints to keep on disk, at least 2.
+        log_every: Number of steps between rows of the training log. The loss is read from the device only then,
+            because reading it makes the CPU wait for the device.
+        seed: Seed of all random numbers in `fit`.
+
+    Examples:
+        >>> import aleator as al
+        >>> recipe = al.Recipe(steps=1000, learning_rate=1e-3, schedule="cosine", phases="mu-then-kappa")
+        >>> recipe.plan()
+        [Phase(part='mu', start=0, end=500), Phase(part='kappa', start=500, end=1000)]
+        >>> al.Recipe(steps=1000, schedule="linear")
+        Traceback (most recent call last):
+        ValueError: schedule = 'linear': not known; choose one of 'constant', 'step', 'cosine', 'one-cycle'
     """
 
     steps: int
-    optimiser: str = "adam"
+    optimiser: Optimiser = "adam"
     learning_rate: float = 1e-4
     kappa_learning_rate: float | None = None
     weight_decay: float = 0.0
     optimiser_options: Mapping[str, Any] = field(default_factory=dict)
-    schedule: str = "constant"
+    schedule: Schedule = "constant"
     step_factor: float = 0.1
     step_every: float = 0.25
     warmup_steps: int = 0
-    phases: str = "joint"
+    phases: Phases = "joint"
     mu_fraction: float = 0.5
-    mu_negatives: str = "rolled"
+    mu_negatives: MuNegatives = "rolled"
     clip_norm: float | None = None
-    precision: str = "32"
+    precision: Precision = "32"
     capture: bool | None = None
     validate_every: int | None = None
     select: str | None = None
-    select_mode: str = "max"
-    select_in: str = "last"
+    select_mode: SelectMode = "max"
+    select_in: SelectIn = "last"
     patience: int | None = None
     checkpoint_every: int | None = 1000
     keep_checkpoints: int = 2
@@ -89,42 +127,24 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "log_every", "validate_every", "checkpoint_every", "patience"):
-            value = getattr(self, name)
-            optional = name not in ("steps", "log_every")
-            require(
-                (value is None and optional) or (isinstance(value, int) and value >= 1),
-                name,
-                value,
-                "not a positive whole number",
-                f"pass {name} >= 1" + (", or None for never" if optional else ""),
-            )
-        require_one_of("optimiser", self.optimiser, OPTIMISERS)
-        require_one_of("schedule", self.schedule, SCHEDULES)
-        require_one_of("phases", self.phases, PHASES)
-        require_one_of("mu_negatives", self.mu_negatives, ("rolled", "given"))
-        require_one_of("precision", self.precision, PRECISIONS)
-        require_one_of("select_mode", self.select_mode, ("max", "min"))
-        require_one_of("select_in", self.select_in, ("last", "all"))
-        for name in ("learning_rate", "kappa_learning_rate"):
-            value = getattr(self, name)
-            optional = name == "kappa_learning_rate" and value is None
-            require(optional or 0 < value < math.inf, name, value, "not a positive number", "try 1e-4")
-        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "negative", "pass 0 or more")
+        for name, words in _WORDS.items():
+            require_one_of(name, getattr(self, name), get_args(words))
+        for name in ("steps", "log_every"):
+            _require_count(name, getattr(self, name))
+        for name in ("validate_every", "checkpoint_every", "patience"):
+            if getattr(self, name) is not None:
+                _require_count(name, getattr(self, name), ", or None for never")
+        _require_positive("learning_rate", self.learning_rate, "try 1e-4")
+        if self.kappa_learning_rate is not None:
+            _require_positive("kappa_learning_rate", self.kappa_learning_rate, "try 1e-4")
+        if self.clip_norm is not None:
+            require(self.clip_norm > 0, "clip_norm", self.clip_norm, "not positive", "pass None for no limit")
         require(self.step_factor > 0, "step_factor", self.step_factor, "not positive", "the paper's is 0.1")
-        require(
-            0 < self.step_every <= 1, "step_every", self.step_every, "not a share of a phase", "pass for example 0.25"
-        )
-        require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "negative", "pass 0 or more")
-        require(
-            self.clip_norm is None or self.clip_norm > 0,
-            "clip_norm",
-            self.clip_norm,
-            "not positive",
-            "pass None",
-        )
-        require(self.keep_checkpoints >= 2, "keep_checkpoints", self.keep_checkpoints, "too few", "pass 2 or more")
+        require(0 < self.step_every <= 1, "step_every", self.step_every, "not a fraction of a phase", "try 0.25")
         require(0 < self.mu_fraction < 1, "mu_fraction", self.mu_fraction, "not inside (0, 1)", "try 0.5")
+        require_at_least("weight_decay", self.weight_decay, 0)
+        require_at_least("warmup_steps", self.warmup_steps, 0)
+        require_at_least("keep_checkpoints", self.keep_checkpoints, 2)
         require(
             self.phases != "mu-then-kappa" or self.steps >= 2,
             "steps",
@@ -141,15 +161,29 @@ class Recipe:
         )
 
     def plan(self) -> list[Phase]:
-        """The phases with their first and last steps."""
-        parts = PHASES[self.phases]
+        """Phases in order, with their first and last steps.
+
+        Returns:
+            One or two phases. Together they cover the steps 0 <= step < `steps`.
+        """
+        parts = _PARTS[self.phases]
         if len(parts) == 1:
             return [Phase(parts[0], 0, self.steps)]
-        turn = min(max(round(self.steps * self.mu_fraction), 1), self.steps - 1)
-        return [Phase(parts[0], 0, turn), Phase(parts[1], turn, self.steps)]
+        middle = min(max(round(self.steps * self.mu_fraction), 1), self.steps - 1)
+        return [Phase(parts[0], 0, middle), Phase(parts[1], middle, self.steps)]
 
     def learning_rate_at(self, step: int, phase: Phase) -> float:
-        """A closed form of the update's place in the phase, so that a schedule has no state to save."""
+        """Learning rate of one update.
+
+        It depends on the step alone, so a schedule has no state that a checkpoint would have to keep.
+
+        Args:
+            step: Number of the update, from 0 over all phases.
+            phase: The phase that the update belongs to.
+
+        Returns:
+            The learning rate.
+        """
         done, total = step - phase.start, phase.end - phase.start
         factor = 1.0
         if self.schedule == "step":
@@ -164,11 +198,21 @@ class Recipe:
                 factor = _cosine(1.0, 1 / 25e4, (done - peak) / (last - peak))
         if self.warmup_steps:
             factor *= min(1.0, (done + 1) / self.warmup_steps)
-        peak_rate = self.learning_rate
+        highest = self.learning_rate
         if phase.part == "kappa" and self.kappa_learning_rate is not None:
-            peak_rate = self.kappa_learning_rate
-        return peak_rate * factor
+            highest = self.kappa_learning_rate
+        return highest * factor
 
 
 def _cosine(start: float, end: float, fraction: float) -> float:
+    """Half a cosine from `start` (fraction 0) to `end` (fraction 1)."""
     return end + (start - end) / 2 * (1 + math.cos(math.pi * fraction))
+
+
+def _require_count(name: str, value: Any, otherwise: str = "") -> None:
+    whole = isinstance(value, int) and value >= 1
+    require(whole, name, value, "not a positive whole number", f"pass {name} >= 1{otherwise}")
+
+
+def _require_positive(name: str, value: float, way_out: str) -> None:
+    require(0 < value < math.inf, name, value, "not a positive number", way_out)

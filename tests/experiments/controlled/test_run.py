@@ -103,7 +103,7 @@ def test_every_table_is_made_of_valid_settings(name, preset):
         assert row.seeds
         if isinstance(row.setting, Setting):
             weight = torch.nn.Parameter(torch.zeros(2, 2))
-            make_optimiser(Recipe(**row.setting.recipe), [weight], [], weight.device, captured=False)
+            make_optimiser(Recipe(**row.setting.recipe), [weight], [], weight.device, cuda_graph=False)
             make_loss(row.setting)
             assert row.setting.mu_negatives is None or row.setting.recipe["phases"] == "mu-then-kappa"
 

@@ -22,13 +22,13 @@ from aleator.data import CLASSES, MEAN, STD, CifarImages, ImageAugmentation
 from aleator.encoders import ResNet18
 from aleator.foundation import (
     derived_seed,
-    pack,
+    pack_state,
     progress_bar,
     read_bundle,
     reject,
     require,
     resolve_device,
-    unpack,
+    unpack_state,
     write_bundle,
 )
 
@@ -137,7 +137,7 @@ def pretrain_cifar(
 def load_pretrained(folder: str | Path, setting: PretrainingSetting, device: str | torch.device = "cpu") -> Pretrained:
     """What `pretrain_cifar` kept."""
     bundle = read_bundle(folder, "classifier", FORMAT_VERSION)
-    facts = bundle.facts
+    facts = bundle.metadata
     if {**asdict(_DEFAULT), **facts["setting"]} != asdict(setting):
         reject("folder", str(folder), "holds a classifier of another setting", "name another folder")
     with torch.random.fork_rng(devices=[]):
@@ -216,7 +216,7 @@ def _train(
                     "classifier": dict(classifier.state_dict()),
                     "optimiser": optimiser.state_dict(),
                 }
-                facts = {"state": pack(state, tensors)}
+                facts = {"state": pack_state(state, tensors)}
                 write_bundle(unfinished, "pretraining", FORMAT_VERSION, facts, tensors, overwrite=True)
     classifier.zero_grad()  # or whoever trains it next would begin with the last gradients
     classifier.eval()
@@ -243,7 +243,7 @@ def _resume(unfinished: Path, classifier: Classifier, optimiser: torch.optim.Opt
     if not (unfinished / "pretraining.json").is_file():
         return 0, 0.0
     bundle = read_bundle(unfinished, "pretraining", FORMAT_VERSION)
-    state = unpack(bundle.facts["state"], bundle.tensors)
+    state = unpack_state(bundle.metadata["state"], bundle.tensors)
     classifier.load_state_dict(state["classifier"])
     optimiser.load_state_dict(state["optimiser"])
     return state["epoch"], state["seconds"]

@@ -1,0 +1,92 @@
+"""`TrainingState`: how far a run has come, and its best weights so far."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from aleator.encoders import Encoder
+from aleator.foundation import require
+from aleator.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+@dataclass
+class TrainingState:
+    """Progress of a run. The names of the fields are keys of a checkpoint.
+
+    Weights, optimiser, random states and the position in the data are saved beside it, not in it.
+
+    Args:
+        window: Losses since the last row of the log, shape (log_every,), on the device. The loss of a step is at
+            index step modulo log_every.
+        done: Number of updates so far.
+        part: What the phase of the last update trains.
+        best: Best validation so far: its "step", its "value", and the weights of "encoder" and "loss".
+        stale: Number of validations since the best one.
+        stopped: Whether the run has stopped early.
+        seconds: Duration of all earlier starts of the run.
+    """
+
+    window: Tensor
+    done: int = 0
+    part: str = ""
+    best: dict[str, Any] | None = None
+    stale: int = 0
+    stopped: bool = False
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields by name, for a checkpoint."""
+        return dict(vars(self))
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over the fields of a checkpoint."""
+        vars(self).update(saved, window=saved["window"].to(self.window.device))
+
+    def mean_recent_loss(self, fabric: "Fabric") -> float:
+        """Mean loss since the last row of the log, over all processes.
+
+        Raises:
+            ValueError: If a loss is not finite.
+        """
+        count = (self.done - 1) % len(self.window) + 1
+        losses = fabric.all_reduce(self.window[:count].clone(), reduce_op="mean").tolist()  # type: ignore[union-attr]
+        for i, value in enumerate(losses):
+            require(
+                math.isfinite(value),
+                "loss",
+                value,
+                f"not finite at step {self.done - count + i + 1}, in the phase {self.part!r}",
+                "check the inputs, lower learning_rate or set clip_norm; earlier checkpoints are still good",
+            )
+        return math.fsum(losses) / count
+
+    def keep_best(self, recipe: Recipe, metrics: Mapping[str, float], encoder: Encoder, loss: nn.Module) -> None:
+        """Copy the weights if the metric `recipe.select` has its best value so far; otherwise count, and maybe stop."""
+        assert recipe.select is not None
+        require(
+            recipe.select in metrics,
+            "select",
+            recipe.select,
+            "validate does not report it",
+            f"choose one of {', '.join(metrics) or 'the metrics that it reports (none)'}",
+        )
+        value = metrics[recipe.select]
+        sign = 1 if recipe.select_mode == "max" else -1
+        best_so_far = -math.inf if self.best is None else sign * self.best["value"]
+        if sign * value > best_so_far:  # False for NaN
+            self.best = {
+                "step": self.done,
+                "value": value,
+                "encoder": {name: tensor.clone() for name, tensor in encoder.state_dict().items()},
+                "loss": {name: tensor.clone() for name, tensor in loss.state_dict().items()},
+            }
+            self.stale = 0
+            return
+        self.stale += 1
+        self.stopped = recipe.patience is not None and self.stale >= recipe.patience
