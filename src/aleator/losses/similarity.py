@@ -33,7 +33,7 @@ class SimilarityLoss(ContrastiveLoss):
             the batch size. None: all anchors of the batch, on all processes.
 
     Examples:
-        A loss whose similarity is the cosine of the two means, so that uncertain posteriors are less similar:
+        The inner product of the two means as similarity, so that uncertain posteriors are less similar:
 
         >>> import torch, aleator as al
         >>> from aleator.losses import SimilarityLoss
