@@ -11,7 +11,7 @@ from aleator.fused import functions, fused_kernels
 REPLACES = {
     "angles": "special",
     "bessel": "special",
-    "vmf": "posteriors",
+    "sampling": "posteriors",
     "series": "matching",
     "sampled_cosines": "losses",
     "softmax_share": "losses",
