@@ -252,7 +252,7 @@ def test_sampler(dim):
 
 
 @pytest.mark.parametrize("phases", ["joint", "mu-then-kappa"])
-def test_captured_training_equals_ordinary_training(phases, tmp_path):
+def test_training_in_a_cuda_graph_equals_ordinary_training(phases, tmp_path):
     """The same weights from a graph, from ordinary steps, and from a graph that was stopped and resumed."""
     process = GenerativeProcess(4, seed=1, device="cuda", smoothing_steps=100)
 
@@ -298,7 +298,7 @@ def test_captured_training_equals_ordinary_training(phases, tmp_path):
     ids=["exact", "mcinfonce", "mcinfonce-acceptance", "hib", "elk", "infonce"],
 )
 @pytest.mark.parametrize("negatives", [0, 3])
-def test_every_loss_can_be_captured(make, learnable, negatives):
+def test_every_loss_trains_in_a_cuda_graph(make, learnable, negatives):
     process = GenerativeProcess(4, seed=1, device="cuda", smoothing_steps=10)
     phases = "mu" if isinstance(make(learnable), InfoNCE) else "joint"
     recipe = Recipe(8, phases=phases, mu_negatives="given", capture=True, learning_rate=1e-3)
