@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aleator.own_data import Settings, read_collection, train
+from aleator.own_data import Settings, embed, read_collection, train
 
 QUICK = Settings(steps=120, dim=4, width=32, batch_size=64)
 
@@ -38,6 +38,13 @@ def run(features):
 
 
 @pytest.fixture(scope="session")
+def whole(run, features, tmp_path_factory):
+    """The features embedded in one go."""
+    output = tmp_path_factory.mktemp("whole") / "all.safetensors"
+    return embed(run, read_collection(features / "x.npy", features / "y.npy"), output, device="cpu")
+
+
+@pytest.fixture(scope="session")
 def photos(tmp_path_factory):
     """A folder of 60 images in three classes that differ in colour."""
     folder = tmp_path_factory.mktemp("photos")
@@ -49,3 +56,25 @@ def photos(tmp_path_factory):
             pixels[:, :, 2 - c] += 150
             Image.fromarray(pixels).save(folder / name / f"{i:02d}.png")
     return folder
+
+
+@pytest.fixture
+def pets(tmp_path):
+    """A new folder of five images in two classes, with a file that is no image and a hidden file."""
+    for name in ("cat/1.png", "cat/2.png", "cat/old/3.PNG", "dog/1.png", "dog/2.png"):
+        image(tmp_path / "photos" / name)
+    (tmp_path / "photos" / "notes.txt").write_text("not an image")
+    (tmp_path / "photos" / ".hidden.png").write_text("hidden")
+    return tmp_path / "photos"
+
+
+def image(path, colour=0):
+    """Write a small image of one colour."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (4, 4), (colour, colour, colour)).save(path)
+
+
+def write(path, text):
+    """Write a text file; returns its path."""
+    path.write_text(text)
+    return path

@@ -18,20 +18,10 @@ from aleator.data.inputs import Inputs
 from aleator.encoders.backbones import ResNet18
 from aleator.encoders.encoder import Encoder
 from aleator.matching.kernels import VMFKernel
-from aleator.own_data import Run, embed, load_run, read_collection
-from aleator.own_data.posteriors import ranked, read_embedded
-from aleator.own_data.rows import RowFile, prefetched, read_rows
-from aleator.retrieval import CredibleIndex
+from aleator.own_data import Run, embed, load_run, read_collection, read_embedded
 from tests.own_data.conftest import blobs
 
 HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def whole(run, features, tmp_path_factory) -> Path:
-    """The features embedded in one go."""
-    output = tmp_path_factory.mktemp("whole") / "all.safetensors"
-    return embed(run, read_collection(features / "x.npy", features / "y.npy"), output, device="cpu")
 
 
 def test_the_file_holds_what_the_encoder_says(run, whole):
@@ -123,9 +113,9 @@ def test_images_from_folders_and_tables(photos, tmp_path):
     encoder = Encoder(ResNet18(width=2), 4).eval()
     run = Run(tmp_path, encoder, Inputs("images", size=8), VMFKernel(10.0), 0.5, "abc", {}, {})
     folder = read_embedded(embed(run, read_collection(photos), tmp_path / "folder.safetensors", batch_size=7))
-    names = [facts["path"] for facts in folder.facts]
+    names = [facts["path"] for facts in folder.records]
     assert len(names) == 60
-    assert folder.facts[0] == {"id": "blue/00.png", "path": "blue/00.png", "label": "blue"}
+    assert folder.records[0] == {"id": "blue/00.png", "path": "blue/00.png", "label": "blue"}
     table = photos / "items.csv"
     table.write_text("path\n" + "\n".join(reversed(names)) + "\n")
     turned = read_embedded(embed(run, read_collection(table), tmp_path / "table.safetensors", batch_size=16))
@@ -157,63 +147,6 @@ def test_images_text_and_features_do_not_mix(run, photos, tmp_path):
         embed(run, read_collection(tmp_path / "wide.npy"), tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match=r"name it \.safetensors"):
         embed(run, read_collection(tmp_path / "wide.npy"), tmp_path / "x.npz")
-
-
-def test_the_index_takes_it_from_there(whole):
-    embedded = read_embedded(whole)
-    index = CredibleIndex.build(embedded.q, [facts["id"] for facts in embedded.facts], embedded.facts)
-    assert len(index) == 400
-    assert embedded.labels().values.tolist() == blobs()[1].tolist()
-
-
-def test_the_most_ambiguous_come_first(whole):
-    embedded = read_embedded(whole)
-    rows = list(ranked(embedded))
-    kappas = [row["kappa"] for row in rows]
-    assert kappas == sorted(kappas)
-    assert (rows[0]["percentile"], rows[100]["percentile"]) == (0, 0.25)
-    assert np.mean([row["id"] % 4 == 0 for row in rows[:50]]) > 0.6  # a quarter of all lie between two classes
-    surest = list(ranked(embedded, 3, surest=True))
-    assert [row["kappa"] for row in surest] == kappas[::-1][:3]
-    assert surest[0]["percentile"] == 399 / 400
-
-
-def test_rows_are_whole_whatever_a_kill_left(tmp_path):
-    path = tmp_path / "rows"
-    with RowFile(path, 3) as rows:
-        rows.append(np.arange(6, dtype=np.float32).reshape(2, 3))
-    with open(path, "ab") as file:
-        file.write(b"12345")
-    with RowFile(path, 3) as rows:
-        assert rows.done == 2
-        rows.append(np.full((1, 3), 9))
-    blocks = list(read_rows(path, 3, at_once=2))
-    assert [len(block) for block in blocks] == [2, 1]
-    assert np.concatenate(blocks).tolist() == [[0, 1, 2], [3, 4, 5], [9, 9, 9]]
-
-
-def test_prefetching_keeps_order_and_hands_on_errors():
-    assert list(prefetched(lambda i: i * i, range(50), 3)) == [i * i for i in range(50)]
-
-    def failing(i):
-        if i == 5:
-            raise ValueError("item 5")
-        return i
-
-    stream = prefetched(failing, range(50), 2)
-    assert [next(stream) for _ in range(5)] == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match="item 5"):
-        next(stream)
-
-
-def test_prefetching_is_bounded():
-    """However large the collection: few items are loaded ahead."""
-    loaded = []
-    stream = prefetched(lambda i: loaded.append(i) or i, range(10_000), 2)
-    for _ in range(10):
-        next(stream)
-    stream.close()
-    assert len(loaded) <= 10 + 2 * 2 + 1
 
 
 @pytest.mark.parametrize("device", ["moon", "cuda:99", "cpu:x"])

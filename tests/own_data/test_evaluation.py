@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from aleator.matching.kernels import VMFKernel
-from aleator.own_data.collection import Labels
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, figures, matching_pairs
+from aleator.own_data.labels import Labels
 from aleator.posteriors.vmf import VonMisesFisher
 
 

@@ -1,7 +1,5 @@
 """From a collection to a run: what is learned, chosen, written, refused, and taken up again."""
 
-import json
-import shutil
 import sys
 
 import numpy as np
@@ -12,11 +10,7 @@ from safetensors.torch import load_file
 from aleator.encoders import Encoder, load_encoder
 from aleator.encoders.backbones import MLP, Chain, Standardise
 from aleator.evaluation.metrics import rank_correlation
-from aleator.matching.kernels import VMFKernel
-from aleator.matching.positivity import log_positivity
 from aleator.own_data import Settings, load_run, read_collection, train
-from aleator.own_data.defaults import kernel_width, match_lift
-from aleator.posteriors.vmf import VonMisesFisher
 from tests.own_data.conftest import QUICK, blobs
 
 
@@ -29,21 +23,6 @@ def test_a_run_learns_and_knows_what_it_does_not_know(run):
     kappa = run.posteriors(rows).kappa
     ambiguous = torch.arange(len(rows)) % 4 == 0
     assert kappa[~ambiguous].median() > 1.2 * kappa[ambiguous].median()
-
-
-def test_a_run_folder_is_complete(run, features):
-    folder = features / "run"
-    for name in ("inputs.json", "config.json", "metrics.json", "training/training.csv"):
-        assert (folder / name).is_file(), name
-    for name in ("reject-curve", "reliability", "kappa"):
-        assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    again = load_run(folder)
-    assert again.fingerprint == run.fingerprint
-    assert again.metrics == run.metrics
-    rows, _ = blobs()
-    plain = load_encoder(folder / "encoder")(torch.from_numpy(rows))
-    assert torch.equal(plain.mu, again.posteriors(rows).mu)
-    assert json.loads((folder / "config.json").read_text())["match"]["prior"] == run.prior
 
 
 def test_the_same_command_has_nothing_to_do(run, features):
@@ -116,30 +95,6 @@ def test_images_in_class_folders(photos, tmp_path):
     assert len(q) == 2
 
 
-def test_many_images_stay_on_disk_and_give_the_same_run(photos, tmp_path, monkeypatch):
-    from aleator.own_data import preparation
-
-    settings = Settings(steps=6, dim=4, width=4, batch_size=16, size=8, holdout=0.4)
-    small = train(read_collection(photos), tmp_path / "small", settings, device="cpu")
-    monkeypatch.setattr(preparation, "_IN_MEMORY", 1000)
-    large = train(read_collection(photos), tmp_path / "large", settings, device="cpu")
-    weights, expected = large.encoder.state_dict(), small.encoder.state_dict()
-    assert all(torch.equal(weights[name], expected[name]) for name in weights)
-    assert not (tmp_path / "large/cache").exists()
-
-
-def test_a_corrupt_image_is_named_before_training(photos, tmp_path):
-    shutil.copytree(photos, tmp_path / "photos")
-    broken = tmp_path / "photos/red/07.png"
-    broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"red/07\.png.*damaged"):
-        train(read_collection(tmp_path / "photos"), tmp_path / "run", Settings(size=8))
-    assert not (tmp_path / "run/training").exists()
-    broken.unlink()
-    settings = Settings(steps=2, dim=4, width=4, batch_size=16, size=8, holdout=0.4)
-    assert train(read_collection(tmp_path / "photos"), tmp_path / "run", settings, device="cpu").metrics["items"] == 12
-
-
 def test_without_the_extra_the_way_out_is_named(photos, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=r"hf:dino.*needs the package transformers; pip install"):
@@ -170,32 +125,6 @@ def test_other_kinds_of_labels(tmp_path, kind):
     assert run.config["data"]["labels"] == kind
 
 
-def test_what_is_left_open_is_chosen_and_explained(features, tmp_path):
-    said = []
-    settings = Settings(steps=2, width=8)
-    run = train(read_collection(features / "x.npy", features / "y.npy"), tmp_path / "run", settings, log=said.append)
-    chosen = run.config["chosen"]
-    assert chosen == ["backbone", "dim", "kappa_pos", "batch_size", "learning_rate"]
-    for name in chosen:
-        assert any(line.startswith(f"{name} = ") and ": " in line for line in said), name
-    assert "400 features, 4 classes; 79 are held out" in said[0]
-
-
-def test_the_kernel_is_as_wide_as_the_lift_asks():
-    """Two point masses at one place: r is the kernel's peak, ten times the lift."""
-    for dim, lift in ((8, 4.0), (16, 10.0), (64, 100.0)):
-        kernel = VMFKernel(kernel_width(dim, lift))
-        point = VonMisesFisher(torch.eye(1, dim, dtype=torch.float64), torch.tensor([torch.inf], dtype=torch.float64))
-        peak = float(log_positivity(point, point, kernel).exp())
-        assert peak == pytest.approx(10 * lift, rel=0.05)
-
-
-def test_the_lift_is_one_over_the_chance_of_a_match(features):
-    labels = read_collection(features / "x.npy", features / "y.npy").labels
-    share = np.bincount(labels.values) / 400
-    assert match_lift(labels, 400) == pytest.approx(1 / (share**2).sum())
-
-
 def test_long_features_are_not_taken_for_sure_ones(tmp_path):
     """Rows that are noisy are also longer: kappa must fall with the noise, not grow with the length."""
     generator = np.random.default_rng(0)
@@ -220,14 +149,3 @@ def test_chains_and_standardisation_survive_saving(tmp_path):
     again = load_encoder(tmp_path / "model")
     assert torch.equal(again(rows).mu, encoder(rows).mu)
     assert set(load_file(next((tmp_path / "model").glob("*.safetensors")))) >= {"backbone.parts.0.mean"}
-
-
-@pytest.mark.parametrize("name", ["inputs", "config", "metrics"])
-def test_a_damaged_run_is_refused(run, features, tmp_path, name):
-    shutil.copytree(features / "run", tmp_path / "run")
-    (tmp_path / "run" / f"{name}.json").write_text("{")
-    with pytest.raises(ValueError, match=rf"{name}\.json is damaged"):
-        load_run(tmp_path / "run")
-    (tmp_path / "run" / f"{name}.json").unlink()
-    with pytest.raises(ValueError, match=rf"no {name}\.json"):
-        load_run(tmp_path / "run")

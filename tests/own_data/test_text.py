@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from aleator.encoders import load_encoder
-from aleator.own_data import Settings, embed, example_sentences, read_collection, train
-from aleator.own_data.posteriors import read_embedded
+from aleator.own_data import Settings, embed, example_sentences, read_collection, read_embedded, train
 from aleator.own_data.pretrained import load_pretrained
 
 pytest.importorskip("transformers", reason="needs the extra hub")
@@ -50,7 +49,7 @@ def test_lines_of_text_are_embedded(run, tmp_path):
     path = tmp_path / "questions.txt"
     path.write_text("The bank was steep.\nWhere is the station?\n")
     found = read_embedded(embed(run, read_collection(path), tmp_path / "questions.safetensors", device="cpu"))
-    assert found.facts == [{"id": 0, "text": "The bank was steep."}, {"id": 1, "text": "Where is the station?"}]
+    assert found.records == [{"id": 0, "text": "The bank was steep."}, {"id": 1, "text": "Where is the station?"}]
     torch.testing.assert_close(found.q.mu, run.posteriors(["The bank was steep.", "Where is the station?"]).mu)
 
 

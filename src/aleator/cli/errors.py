@@ -1,4 +1,4 @@
-"""What a user sees of a mistake."""
+"""How the command line reports errors."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from rich.text import Text
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """A bad argument, or a file that cannot be read or written, is a line on standard error, not a traceback."""
+    """Print errors about arguments and files as one line on standard error, without a traceback; exit with code 2."""
     try:
         yield
     except (ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""`aleator train`, `embed`, `evaluate` and `rank`: a person's own data."""
+"""`aleator train`, `embed`, `evaluate` and `rank`: commands for your own data."""
 
 import csv
 import json
@@ -13,15 +13,18 @@ from rich.text import Text
 
 from aleator.cli.errors import plain_errors
 
-Data = Annotated[Path, typer.Argument(help="folder of class folders, .csv, .npy features, or .txt (one text per line)")]
-LabelFile = Annotated[Path | None, typer.Option(help="for .npy features: .npy or .csv, one row for each")]
+Data = Annotated[
+    Path,
+    typer.Argument(help="folder with class folders of images, .csv table, .npy features, or .txt (one text per line)"),
+]
+LabelFile = Annotated[Path | None, typer.Option(help="labels of .npy features: .npy or .csv, one row per item")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 _SHOWN = {
     "recall_at_1": "Recall@1",
     "recall_at_1_surer_half": "Recall@1 of the surer half",
-    "r_auroc": "R-AUROC: does kappa tell hits from misses",
+    "r_auroc": "R-AUROC: how well kappa tells hits from misses",
     "match_ece": "calibration error of match probabilities",
     "mean_kappa": "mean kappa",
 }
@@ -29,24 +32,32 @@ _SHOWN = {
 
 def train(
     data: Data,
-    output: Annotated[Path, typer.Option(help="the run's folder; the same command again goes on with it")],
+    output: Annotated[Path, typer.Option(help="folder of the run; the same command resumes it")],
     labels: LabelFile = None,
-    backbone: Annotated[str | None, typer.Option(help="resnet18, features, or hf:NAME (frozen, with a head)")] = None,
-    dim: Annotated[int | None, typer.Option(help="of the posteriors")] = None,
-    kappa_pos: Annotated[float | None, typer.Option(help="of the kernel: how close a match is")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="pairs at a time")] = None,
-    steps: Annotated[int | None, typer.Option(help="of training")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="at its highest")] = None,
-    width: Annotated[int | None, typer.Option(help="of the ResNet, or of the head's hidden layers")] = None,
-    size: Annotated[int | None, typer.Option(help="side of the images, in pixels")] = None,
-    augment: Annotated[str | None, typer.Option(help="for images: flip, crop or none")] = None,
-    holdout: Annotated[float, typer.Option(help="share of the items that is held out")] = 0.2,
-    seed: Annotated[int, typer.Option(help="of everything that is drawn")] = 0,
+    backbone: Annotated[
+        str | None, typer.Option(help="resnet18, features, or hf:NAME (pretrained and frozen; a head is trained)")
+    ] = None,
+    dim: Annotated[int | None, typer.Option(help="dimension of the posteriors")] = None,
+    kappa_pos: Annotated[
+        float | None, typer.Option(help="concentration of the kernel: how close matching latents are")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="matching pairs in a batch")] = None,
+    steps: Annotated[int | None, typer.Option(help="training steps")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="highest learning rate of the one-cycle schedule")] = None,
+    width: Annotated[int | None, typer.Option(help="width of the ResNet, or of the head's hidden layers")] = None,
+    size: Annotated[int | None, typer.Option(help="side of the images in pixels")] = None,
+    augment: Annotated[
+        str | None, typer.Option(help="change training images: flip (shift and mirror), crop (shift) or none")
+    ] = None,
+    holdout: Annotated[
+        float, typer.Option(help="share of the items that is held out for calibration and evaluation")
+    ] = 0.2,
+    seed: Annotated[int, typer.Option(help="seed of everything random")] = 0,
     device: Device = "auto",
 ) -> None:
-    """Learn posteriors from labelled data: an encoder, its metrics on held-out items, figures.
+    """Train an encoder on labelled data; write its metrics on held-out items, and figures.
 
-    What is not given is chosen from the data, and the log says why. A stopped run goes on with the same command.
+    Settings that are left out are chosen from the data, and the log says why. The same command resumes a stopped run.
 
     Example: aleator train photos/ --output runs/photos
 
@@ -55,28 +66,43 @@ def train(
     from aleator.own_data import Settings, read_collection
     from aleator.own_data import train as run_training
 
-    settings = Settings(backbone, dim, kappa_pos, batch_size, steps, learning_rate, width, size, augment, holdout, seed)
+    settings = Settings(
+        backbone=backbone,
+        dim=dim,
+        kappa_pos=kappa_pos,
+        batch_size=batch_size,
+        steps=steps,
+        learning_rate=learning_rate,
+        width=width,
+        size=size,
+        augment=augment,  # type: ignore[arg-type]  # checked when settings are chosen
+        holdout=holdout,
+        seed=seed,
+    )
     with plain_errors():
         collection = read_collection(data, labels)
-        run = run_training(collection, output, settings, device=device, log=_say)
+        run = run_training(collection, output, settings, device=device, log=_print_log)
     if _first_process():
         _print_metrics(run.metrics)
         print(f"Run: {output}    Figures: {output / 'figures'}")
 
 
 def embed(
-    run: Annotated[Path, typer.Argument(help="a run of `aleator train`")],
+    run: Annotated[Path, typer.Argument(help="run folder of `aleator train`")],
     data: Data,
-    output: Annotated[Path, typer.Option(help="a .safetensors file; a .jsonl with the items lies beside it")],
+    output: Annotated[
+        Path, typer.Option(help="new .safetensors file; a .jsonl file with the items is written beside it")
+    ],
     labels: LabelFile = None,
-    batch_size: Annotated[int | None, typer.Option(help="items at a time")] = None,
-    threads: Annotated[int, typer.Option(help="that read items ahead")] = 2,
-    replace: Annotated[bool, typer.Option("--replace", help="a file that is already there")] = False,
+    batch_size: Annotated[int | None, typer.Option(help="items in a batch")] = None,
+    threads: Annotated[int, typer.Option(help="threads that load items ahead")] = 2,
+    replace: Annotated[bool, typer.Option("--replace", help="replace a file that exists")] = False,
     device: Device = "auto",
 ) -> None:
-    """Turn any collection into a posteriors file: ids, mu and kappa.
+    """Embed a collection: write the mu and kappa of every item to a posteriors file.
 
-    The work is streamed and can be stopped: the same command goes on. Under torchrun, processes share the items.
+    The collection may be larger than memory. The same command resumes stopped work. Under torchrun, processes share
+    the items.
 
     Example: aleator embed runs/photos photos/ --output photos.safetensors
 
@@ -101,14 +127,16 @@ def embed(
 
 
 def evaluate(
-    posteriors: Annotated[Path, typer.Argument(help="a posteriors file, or a run: its metrics are shown again")],
+    posteriors: Annotated[
+        Path, typer.Argument(help="posteriors file, or run folder, whose metrics are then shown again")
+    ],
     labels: LabelFile = None,
     figures: Annotated[
-        Path | None, typer.Option(help="write reject curve, reliability and kappa to this folder")
+        Path | None, typer.Option(help="folder for figures: reject curve, reliability diagram, kappa")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How good posteriors are, given labels: those that the items carry, or a file of them.
+    """Evaluate posteriors against labels: those that were embedded with the items, or those of a file.
 
     Example: aleator evaluate photos.safetensors --figures figures/
     """
@@ -121,8 +149,8 @@ def evaluate(
             metrics = load_run(posteriors).metrics
         else:
             embedded = read_embedded(posteriors)
-            known = embedded.labels() if labels is None else read_labels(labels, len(embedded.q), str(posteriors))
-            metrics = measure(embedded.q, known, embedded.kernel, embedded.prior)
+            item_labels = embedded.labels() if labels is None else read_labels(labels, len(embedded.q), str(posteriors))
+            metrics = measure(embedded.q, item_labels, embedded.kernel, embedded.prior)
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)
             for name, figure in draw(metrics).items():
@@ -134,20 +162,20 @@ def evaluate(
 
 
 def rank(
-    posteriors: Annotated[Path, typer.Argument(help="a posteriors file of `aleator embed`")],
-    limit: Annotated[int, typer.Option(help="how many items; 0 for all")] = 20,
-    surest: Annotated[bool, typer.Option("--surest", help="the surest first")] = False,
+    posteriors: Annotated[Path, typer.Argument(help="posteriors file of `aleator embed`")],
+    limit: Annotated[int, typer.Option(help="number of items; 0 lists all")] = 20,
+    surest: Annotated[bool, typer.Option("--surest", help="list the most certain items first")] = False,
     as_json: AsJson = False,
     to_csv: Annotated[bool, typer.Option("--csv", help="print CSV")] = False,
 ) -> None:
-    """The most ambiguous items first, for cleaning or labelling.
+    """List the most ambiguous items first, for cleaning or labelling.
 
     Example: aleator rank photos.safetensors --limit 100 --csv > to-label.csv
     """
-    from aleator.own_data import ranked, read_embedded
+    from aleator.own_data import rank_by_kappa, read_embedded
 
     with plain_errors():
-        rows = list(ranked(read_embedded(posteriors), limit or None, surest))
+        rows = list(rank_by_kappa(read_embedded(posteriors), limit or None, surest))
     if as_json:
         print(json.dumps(rows, ensure_ascii=False))
         return
@@ -177,7 +205,7 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
     Console().print(table)
 
 
-def _say(line: str) -> None:
+def _print_log(line: str) -> None:
     Console(stderr=True, soft_wrap=True).print(Text(line))
 
 

@@ -12,13 +12,13 @@ from aleator.cli.errors import plain_errors
 
 
 def quickstart(
-    output: Annotated[Path, typer.Option(help="a new folder for the report, the figures and the index")] = Path(
+    output: Annotated[Path, typer.Option(help="new folder for the report, figures and index")] = Path(
         "aleator-quickstart"
     ),
-    seed: Annotated[int, typer.Option(help="of everything that is drawn")] = 4,
-    steps: Annotated[int, typer.Option(help="of training, in each part")] = 600,
+    seed: Annotated[int, typer.Option(help="seed of everything random")] = 4,
+    steps: Annotated[int, typer.Option(help="training steps in each part")] = 600,
 ) -> None:
-    """Recover known posteriors, then learn, evaluate and search real images: no data, no download, two minutes.
+    """A demonstration of two minutes, without data or download: recover known posteriors, then search real images.
 
     Example: aleator quickstart --output first-look
     """

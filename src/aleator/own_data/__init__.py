@@ -1,16 +1,18 @@
-"""A person's own data, end to end: read a collection, train, embed, evaluate."""
+"""A user's own data, end to end: read a collection, train, embed, evaluate."""
 
-from aleator.own_data.collection import Collection, Labels, example_sentences, read_collection, read_labels
+from aleator.own_data.collection import Collection, example_sentences, read_collection
 from aleator.own_data.defaults import Settings, kernel_width
+from aleator.own_data.embedded import EmbeddedCollection, rank_by_kappa, read_embedded
 from aleator.own_data.embedding import embed
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, figures
+from aleator.own_data.labels import LabelKind, Labels, read_labels
 from aleator.own_data.learning import train
-from aleator.own_data.posteriors import Embedded, ranked, read_embedded
 from aleator.own_data.run import Run, load_run, save_run
 
 __all__ = [
     "Collection",
-    "Embedded",
+    "EmbeddedCollection",
+    "LabelKind",
     "Labels",
     "Run",
     "Settings",
@@ -21,7 +23,7 @@ __all__ = [
     "figures",
     "kernel_width",
     "load_run",
-    "ranked",
+    "rank_by_kappa",
     "read_collection",
     "read_embedded",
     "read_labels",

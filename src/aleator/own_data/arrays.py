@@ -1,4 +1,4 @@
-"""Arrays from a user's .npy files: checked, never unpickled, and read a slice at a time where they are large."""
+"""Arrays from a user's .npy files: checked, never unpickled. Large files are read a slice at a time."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from aleator.foundation import reject, require
 
 
 def read_array(path: Path, argument: str) -> np.ndarray:
-    """A whole .npy file; one that is damaged or holds Python objects is refused."""
+    """Read a whole .npy file. A file that is damaged or contains Python objects is an error."""
     require(path.is_file(), argument, str(path), "there is no such file", "check the path")
     try:
         return np.load(path, allow_pickle=False)
@@ -18,41 +18,41 @@ def read_array(path: Path, argument: str) -> np.ndarray:
 
 
 class FeatureFile:
-    """The rows (N, F) of a .npy file, read when they are asked for; nothing stays in memory."""
+    """Features (N, F) in a .npy file. Rows are read when they are asked for, and are not kept in memory."""
 
     def __init__(self, path: Path):
         self.path = path
         try:
-            mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as damage:
             reject("data", str(path), f"cannot be read ({damage})", "write it with numpy.save, numbers only")
         require(
-            mapped.ndim == 2 and mapped.dtype.kind in "fiu" and mapped.size > 0,
+            array.ndim == 2 and array.dtype.kind in "fiu" and array.size > 0,
             "data",
             str(path),
-            f"{mapped.dtype} of shape {mapped.shape} is not a matrix of features",
+            f"{array.dtype} of shape {array.shape} is not a matrix of features",
             "store numbers of shape (N, F)",
         )
         way_out = "store numpy.ascontiguousarray(features)"
-        require(mapped.flags["C_CONTIGUOUS"], "data", str(path), "is stored column by column", way_out)
-        self.shape: tuple[int, int] = mapped.shape
-        self.dtype, self.offset = mapped.dtype, mapped.offset
+        require(array.flags["C_CONTIGUOUS"], "data", str(path), "is stored column by column", way_out)
+        self.shape: tuple[int, int] = array.shape
+        self.dtype, self.offset = array.dtype, array.offset
         self.row_bytes = self.dtype.itemsize * self.shape[1]
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        """A slice of rows, float32."""
+        """A slice of rows, (n, F) float32. The step must be 1."""
         start, stop, step = rows.indices(len(self))
         assert step == 1
-        # Read, not mapped: pages of a mapping would count as this process's memory.
+        # Read, not mapped: the pages of a mapping would count as memory of this process.
         with open(self.path, "rb") as file:
             file.seek(self.offset + start * self.row_bytes)
-            values = np.fromfile(file, self.dtype, max(stop - start, 0) * self.shape[1])
-        found = values.reshape(-1, self.shape[1]).astype(np.float32, copy=False)
-        finite = np.isfinite(found).all(1)
+            numbers = np.fromfile(file, self.dtype, max(stop - start, 0) * self.shape[1])
+        features = numbers.reshape(-1, self.shape[1]).astype(np.float32, copy=False)
+        finite = np.isfinite(features).all(1)
         if not finite.all():
             row = start + int(np.flatnonzero(~finite)[0])
             reject("features", f"row {row} of {self.path}", "has a number that is not finite", "leave it out")
-        return found
+        return features

@@ -1,29 +1,51 @@
-"""Settings that nobody gave, chosen from the data, each with its reason."""
+"""Settings of training. Those that the user leaves open are chosen from the data, each with a reason for the log."""
 
 import math
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
-from aleator.foundation import require, require_one_of
-from aleator.own_data.collection import Collection, Labels
+from aleator.foundation import require, require_at_least, require_one_of
+from aleator.own_data.collection import Collection
+from aleator.own_data.labels import Labels
 from aleator.posteriors import VonMisesFisher
 from aleator.special import log_sphere_area
+
+# How training images are changed: shifted and mirrored, shifted only, or not at all.
+Augmentation = Literal["flip", "crop", "none"]
+
+_DEFAULT_BACKBONES = {
+    "images": "resnet18",
+    "features": "features",
+    "text": "hf:sentence-transformers/all-MiniLM-L6-v2",
+}
+_PEAK = 10.0  # density ratio of a certain match, in units of the match lift; see kernel_width
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train. None: chosen from the data.
+    """How to train. What is None is chosen from the data.
 
     Args:
-        backbone: "resnet18" (images, from scratch), "features" (.npy), or "hf:NAME": a pretrained network from Hugging
-            Face, kept as it is, with a head that learns.
-        dim: D of the posteriors.
-        kappa_pos: of the kernel that says what counts as a match.
-        width: of the ResNet's first layer, or of the head's hidden layers.
-        size: side of the images.
-        augment: "flip", "crop" or "none", for images.
+        backbone: "resnet18" (images, trained from scratch), "features" (.npy features), or "hf:NAME", a pretrained
+            network from Hugging Face. It is frozen, and a head is trained on its features.
+        dim: D, the dimension of the posteriors.
+        kappa_pos: Concentration of the kernel: how close two latents must be to match.
+        batch_size: Number of matching pairs in a batch.
+        steps: Number of training steps.
+        learning_rate: Highest learning rate of the one-cycle schedule.
+        width: Width of the ResNet's first layer, or of the head's hidden layers.
+        size: Side of the images, in pixels.
+        augment: How training images are changed: "flip" (shifted and mirrored), "crop" (shifted) or "none".
+        holdout: Share of the items that is held out for calibration and evaluation.
+        seed: Seed of everything random.
+
+    Examples:
+        >>> from aleator.own_data import Settings
+        >>> Settings(steps=300, dim=16).holdout
+        0.2
     """
 
     backbone: str | None = None
@@ -34,86 +56,126 @@ class Settings:
     learning_rate: float | None = None
     width: int | None = None
     size: int | None = None
-    augment: str | None = None
+    augment: Augmentation | None = None
     holdout: float = 0.2
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting that was chosen, and why."""
+    """A setting that was chosen from the data, and why."""
 
     name: str
     value: object
-    why: str
+    reason: str
 
 
-def choose(collection: Collection, labels: Labels, train_items: int, given: Settings) -> tuple[dict, list[Choice]]:
-    """Every setting's value, and the choices that were made."""
-    values = {name: value for name, value in vars(given).items()}
+def choose_settings(
+    collection: Collection, labels: Labels, train_items: int, requested: Settings
+) -> tuple[dict[str, Any], list[Choice]]:
+    """Fill in the settings that the user left open.
+
+    Args:
+        collection: The collection.
+        labels: Its labels.
+        train_items: Number of items to train on.
+        requested: The user's settings.
+
+    Returns:
+        All settings by name, and the choices that were made.
+    """
+    settings = dict(vars(requested))
     choices: list[Choice] = []
 
-    def settle(name: str, value: object, why: str) -> None:
-        if values[name] is None:
-            values[name] = value
-            choices.append(Choice(name, value, why))
+    def choose(name: str, value: object, reason: str) -> None:
+        if settings[name] is None:
+            settings[name] = value
+            choices.append(Choice(name, value, reason))
 
-    backbones = {"images": "resnet18", "features": "features", "text": "hf:sentence-transformers/all-MiniLM-L6-v2"}
-    settle("backbone", backbones[collection.kind], f"the collection holds {collection.kind}")
-    _require_backbone(values["backbone"], collection.kind)
-    frozen = values["backbone"] != "resnet18"
+    choose("backbone", _DEFAULT_BACKBONES[collection.kind], f"the collection holds {collection.kind}")
+    _require_backbone(settings["backbone"], collection.kind)
+    from_scratch = settings["backbone"] == "resnet18"
+    gpu = torch.cuda.is_available()
 
     lift = match_lift(labels, len(collection))
     dim = min(64, max(8, 2 ** round(math.log2(lift))))
-    settle("dim", dim, f"a random pair matches about once in {lift:.3g}, and that many directions must fit")
-    require(isinstance(values["dim"], int) and values["dim"] >= 2, "dim", values["dim"], "too small", "pass 2 or more")
-    kappa_pos = kernel_width(values["dim"], lift)
-    settle("kappa_pos", kappa_pos, f"a sure match is then {_PEAK:g} x {lift:.3g} times likelier than a random pair")
-    gpu = torch.cuda.is_available()
-    batch_size = 256 if frozen or gpu else 64
-    settle("batch_size", min(batch_size, max(8, train_items // 4)), f"for {train_items} training items")
-    most = 1500 if frozen else 20_000 if gpu else 600  # a few minutes, on two cores or on a GPU
-    steps = min(max((30 if frozen else 40) * train_items // values["batch_size"], 300), most)
-    settle("steps", steps, f"{steps * values['batch_size'] / train_items:.0f} passes over the training items")
-    settle("learning_rate", 1e-3, "one cycle, up and down")
-    if collection.kind == "images" and not frozen:
-        settle("size", 32, "small images train fast; --size 64 sees more")
-        settle("width", 64 if gpu else 8, "a full ResNet-18" if gpu else "a thin ResNet-18, for want of a GPU")
-        settle("augment", "flip", "images are shifted and mirrored; --augment crop if left and right differ")
-        require_one_of("augment", values["augment"], ("flip", "crop", "none"))
-    if frozen:
-        settle("width", 256, "two hidden layers on the features")
+    choose("dim", dim, f"about one in {lift:.3g} random pairs matches, so about {lift:.3g} directions are needed")
+    _require_whole_number("dim", settings["dim"], 2)
+    kappa_pos = kernel_width(settings["dim"], lift)
+    choose("kappa_pos", kappa_pos, f"a certain match is {_PEAK:g} x {lift:.3g} times as likely as a random pair")
+
+    batch_size = 64 if from_scratch and not gpu else 256
+    choose("batch_size", min(batch_size, max(8, train_items // 4)), f"for {train_items} training items")
+    passes, most_steps = (40, 20_000 if gpu else 600) if from_scratch else (30, 1500)  # a few minutes of training
+    steps = min(max(passes * train_items // settings["batch_size"], 300), most_steps)
+    choose("steps", steps, f"{steps * settings['batch_size'] / train_items:.0f} passes over the training items")
+    choose("learning_rate", 1e-3, "highest rate of the one-cycle schedule")
+    if from_scratch:
+        choose("size", 32, "small images train fast; larger ones, such as --size 64, show more detail")
+        choose("width", 64 if gpu else 8, "a full ResNet-18" if gpu else "a thin ResNet-18, because there is no GPU")
+        choose("augment", "flip", "images are shifted and mirrored; pass --augment crop if left and right differ")
+        require_one_of("augment", settings["augment"], get_args(Augmentation))
+    else:
+        choose("width", 256, "two hidden layers of this width on the features")
     for name in ("batch_size", "steps", "size", "width"):
-        value = values[name]
-        require(value is None or (isinstance(value, int) and value >= 1), name, value, "not positive", "leave it out")
-    return values, choices
+        if settings[name] is not None:
+            _require_whole_number(name, settings[name], 1)
+    return settings, choices
 
 
 def match_lift(labels: Labels, count: int) -> float:
-    """How much likelier a pair drawn to match is than a random pair, if the labels were known: 1 / P(match)."""
+    """How much more often labels match in a matching pair than in a random pair of items: 1 / P(random pair matches).
+
+    Args:
+        labels: Labels of the items.
+        count: Number of items.
+    """
     if labels.kind == "pairs":
         return min(64.0, max(2.0, count / max(1.0, 2 * len(labels.values) / count)))
     counts = labels.counts().astype(np.float64)
     return float(1 / np.square(counts / counts.sum()).sum())
 
 
-_PEAK = 10.0
-
-
 def kernel_width(dim: int, lift: float) -> float:
-    """kappa_pos for which two equal points count `_PEAK` times the lift: room for posteriors that are not points."""
+    """The kappa_pos of a kernel for a given match lift.
+
+    The expected positivity r of two equal points is then ten times the lift. r is smaller for posteriors that are not
+    points, and should still reach the lift.
+
+    Args:
+        dim: D, the dimension of the posteriors.
+        lift: How much more likely a matching pair is than a random pair; see `match_lift`.
+
+    Returns:
+        kappa_pos, rounded to three digits.
+
+    Examples:
+        >>> from aleator.own_data import kernel_width
+        >>> kernel_width(8, lift=10.0)
+        7.21
+    """
     target = math.log(_PEAK * lift) - log_sphere_area(dim)
     low, high = 1e-2, 1e5
-    for _ in range(60):
+    mode = torch.nn.functional.one_hot(torch.tensor(0), dim).double()
+    for _ in range(60):  # bisection
         middle = math.sqrt(low * high)
-        mode = torch.nn.functional.one_hot(torch.tensor(0), dim).double()
         peak = float(VonMisesFisher(mode, torch.tensor(middle, dtype=torch.float64)).log_prob(mode))
         low, high = (middle, high) if peak < target else (low, middle)
     return float(f"{high:.3g}")
 
 
+def _require_whole_number(name: str, value: Any, least: int) -> None:
+    way_out = f"pass a whole number of {least} or more, or leave it out"
+    require(isinstance(value, int), name, value, "not a whole number", way_out)
+    require_at_least(name, value, least, way_out)
+
+
 def _require_backbone(backbone: str, kind: str) -> None:
-    known = {"images": ("resnet18",), "features": ("features",), "text": ()}[kind]
-    hub = backbone.startswith("hf:") and kind != "features"
-    allowed = [*known, *(["hf:NAME"] if kind != "features" else [])]
-    require(backbone in known or hub, "backbone", backbone, f"does not take {kind}", f"choose {' or '.join(allowed)}")
+    """Raise unless a backbone takes items of this kind."""
+    fits = {
+        "images": backbone == "resnet18" or backbone.startswith("hf:"),
+        "features": backbone == "features",
+        "text": backbone.startswith("hf:"),
+    }[kind]
+    way_out = {"images": "choose resnet18 or hf:NAME", "features": "choose features", "text": "choose hf:NAME"}[kind]
+    require(fits, "backbone", backbone, f"does not take {kind}", way_out)

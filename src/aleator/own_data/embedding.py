@@ -1,8 +1,7 @@
-"""A collection through an encoder -> a posteriors file, streamed; one process, or several under torchrun.
+"""Embed a collection: run it through an encoder and write a posteriors file.
 
-`NAME.safetensors` holds mu (N, D) and kappa (N,), and in its header the encoder's fingerprint and the kernel and prior
-of its match probabilities. `NAME.jsonl` beside it says what each item is. Until both are whole, the work lies in
-`NAME.partial/`, one file of rows for each process, and the same command goes on with it.
+`NAME.safetensors` and `NAME.jsonl` are described in `aleator.retrieval.posteriors_file`. Until both are complete, the
+rows are in `NAME.partial/`, one file for each process. The same command resumes the work there.
 """
 
 import json
@@ -11,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from aleator.foundation import CountBar, process_group, replace_file, require, resolve_device
+from aleator.foundation import process_group, replace_file, require, require_at_least, resolve_device
 from aleator.own_data.collection import Collection
-from aleator.own_data.rows import RowFile, read_rows, stream
+from aleator.own_data.rows import read_rows, stream_rows
 from aleator.own_data.run import Run
+from aleator.posteriors import VonMisesFisher
 from aleator.retrieval import read_header, write_items, write_posteriors
 
 BATCH_SIZES = {"images": 64, "features": 4096, "text": 64}
@@ -32,82 +33,95 @@ def embed(
     replace: bool = False,
     progress: bool | None = None,
 ) -> Path:
-    """Write OUTPUT (a .safetensors) and its .jsonl; returns the former's path.
+    """Embed a collection and write a posteriors file.
 
-    Under torchrun each process embeds its part of the items, and the first one joins them. A command that was stopped
-    goes on; one that was finished has nothing to do.
+    Under torchrun each process embeds a part of the items, and the first process joins the parts. Work that was
+    stopped is resumed by the same call. If the file is complete already, nothing is done.
+
+    Args:
+        run: The trained encoder.
+        collection: Items of the kind that the run was trained on.
+        output: Name of the .safetensors file. A .jsonl file with the records of the items is written beside it.
+        batch_size: Number of items in a batch. Default: 64 images or texts, 4096 rows of features.
+        device: "auto", "cpu", "cuda" or "cuda:1", for example.
+        threads: Number of threads that load items ahead.
+        replace: Whether a file of another embedding may be replaced.
+        progress: Whether to show a progress bar. Default: on a terminal.
+
+    Returns:
+        Path of the .safetensors file.
+
+    Raises:
+        ValueError: If the items do not fit the encoder, or if `output` holds something else.
+
+    Examples:
+        >>> import numpy as np, aleator as al
+        >>> from pathlib import Path
+        >>> from aleator.data import Inputs
+        >>> from aleator.encoders import MLP
+        >>> from aleator.own_data import Run, embed, read_collection, read_embedded
+        >>> encoder = al.Encoder(MLP(3, [8]), dim=4)
+        >>> run = Run(Path("run"), encoder, Inputs("features", features=3), al.VMFKernel(), 0.5, "abc", {}, {})
+        >>> np.save("features.npy", np.eye(3))
+        >>> path = embed(run, read_collection("features.npy"), "features.safetensors", device="cpu")
+        >>> read_embedded(path).q.mu.shape
+        torch.Size([3, 4])
     """
     output = Path(output).expanduser()
     require(output.suffix == ".safetensors", "output", str(output), "has another ending", "name it .safetensors")
-    require(
-        collection.kind == run.inputs.kind,
-        "data",
-        str(collection.source),
-        f"holds {collection.kind}, and the run was trained on {run.inputs.kind}",
-        "embed what the run knows",
-    )
-    if collection.kind == "features":
-        width = collection.features
-        wanted = run.inputs.features
-        way_out = "embed the features that it was trained on"
-        require(
-            width == wanted, "data", str(collection.source), f"has rows of {width}, the run takes {wanted}", way_out
-        )
+    _require_fit(collection, run)
     batch_size = batch_size or BATCH_SIZES[collection.kind]
-    require(batch_size >= 1, "batch_size", batch_size, "not positive", "leave it out")
-    count, dim = len(collection), run.encoder.dim
+    require_at_least("batch_size", batch_size, 1, "leave it out")
     identity = {"fingerprint": run.fingerprint, "items": collection.digest()}
-    metadata = identity | {"kappa_pos": repr(float(run.kernel.kappa_pos)), "prior": repr(run.prior)}
+    header = identity | {"kappa_pos": repr(float(run.kernel.kappa_pos)), "prior": repr(run.prior)}
     if output.exists() and not replace:
-        require(
-            read_header(output) == metadata,
-            "output",
-            str(output),
-            "holds something else",
-            "name another file, or replace it with --replace",
-        )
+        way_out = "name another file, or replace it with --replace"
+        require(read_header(output) == header, "output", str(output), "holds something else", way_out)
         return output
+    count, dim = len(collection), run.encoder.dim
+    parts = output.with_suffix(".partial")
     with process_group() as group:
-        rank, world, wait = group.rank, group.count, group.wait
-        parts = output.with_suffix(".partial")
-        if rank == 0:
-            _claim(parts, identity | {"processes": world})
-        wait()
-        first, last = count * rank // world, count * (rank + 1) // world
-        here = resolve_device(device)
-
-        def as_rows(q: Any) -> torch.Tensor:
-            return torch.cat([q.mu, q.kappa[:, None]], 1)
-
-        with (
-            RowFile(_part(parts, rank), dim + 1) as rows,
-            CountBar("embedding", last - first, rows.done, progress, writing=rank == 0) as bar,
-        ):
-            stream(
-                run.encoder,
-                as_rows,
-                run.inputs,
-                collection,
-                rows,
-                first,
-                last,
-                batch_size=batch_size,
-                device=here,
-                threads=threads,
-                advance=bar.advance,
-            )
-        wait()
-        if rank == 0:
-            write_items(output.with_suffix(".jsonl"), collection.facts())
-            blocks = (rows for r in range(world) for rows in read_rows(_part(parts, r), dim + 1))
-            write_posteriors(output, count, dim, ((rows[:, :-1], rows[:, -1]) for rows in blocks), metadata)
+        if group.first:
+            _claim_folder(parts, identity | {"processes": group.count})
+        group.wait()
+        stream_rows(
+            _part(parts, group.rank),
+            dim + 1,
+            run.encoder,
+            _as_rows,
+            run.inputs,
+            collection,
+            (count * group.rank // group.count, count * (group.rank + 1) // group.count),
+            title="embedding",
+            batch_size=batch_size,
+            device=resolve_device(device),
+            threads=threads,
+            progress=progress,
+            speaks=group.first,
+        )
+        group.wait()
+        if group.first:
+            write_items(output.with_suffix(".jsonl"), collection.records())
+            blocks = (rows for rank in range(group.count) for rows in read_rows(_part(parts, rank), dim + 1))
+            write_posteriors(output, count, dim, ((rows[:, :-1], rows[:, -1]) for rows in blocks), header)
             shutil.rmtree(parts)
-        wait()
+        group.wait()
     return output
 
 
-def _claim(parts: Path, identity: dict[str, Any]) -> None:
-    """Make the folder of parts this embedding's, or check that it already is."""
+def _require_fit(collection: Collection, run: Run) -> None:
+    """Raise unless the encoder takes the items of the collection."""
+    source, inputs = str(collection.source), run.inputs
+    problem = f"holds {collection.kind}, and the run was trained on {inputs.kind}"
+    require(collection.kind == inputs.kind, "data", source, problem, f"pass a collection of {inputs.kind}")
+    if collection.kind == "features":
+        width = collection.features
+        problem = f"has rows of {width}, the run takes {inputs.features}"
+        require(width == inputs.features, "data", source, problem, "pass features of the network it was trained on")
+
+
+def _claim_folder(parts: Path, identity: dict[str, Any]) -> None:
+    """Create the folder of unfinished parts, or check that it belongs to the same embedding."""
     record = parts / "embedding.json"
     if record.is_file():
         require(
@@ -124,4 +138,10 @@ def _claim(parts: Path, identity: dict[str, Any]) -> None:
 
 
 def _part(parts: Path, rank: int) -> Path:
+    """The row file of one process."""
     return parts / f"part-{rank:04d}.rows"
+
+
+def _as_rows(q: VonMisesFisher) -> Tensor:
+    """Posteriors (B,) as rows (B, D + 1): mu and kappa."""
+    return torch.cat([q.mu, q.kappa[:, None]], 1)

@@ -23,7 +23,7 @@ from aleator.evaluation import (
 )
 from aleator.foundation import require
 from aleator.matching import DEFAULT_PRIOR, VMFKernel, match_probability
-from aleator.own_data.collection import Labels
+from aleator.own_data.labels import Labels
 from aleator.posteriors import VonMisesFisher
 
 if TYPE_CHECKING:

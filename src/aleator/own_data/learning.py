@@ -1,6 +1,6 @@
-"""A labelled collection -> a run folder: choose what was left open, train, measure on what was held out.
+"""Train on a labelled collection: choose settings, train, calibrate, evaluate on held-out items, write a run folder.
 
-The same call with the same folder goes on where it was stopped, and does nothing if it was finished.
+The same call with the same folder resumes a run that was stopped. It does nothing if the run is finished.
 """
 
 import hashlib
@@ -22,17 +22,19 @@ from aleator.foundation import (
     one_thread,
     process_group,
     require,
+    require_new_folder,
     resolve_device,
     write_json,
 )
 from aleator.losses import ExactInfoNCE
 from aleator.matching import VMFKernel
-from aleator.own_data.collection import Collection, Labels
-from aleator.own_data.defaults import Settings, choose
+from aleator.own_data.collection import Collection
+from aleator.own_data.defaults import Settings, choose_settings
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate
-from aleator.own_data.preparation import Job, posteriors, prepare
+from aleator.own_data.labels import Labels
+from aleator.own_data.preparation import PreparedTraining, prepare
 from aleator.own_data.run import Run, load_run, save_run
-from aleator.own_data.splits import Split, labels_of, require_trainable, split
+from aleator.own_data.splits import Split, require_trainable, select_labels, split_items
 from aleator.training import Recipe, fit
 
 Log = Callable[[str], None]
@@ -47,150 +49,213 @@ def train(
     progress: bool | None = None,
     log: Log = lambda line: None,
 ) -> Run:
-    """Train an encoder on the collection and write the run folder; see `run` for what is in it."""
-    folder = Path(folder).expanduser()
+    """Train an encoder on a labelled collection and write a run folder.
+
+    A part of the items is held out. Half of it calibrates match probabilities, the other half is evaluated. Under
+    torchrun several processes train one encoder.
+
+    Args:
+        collection: Items with labels.
+        folder: The run folder: a new folder, or that of the same run, which is then resumed.
+        settings: How to train. Settings that are None are chosen from the data.
+        device: "auto", "cpu", "cuda" or "cuda:1", for example.
+        progress: Whether to show progress bars. Default: on a terminal.
+        log: Called with each line of the log, such as `print`.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        ValueError: If nothing can be learned from the collection, an item is damaged, or the folder belongs to
+            something else.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.own_data import Settings, read_collection, train
+        >>> np.save("x.npy", np.random.default_rng(0).standard_normal((80, 3)))
+        >>> np.save("y.npy", np.arange(80) % 2)
+        >>> run = train(read_collection("x.npy", "y.npy"), "run", Settings(steps=1, width=8), device="cpu")
+        >>> run.metrics["items"], run.encoder.dim
+        (8, 8)
+    """
     began = time.time()
-    here = resolve_device(device)
+    folder = Path(folder).expanduser()
+    training_device = resolve_device(device)
     labels = require_trainable(collection)
-    parts = split(collection, labels, settings.holdout, settings.seed)
-    values, choices = choose(collection, labels, len(parts.train), settings)
+    split = split_items(collection, labels, settings.holdout, settings.seed)
+    complete_settings, choices = choose_settings(collection, labels, len(split.train), settings)
+    config = {
+        "settings": complete_settings,
+        "chosen": [choice.name for choice in choices],
+        "data": _describe(collection, labels),
+    }
     with process_group() as group:
-        config = {"settings": values, "chosen": [choice.name for choice in choices], "data": _described(collection)}
-        finished = _claim(folder, config, group)
-        if finished:
+        if _claim_folder(folder, config, group):
             log(f"{folder} is finished already")
             return load_run(folder)
         if group.first:
-            log(_summary(collection, labels, parts))
+            log(_summary(collection, labels, split))
             for choice in choices:
-                log(f"{choice.name} = {choice.value}: {choice.why}")
-        job = prepare(collection, values, folder, group, device, progress)
-        kernel = VMFKernel(values["kappa_pos"])
-        batches = _batches(job, labels_of(labels, parts.train), parts, values, here)
-        # A second thread has nothing to do on a small head but wait.
-        small = values["backbone"] != "resnet18" and values["batch_size"] * values["width"] <= 2**15
-        with one_thread() if small else nullcontext():
-            result = fit(
-                job.encoder,
-                ExactInfoNCE(kernel),
-                batches,
-                _recipe(values),
-                folder=folder / "training",
-                device=device,
-                loggers=("csv",),
-                progress=progress,
-                config={"data": config["data"]},
-            )
-        if not group.first:
-            group.wait()
-            return load_run(folder)
-        log(f"trained {result.steps} steps in {result.seconds:.0f} s")
-        q = posteriors(job, parts.calibration)
-        calibration = calibrate_on_labels(q, labels_of(labels, parts.calibration), kernel, settings.seed)
-        log(
-            f"calibrated on {len(q)} held-out items: kappa x {calibration.kappa_scale:.2f}, "
-            f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities"
-        )
-        job.encoder.scale_kappa(calibration.kappa_scale)
-        q = posteriors(job, parts.test)
-        kernel = VMFKernel(calibration.kappa_pos)
-        metrics = evaluate(q, labels_of(labels, parts.test), kernel, calibration.prior, seed=settings.seed)
-        metrics["provenance"] = describe_run(began, next(job.encoder.parameters()).device)
-        match = {"kappa_pos": calibration.kappa_pos, "prior": calibration.prior}
-        save_run(folder, job.complete(), job.inputs, config, metrics, match)
-        shutil.rmtree(folder / "training" / "encoder", ignore_errors=True)  # the whole one lies above
-        shutil.rmtree(folder / "cache", ignore_errors=True)
+                log(f"{choice.name} = {choice.value}: {choice.reason}")
+        training = prepare(collection, complete_settings, folder, group, device, progress)
+        batches = _batches(training, select_labels(labels, split.train), split, complete_settings, training_device)
+        result = _fit(training, batches, folder, config, device, progress)
+        if group.first:
+            log(f"trained {result.steps} steps in {result.seconds:.0f} s")
+            match, metrics = _calibrate_and_evaluate(training, labels, split, complete_settings, log)
+            metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
+            save_run(folder, training.complete_encoder(), training.inputs, config, metrics, match)
+            shutil.rmtree(folder / "training" / "encoder", ignore_errors=True)  # RUN/encoder is the complete one
+            shutil.rmtree(folder / "cache", ignore_errors=True)
         group.wait()
     return load_run(folder)
 
 
-def _recipe(values: dict[str, Any]) -> Recipe:
+def _fit(
+    training: PreparedTraining,
+    batches: Any,
+    folder: Path,
+    config: dict[str, Any],
+    device: str,
+    progress: bool | None,
+) -> Any:
+    """Train the encoder; the log and checkpoints are in RUN/training/."""
+    settings = config["settings"]
+    # On a small head, a second thread would only wait for the first.
+    small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
+    with one_thread() if small else nullcontext():
+        return fit(
+            training.encoder,
+            ExactInfoNCE(VMFKernel(settings["kappa_pos"])),
+            batches,
+            _recipe(settings),
+            folder=folder / "training",
+            device=device,
+            loggers=("csv",),
+            progress=progress,
+            config={"data": config["data"]},
+        )
+
+
+def _recipe(settings: dict[str, Any]) -> Recipe:
     return Recipe(
-        values["steps"],
-        learning_rate=values["learning_rate"],
+        settings["steps"],
+        learning_rate=settings["learning_rate"],
         schedule="one-cycle",
         weight_decay=1e-4,
         optimiser="adamw",
         clip_norm=5.0,
-        seed=values["seed"],
-        checkpoint_every=max(50, values["steps"] // 10),
-        log_every=min(50, values["steps"]),
+        seed=settings["seed"],
+        checkpoint_every=max(50, settings["steps"] // 10),
+        log_every=min(50, settings["steps"]),
     )
 
 
-def _batches(job: Job, labels: Labels, parts: Split, values: dict[str, Any], device: torch.device) -> Any:
-    items = job.part(parts.train)
-    image = job.inputs.kind == "images" and job.network is None
-    augment = _augmentation(job, values["augment"]) if image else None
-    known = torch.as_tensor(labels.values)
+def _batches(
+    training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any], device: torch.device
+) -> LabelledBatches | PairBatches:
+    """Batches of matching pairs of training items; `labels` are those of the training items."""
+    items, label_values = training.select(split.train), torch.as_tensor(labels.values)
+    augment = _augmentation(training, settings["augment"]) if training.learns_from_pixels else None
     if labels.kind == "pairs":
-        return PairBatches(items, known, values["batch_size"], augment=augment, device=device)
+        return PairBatches(items, label_values, settings["batch_size"], augment=augment, device=device)
+    # An item may be paired with itself if the two views can differ: in their pixels, or in the class that is drawn.
     with_itself = augment is not None or labels.kind == "soft"
-    return LabelledBatches(items, known, values["batch_size"], with_itself=with_itself, augment=augment, device=device)
+    return LabelledBatches(
+        items, label_values, settings["batch_size"], with_itself=with_itself, augment=augment, device=device
+    )
 
 
-def _augmentation(job: Job, kind: str) -> ImageAugmentation:
-    shift = 0 if kind == "none" else (job.inputs.size or 0) // 8
-    return ImageAugmentation(kind == "flip", shift, mean=job.inputs.mean, std=job.inputs.std)
+def _augmentation(training: PreparedTraining, augment: str) -> ImageAugmentation:
+    inputs = training.inputs
+    shift = 0 if augment == "none" else (inputs.size or 0) // 8
+    return ImageAugmentation(augment == "flip", shift, mean=inputs.mean, std=inputs.std)
 
 
-def _described(collection: Collection) -> dict[str, Any]:
-    """What the run remembers of its data, so that it is not taken up with other data."""
-    labels = collection.labels
-    assert labels is not None
-    values = hashlib.sha256(np.ascontiguousarray(labels.values).tobytes()).hexdigest()
+def _calibrate_and_evaluate(
+    training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any], log: Log
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Scale kappa and fit match probabilities on one half of the held-out items; evaluate the other half.
+
+    Returns:
+        kappa_pos and prior of match probabilities, and the metrics.
+    """
+    kernel, seed = VMFKernel(settings["kappa_pos"]), settings["seed"]
+    q = training.posteriors(split.calibration)
+    calibration = calibrate_on_labels(q, select_labels(labels, split.calibration), kernel, seed)
+    log(
+        f"calibrated on {len(q)} held-out items: kappa x {calibration.kappa_scale:.2f}, "
+        f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities"
+    )
+    training.encoder.scale_kappa(calibration.kappa_scale)
+    q = training.posteriors(split.test)
+    kernel = VMFKernel(calibration.kappa_pos)
+    metrics = evaluate(q, select_labels(labels, split.test), kernel, calibration.prior, seed=seed)
+    return {"kappa_pos": calibration.kappa_pos, "prior": calibration.prior}, metrics
+
+
+def _describe(collection: Collection, labels: Labels) -> dict[str, Any]:
+    """What identifies the data: a run is resumed with the same data only."""
     return {
         "source": str(collection.source),
         "kind": collection.kind,
         "items": len(collection),
         "digest": collection.digest(),
         "labels": labels.kind,
-        "labels_digest": values,
+        "labels_digest": hashlib.sha256(np.ascontiguousarray(labels.values).tobytes()).hexdigest(),
         "classes": list(labels.names) if labels.kind != "groups" else len(labels.names),
     }
 
 
-def _claim(folder: Path, config: dict[str, Any], group: ProcessGroup) -> bool:
-    """Make the folder this run's, or check that it is; returns whether the run is finished."""
+def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> bool:
+    """Write config.json into a new folder, or check that the folder belongs to this run.
+
+    Returns:
+        Whether the run is finished.
+    """
     path = folder / "config.json"
-    begun = path.is_file()
-    if begun:
-        known, now = json.loads(path.read_text()), json.loads(json.dumps(config))
-        different = [
-            name
-            for part in ("settings", "data")
-            for name in now[part]
-            if name != "source" and known[part].get(name) != now[part][name]
-        ]
-        # Before the first step nothing is lost: a collection that was mended may start again.
+    if not path.is_file():
+        require_new_folder("output", folder)
+        write = True
+    else:
+        different = _differences(json.loads(path.read_text()), json.loads(json.dumps(config)))
+        # Before the first step there is nothing to lose: the same folder may start again with corrected data.
         untrained = not (folder / "training").exists()
         require(
             untrained or not different,
             "output",
             str(folder),
             f"belongs to another run ({', '.join(different)} differ)",
-            "name a new folder, or repeat the command that began it",
+            "name a new folder, or repeat the command that started it",
         )
-        begun = not different
-        if different and group.first:
+        write = bool(different)
+        if write and group.first:
             shutil.rmtree(folder / "cache", ignore_errors=True)
-    else:
-        empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-        require(empty, "output", str(folder), "is not empty", "name a new folder")
     group.wait()
-    if group.first and not begun:
+    if write and group.first:
         write_json(path, config)
     group.wait()
     return (folder / "metrics.json").is_file()
 
 
-def _summary(collection: Collection, labels: Labels, parts: Split) -> str:
-    what = {
+def _differences(stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
+    """Names of settings and properties of the data that differ; the data may have moved to another path."""
+    return [
+        name
+        for part in ("settings", "data")
+        for name, value in config[part].items()
+        if name != "source" and stored[part].get(name) != value
+    ]
+
+
+def _summary(collection: Collection, labels: Labels, split: Split) -> str:
+    """First line of the log."""
+    labelled = {
         "classes": f"{len(labels.names)} classes",
         "groups": f"{len(labels.names)} groups",
         "soft": f"probabilities of {len(labels.names)} classes",
         "pairs": f"{len(labels.values)} pairs",
     }[labels.kind]
+    held_out = len(split.calibration) + len(split.test)
     ignored = f"; {collection.ignored} other files are ignored" if collection.ignored else ""
-    held = len(parts.calibration) + len(parts.test)
-    return f"{len(collection)} {collection.kind}, {what}; {held} are held out{ignored}"
+    return f"{len(collection)} {collection.kind}, {labelled}; {held_out} are held out{ignored}"

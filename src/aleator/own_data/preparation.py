@@ -1,4 +1,4 @@
-"""Every item read once, which finds the bad ones before training, and an encoder built for them."""
+"""Prepare training: read every item once, which finds bad ones before training, and build an encoder for them."""
 
 from pathlib import Path
 from typing import Any
@@ -12,107 +12,152 @@ from aleator.encoders import MLP, Chain, Encoder, ResNet18, Standardise, UnitSca
 from aleator.foundation import CountBar, ProcessGroup, resolve_device, writing_atomically
 from aleator.own_data.collection import Collection
 from aleator.own_data.pretrained import load_pretrained
-from aleator.own_data.rows import RowFile, prefetched, spans, stream
+from aleator.own_data.rows import prefetched, spans, stream_rows
 from aleator.posteriors import VonMisesFisher
 
-_IN_MEMORY = 2**30  # bytes of images; more lie in a file of the run
-_SAMPLE = 20_000  # rows that say how features are distributed
+_MEMORY_LIMIT = 2**30  # bytes of images that are kept in memory; more are kept in a file of the run
+_SAMPLE = 20_000  # rows from which the distribution of features is estimated
 
 
-class Job:
-    """What is trained: an encoder and its inputs as one tensor; and the whole encoder, from raw items on."""
+class PreparedTraining:
+    """The items of a collection as one tensor, and the encoder to be trained on them.
 
-    def __init__(self, inputs: Inputs, encoder: Encoder, items: Tensor, network: nn.Module | None = None):
-        self.inputs, self.encoder, self.items, self.network = inputs, encoder, items, network
+    Args:
+        inputs: How raw items are prepared.
+        encoder: The encoder to be trained. It takes rows of `items`, normalised.
+        items: Images (N, 3, S, S) uint8, or features (N, F) float32. It may be mapped from a file.
+        frozen: Pretrained network that turned raw items into features, if there is one.
+    """
 
-    def part(self, chosen: np.ndarray) -> "Tensor | Part":
-        """Some of the items: in memory, or where they lie if they are many."""
-        large = self.items.numel() * self.items.element_size() > _IN_MEMORY
-        return Part(self.items, chosen) if large else self.items[torch.as_tensor(chosen)]
+    def __init__(self, inputs: Inputs, encoder: Encoder, items: Tensor, frozen: nn.Module | None = None):
+        self.inputs, self.encoder, self.items, self.frozen = inputs, encoder, items, frozen
 
-    def complete(self) -> Encoder:
-        """The encoder with the frozen network in front of its head, where there is one."""
-        if self.network is None:
+    @property
+    def learns_from_pixels(self) -> bool:
+        """Whether the encoder is trained on images, and not on features of a frozen network."""
+        return self.inputs.kind == "images" and self.frozen is None
+
+    def select(self, numbers: np.ndarray) -> "Tensor | RowSubset":
+        """Some of the items: a copy in memory, or a view if they are large."""
+        large = self.items.numel() * self.items.element_size() > _MEMORY_LIMIT
+        return RowSubset(self.items, numbers) if large else self.items[torch.as_tensor(numbers)]
+
+    @torch.inference_mode()
+    def posteriors(self, numbers: np.ndarray) -> VonMisesFisher:
+        """Posteriors of some items, batch shape (n,), in evaluation mode, on the CPU."""
+        device = next(self.encoder.parameters()).device
+        batches = []
+        for start, stop in spans(0, len(numbers), 512):
+            batch = self.items[torch.as_tensor(numbers[start:stop])]
+            prepared = self.inputs.normalise(batch) if batch.dtype == torch.uint8 else batch
+            batches.append(self.encoder(prepared.to(device)))
+        return VonMisesFisher.cat([q.float().cpu() for q in batches])
+
+    def complete_encoder(self) -> Encoder:
+        """The encoder from raw inputs on: with the frozen network in front, if there is one."""
+        if self.frozen is None:
             return self.encoder
         head = self.encoder.backbone
         assert isinstance(head, Chain)
-        return self.encoder.with_backbone(Chain([self.network, *head.parts])).eval()
+        return self.encoder.with_backbone(Chain([self.frozen, *head.parts])).eval()
 
 
-class Part:
+class RowSubset:
     """Some rows of a tensor that is too large to copy, as a dataset."""
 
-    def __init__(self, items: Tensor, chosen: np.ndarray):
-        self.items, self.chosen = items, chosen
+    def __init__(self, rows: Tensor, numbers: np.ndarray):
+        self.rows, self.numbers = rows, numbers
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self.numbers)
 
     def __getitem__(self, index: int) -> Tensor:
-        return self.items[int(self.chosen[index])]
+        return self.rows[int(self.numbers[index])]
 
 
 def prepare(
     collection: Collection,
-    values: dict[str, Any],
+    settings: dict[str, Any],
     folder: Path,
     group: ProcessGroup,
     device: str,
     progress: bool | None,
-) -> Job:
-    """Decode or read every item once, which finds the bad ones before training, and build the encoder."""
-    torch.manual_seed(values["seed"])
-    if values["backbone"] == "resnet18":
-        inputs = Inputs("images", size=values["size"])
-        images = _decoded(collection, inputs, folder / "cache", group, progress)
-        mean, std = _colours(images)
-        inputs = Inputs("images", size=values["size"], mean=mean, std=std)
-        network = ResNet18(width=values["width"])
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast on a CPU
-        encoder = Encoder(network, values["dim"])
-        _start_kappa(encoder, inputs.normalise(images[:: len(images) // 256 + 1]), values["dim"])
-        return Job(inputs, encoder, images)
-    if values["backbone"] == "features":
+) -> PreparedTraining:
+    """Read every item once and build the encoder.
+
+    Args:
+        collection: The items.
+        settings: Complete settings, by name; see `choose_settings`.
+        folder: The run folder. Large intermediate results are stored in its cache/.
+        group: The processes of this training.
+        device: Where a pretrained network runs.
+        progress: Whether to show progress bars. None: on a terminal.
+    """
+    torch.manual_seed(settings["seed"])
+    cache, backbone = folder / "cache", settings["backbone"]
+    if backbone == "resnet18":
+        return _prepare_images(collection, settings, cache, group, progress)
+    if backbone == "features":
         frozen, inputs = None, Inputs("features", features=collection.features)
-        rows = torch.from_numpy(np.concatenate([collection.raw(*s) for s in spans(0, len(collection), 65_536)]))
+        blocks = [collection.raw(*span) for span in spans(0, len(collection), 65_536)]
+        features = torch.from_numpy(np.concatenate(blocks))
     else:
-        frozen, inputs = load_pretrained(values["backbone"].removeprefix("hf:"), collection.kind)
-        rows = _features(frozen, inputs, collection, folder / "cache", group, device, progress)
-    width = rows.shape[1]
-    hidden = MLP(width, [values["width"], values["width"]])
-    head = Chain([Standardise(width).fit(_some(rows)), UnitScale(width), hidden])
-    encoder = Encoder(head, values["dim"])
-    _start_kappa(encoder, _some(rows)[:1024], values["dim"])
-    return Job(inputs, encoder, rows, frozen)
+        frozen, inputs = load_pretrained(backbone.removeprefix("hf:"), collection.kind)
+        features = _network_features(frozen, inputs, collection, cache, group, device, progress)
+    return PreparedTraining(inputs, _head_encoder(features, settings), features, frozen)
 
 
-def _start_kappa(encoder: Encoder, sample: Tensor, dim: int) -> None:
-    """Begin where a posterior covers a good part of the sphere, so that certainty is earned."""
-    encoder.set_kappa_range(sample, kappa_range=(0.5 * dim, 2.0 * dim))
+def _prepare_images(
+    collection: Collection, settings: dict[str, Any], cache: Path, group: ProcessGroup, progress: bool | None
+) -> PreparedTraining:
+    """Images in memory or in a file, and a ResNet-18 that learns from them."""
+    inputs = Inputs("images", size=settings["size"])
+    images = _decoded_images(collection, inputs, cache, group, progress)
+    mean, std = _colour_statistics(images)
+    inputs = Inputs("images", size=settings["size"], mean=mean, std=std)
+    network = ResNet18(width=settings["width"])
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast on a CPU
+    encoder = Encoder(network, settings["dim"])
+    _set_initial_kappa(encoder, inputs.normalise(images[:: len(images) // 256 + 1]))
+    return PreparedTraining(inputs, encoder, images)
 
 
-def _decoded(collection: Collection, inputs: Inputs, cache: Path, group: ProcessGroup, progress: bool | None) -> Tensor:
-    """All images (N, 3, S, S) uint8: in memory, or in a file of the run where they are many."""
+def _head_encoder(features: Tensor, settings: dict[str, Any]) -> Encoder:
+    """An encoder with two hidden layers, for features (N, F)."""
+    sample = features[:: max(1, len(features) // _SAMPLE)]
+    width = features.shape[1]
+    hidden = MLP(width, [settings["width"], settings["width"]])
+    encoder = Encoder(Chain([Standardise(width).fit(sample), UnitScale(width), hidden]), settings["dim"])
+    _set_initial_kappa(encoder, sample[:1024])
+    return encoder
+
+
+def _set_initial_kappa(encoder: Encoder, sample: Tensor) -> None:
+    """Start with wide posteriors: training should raise kappa where the data support it."""
+    encoder.set_kappa_range(sample, kappa_range=(0.5 * encoder.dim, 2.0 * encoder.dim))
+
+
+def _decoded_images(
+    collection: Collection, inputs: Inputs, cache: Path, group: ProcessGroup, progress: bool | None
+) -> Tensor:
+    """All images (N, 3, S, S) uint8: in memory, or mapped from a file if they are large."""
     side = inputs.size or 0
     shape = (len(collection), 3, side, side)
-    large = len(collection) * 3 * side * side > _IN_MEMORY
-    path = cache / "images.npy"
-    if large and path.is_file():
-        return torch.from_numpy(np.load(path, mmap_mode="c"))
 
     def read_into(images: np.ndarray) -> None:
         with CountBar("reading images", len(collection), 0, progress, group.first) as bar:
             load = lambda span: torch.stack([inputs.load(item) for item in collection.raw(*span)])  # noqa: E731
-            steps = list(spans(0, len(collection), 64))
-            for (start, stop), batch in zip(steps, prefetched(load, steps), strict=True):
+            batches = list(spans(0, len(collection), 64))
+            for (start, stop), batch in zip(batches, prefetched(load, batches), strict=True):
                 images[start:stop] = batch.numpy()
                 bar.advance(stop - start)
 
-    if not large:
+    if np.prod(shape) <= _MEMORY_LIMIT:
         images = np.empty(shape, np.uint8)
         read_into(images)
         return torch.from_numpy(images)
-    if group.first:
+    path = cache / "images.npy"
+    if group.first and not path.is_file():
         cache.mkdir(parents=True, exist_ok=True)
         with writing_atomically(path) as temporary:
             file = np.lib.format.open_memmap(temporary, "w+", np.uint8, shape)
@@ -122,7 +167,7 @@ def _decoded(collection: Collection, inputs: Inputs, cache: Path, group: Process
     return torch.from_numpy(np.load(path, mmap_mode="c"))
 
 
-def _features(
+def _network_features(
     network: nn.Module,
     inputs: Inputs,
     collection: Collection,
@@ -131,50 +176,31 @@ def _features(
     device: str,
     progress: bool | None,
 ) -> Tensor:
-    """What the frozen network makes of every item, (N, F), computed once; a stopped run goes on with it."""
+    """Features (N, F) of every item from a frozen network, mapped from a file. They are computed once for each run."""
     width = network.out_features
     assert isinstance(width, int)
     path = cache / "features.rows"
     if group.first:
         cache.mkdir(parents=True, exist_ok=True)
-        with (
-            RowFile(path, width) as rows,
-            CountBar("features", len(collection), rows.done, progress) as bar,
-        ):
-            stream(
-                network,
-                lambda features: features,
-                inputs,
-                collection,
-                rows,
-                0,
-                len(collection),
-                batch_size=64,
-                device=resolve_device(device),
-                advance=bar.advance,
-            )
+        stream_rows(
+            path,
+            width,
+            network,
+            lambda features: features,
+            inputs,
+            collection,
+            (0, len(collection)),
+            title="features",
+            batch_size=64,
+            device=resolve_device(device),
+            progress=progress,
+        )
     group.wait()
     return torch.from_numpy(np.memmap(path, np.float32, "c", shape=(len(collection), width)))
 
 
-@torch.inference_mode()
-def posteriors(job: Job, chosen: np.ndarray) -> VonMisesFisher:
-    """Posteriors of some items, in evaluation mode, on the CPU."""
-    here = next(job.encoder.parameters()).device
-    found = []
-    for start, stop in spans(0, len(chosen), 512):
-        batch = job.items[torch.as_tensor(chosen[start:stop])]
-        prepared = job.inputs.normalise(batch) if batch.dtype == torch.uint8 else batch
-        found.append(job.encoder(prepared.to(here)).float().cpu())
-    return VonMisesFisher.cat(found)
-
-
-def _some(rows: Tensor) -> Tensor:
-    return rows[:: max(1, len(rows) // _SAMPLE)]
-
-
-def _colours(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each colour over a sample, in [0, 1]."""
+def _colour_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each colour in [0, 1], over a sample of images (N, 3, S, S) uint8."""
     sample = images[:: max(1, len(images) // 2000)].double() / 255
     std, mean = torch.std_mean(sample, (0, 2, 3))
     return tuple(mean.tolist()), tuple(std.clamp_min(1e-3).tolist())

@@ -1,4 +1,4 @@
-"""Pretrained networks from Hugging Face, kept as they are, and how their inputs are prepared."""
+"""Pretrained networks from Hugging Face, frozen, and how their inputs are prepared."""
 
 from torch import nn
 
@@ -6,14 +6,14 @@ from aleator.data import Inputs
 from aleator.encoders import HubText, HubVision
 from aleator.foundation import reject
 
-# What ImageNet networks expect where their own preparation is not known.
+# Used if a network comes without its own mean and deviation.
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
 def load_pretrained(name: str, kind: str) -> tuple[nn.Module, Inputs]:
-    """The network called `name` (a hub name or a folder), frozen, and its `Inputs`."""
+    """Load a network for "images" or "text", frozen, and its `Inputs`; `name` is a name on the hub or a folder."""
     try:
-        _quiet()
+        _hide_progress_bars()
         if kind == "text":
             network: nn.Module = HubText.from_pretrained(name)
             inputs = Inputs("text")
@@ -28,23 +28,23 @@ def load_pretrained(name: str, kind: str) -> tuple[nn.Module, Inputs]:
     return network.requires_grad_(False).eval(), inputs
 
 
-def _quiet() -> None:
-    """The library would draw a bar for every file that it reads."""
+def _hide_progress_bars() -> None:
+    """Keep transformers from showing a progress bar for every file that it reads."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
 
 
 def _vision_inputs(name: str) -> Inputs:
-    """Size, mean and deviation as the network's own image processor has them."""
+    """Size, mean and deviation from the network's own image processor."""
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
-        facts, _ = ImageProcessingMixin.get_image_processor_dict(name)
-    except OSError:  # none beside the weights
-        facts = {}
-    size = facts.get("crop_size") or facts.get("size") or 224
+        processor, _ = ImageProcessingMixin.get_image_processor_dict(name)
+    except OSError:  # the network has none
+        processor = {}
+    size = processor.get("crop_size") or processor.get("size") or 224
     if isinstance(size, dict):
         size = size.get("height") or size.get("shortest_edge") or 224
-    mean, std = facts.get("image_mean", _IMAGENET["mean"]), facts.get("image_std", _IMAGENET["std"])
+    mean, std = processor.get("image_mean", _IMAGENET["mean"]), processor.get("image_std", _IMAGENET["std"])
     return Inputs("images", size=int(size), mean=tuple(mean), std=tuple(std))

@@ -1,11 +1,11 @@
-"""What `aleator train` leaves behind: a folder with all that turns raw items into posteriors.
+"""The run folder that `aleator train` writes. It has everything that turns raw items into posteriors.
 
 RUN/encoder/       the weights, for `load_encoder`
 RUN/inputs.json    how raw items are prepared
-RUN/config.json    what was asked for and what was chosen, with the kernel and prior of match probabilities
-RUN/metrics.json   how it did on the held-out items
-RUN/figures/       the same, to look at
-RUN/training/      logs and checkpoints
+RUN/config.json    settings, those given and those chosen; kernel and prior of match probabilities
+RUN/metrics.json   metrics on held-out items
+RUN/figures/       figures of these metrics
+RUN/training/      log and checkpoints
 """
 
 import json
@@ -25,7 +25,29 @@ from aleator.posteriors import VonMisesFisher
 
 @dataclass(frozen=True)
 class Run:
-    """A trained encoder with what belongs to it. `kernel` and `prior` make its match probabilities calibrated."""
+    """A trained encoder, and what is needed to use it on raw items.
+
+    Args:
+        folder: The run folder.
+        encoder: The encoder.
+        inputs: How raw items are prepared for the encoder.
+        kernel: Kernel of calibrated match probabilities.
+        prior: Prior of calibrated match probabilities.
+        fingerprint: Checksum of the encoder. An index refuses posteriors with another fingerprint.
+        config: Contents of config.json.
+        metrics: Contents of metrics.json.
+
+    Examples:
+        >>> import numpy as np, aleator as al
+        >>> from pathlib import Path
+        >>> from aleator.data import Inputs
+        >>> from aleator.encoders import MLP
+        >>> from aleator.own_data import Run
+        >>> encoder = al.Encoder(MLP(3, [8]), dim=4)
+        >>> run = Run(Path("run"), encoder, Inputs("features", features=3), al.VMFKernel(), 0.5, "abc", {}, {})
+        >>> run.posteriors(np.eye(3)).kappa.shape
+        torch.Size([3])
+    """
 
     folder: Path
     encoder: Encoder
@@ -38,7 +60,17 @@ class Run:
 
     @torch.inference_mode()
     def posteriors(self, items: Any) -> VonMisesFisher:
-        """B raw items (paths, bytes, images, rows or strings) -> B posteriors, on the CPU."""
+        """Posteriors of raw items.
+
+        Args:
+            items: B paths, bytes or images; rows of features (B, F); or B strings.
+
+        Returns:
+            Posteriors, batch shape (B,), in float32 on the CPU.
+
+        Raises:
+            ValueError: If an item cannot be read.
+        """
         batch = self.inputs.prepare(items)
         if isinstance(batch, torch.Tensor):
             batch = batch.to(next(self.encoder.parameters()).device)
@@ -53,7 +85,16 @@ def save_run(
     metrics: dict[str, Any],
     match: dict[str, float],
 ) -> None:
-    """Write a run's folder; metrics.json comes last, and its presence says that the run is whole."""
+    """Write a run folder. metrics.json is written last: a folder that has it is complete.
+
+    Args:
+        folder: The run folder.
+        encoder: The trained encoder. It is moved to the CPU.
+        inputs: How raw items are prepared for it.
+        config: Settings and description of the data, for config.json.
+        metrics: Metrics on held-out items, as `evaluate` returns them.
+        match: "kappa_pos" and "prior" of calibrated match probabilities.
+    """
     encoder.to("cpu").save(folder / "encoder", overwrite=True)
     write_json(folder / "inputs.json", inputs.to_dict())
     write_json(folder / "config.json", config | {"match": match})
@@ -64,32 +105,50 @@ def save_run(
 
 
 def load_run(folder: str | Path, device: str | torch.device = "cpu") -> Run:
-    """The run in a folder. One that is not finished is refused: training goes on with the same `aleator train`."""
+    """Load a finished run.
+
+    Args:
+        folder: A run folder that `aleator train` wrote.
+        device: Where to load the encoder.
+
+    Returns:
+        The run.
+
+    Raises:
+        ValueError: If the folder is missing, damaged, or of a run that is not finished.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.own_data import Settings, load_run, read_collection, train
+        >>> np.save("x.npy", np.random.default_rng(0).standard_normal((80, 3)))
+        >>> np.save("y.npy", np.arange(80) % 2)
+        >>> _ = train(read_collection("x.npy", "y.npy"), "run", Settings(steps=1, width=8), device="cpu")
+        >>> run = load_run("run")
+        >>> run.inputs.features
+        3
+    """
     folder = Path(folder).expanduser()
     require(folder.is_dir(), "run", str(folder), "there is no such folder", "name one that `aleator train` made")
-    facts = {}
-    for name in ("inputs", "config", "metrics"):
-        path = folder / f"{name}.json"
-        require(
-            path.is_file(),
-            "run",
-            str(folder),
-            f"has no {name}.json: it is no run of `aleator train`, or not finished",
-            "finish it with the same `aleator train` command",
-        )
-        try:
-            facts[name] = json.loads(path.read_text())
-        except ValueError:
-            reject("run", str(folder), f"its {name}.json is damaged", "restore it, or train again in a new folder")
+    inputs, config, metrics = (_read_part(folder, name) for name in ("inputs", "config", "metrics"))
     encoder = load_encoder(folder / "encoder", device=device)
-    match = facts["config"]["match"]
     return Run(
         folder=folder,
         encoder=encoder,
-        inputs=Inputs.from_dict(facts["inputs"]),
-        kernel=VMFKernel(match["kappa_pos"]),
-        prior=match["prior"],
+        inputs=Inputs.from_dict(inputs),
+        kernel=VMFKernel(config["match"]["kappa_pos"]),
+        prior=config["match"]["prior"],
         fingerprint=json.loads((folder / "encoder" / "encoder.json").read_text())["sha256"],
-        config=facts["config"],
-        metrics=facts["metrics"],
+        config=config,
+        metrics=metrics,
     )
+
+
+def _read_part(folder: Path, name: str) -> dict[str, Any]:
+    """Contents of one JSON file of a run folder."""
+    path = folder / f"{name}.json"
+    problem = f"has no {name}.json: it is not a run of `aleator train`, or not finished"
+    require(path.is_file(), "run", str(folder), problem, "finish it with the same `aleator train` command")
+    try:
+        return json.loads(path.read_text())
+    except ValueError:
+        reject("run", str(folder), f"its {name}.json is damaged", "restore it, or train again in a new folder")

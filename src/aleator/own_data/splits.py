@@ -1,17 +1,18 @@
-"""Which items are held out, and what remains of the labels."""
+"""Which items are trained on and which are held out."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from aleator.foundation import reject, require
-from aleator.own_data.collection import Collection, Labels
+from aleator.foundation import reject, require, require_probability
+from aleator.own_data.collection import Collection
 from aleator.own_data.evaluation import evaluation_labels
+from aleator.own_data.labels import Labels
 
 
 @dataclass(frozen=True)
 class Split:
-    """Item numbers: to train on, to calibrate match probabilities on, and to measure on."""
+    """Item numbers of three parts: to train on, to calibrate match probabilities on, and to evaluate on."""
 
     train: np.ndarray
     calibration: np.ndarray
@@ -19,86 +20,100 @@ class Split:
 
 
 def require_trainable(collection: Collection) -> Labels:
-    """The labels, if something can be learned from them."""
-    labels = collection.labels
+    """Return the labels of a collection. Raise if there are none, or if nothing can be learned from them."""
+    labels, source = collection.labels, str(collection.source)
     if labels is None:
         way_out = "put images into class folders, name a column label, or pass --labels with .npy features"
-        reject("data", str(collection.source), "has no labels", way_out)
+        reject("data", source, "has no labels", way_out)
     if labels.kind == "pairs":
         return labels
     counts = labels.counts()
     for c in np.flatnonzero(counts == 0)[:1]:
-        reject("data", f"class {labels.names[c]} of {collection.source}", "has no item", "leave it out")
-    require(len(counts) >= 2, "data", str(collection.source), "has one class only", "two are needed to tell apart")
+        reject("data", f"class {labels.names[c]} of {source}", "has no item", "leave it out")
+    require(len(counts) >= 2, "data", source, "has one class only", "add items of another class")
     if labels.kind == "classes":
         for c in np.flatnonzero(counts == 1)[:1]:
             i = int(np.flatnonzero(labels.values == c)[0])
             item = collection.items[i] if collection.kind != "features" else f"row {i}"
             way_out = "add another one, or leave the class out"
-            reject("data", f"class {labels.names[c]} of {collection.source}", f"has one item only ({item})", way_out)
+            reject("data", f"class {labels.names[c]} of {source}", f"has one item only ({item})", way_out)
     if labels.kind == "groups":
         shared = int((counts > 1).sum())
-        require(shared >= 2, "data", str(collection.source), "hardly any group has two items", "check the groups")
+        require(shared >= 2, "data", source, "fewer than two groups have two items", "check the groups")
     return labels
 
 
-def split(collection: Collection, labels: Labels, share: float, seed: int) -> Split:
-    """Hold out a share of every class, or of the groups as wholes; half of that calibrates, half measures.
+def split_items(collection: Collection, labels: Labels, share: float, seed: int) -> Split:
+    """Hold out a share of every class, or a share of the groups. Half of it is for calibration, half for evaluation.
 
-    A class keeps at least two items to train on. Pairs are held out as the groups that they link.
+    A class keeps at least two items to train on. A group is held out as a whole. Pairs are treated as the groups of
+    items that they link. Items that are alone in their group are in no part.
     """
-    require(0 < share < 1, "holdout", share, "not a share inside (0, 1)", "try 0.2")
+    require_probability("holdout", share, "try 0.2")
     generator = np.random.default_rng(seed)
-    whole = evaluation_labels(labels, len(collection))
-    hard = whole.hard()
+    grouping = evaluation_labels(labels, len(collection))
+    hard = grouping.hard()
     assert hard is not None
     order = generator.permutation(len(hard))
-    if whole.kind == "groups":
-        shared = np.flatnonzero(np.bincount(hard) > 1)
-        generator.shuffle(shared)
-        count = round(share * len(shared))
-        parts = np.array_split(shared[:count], 2)
-        calibration, test = (np.flatnonzero(np.isin(hard, part)) for part in parts)
-        single = np.bincount(hard)[hard] == 1  # nothing to learn from these
-        train = np.setdiff1d(np.flatnonzero(~single), np.concatenate([calibration, test]))
-    else:
-        by_class = order[np.argsort(hard[order], kind="stable")]
-        counts = np.bincount(hard)
-        place = np.arange(len(hard)) - np.repeat(np.cumsum(counts) - counts, counts)  # of an item in its class
-        held = np.minimum(np.floor(share * counts), counts - 2).clip(0)
-        calibration_share = np.floor(held / 2)
-        ends = hard[by_class]
-        calibration = np.sort(by_class[place < calibration_share[ends]])
-        test = np.sort(by_class[(place >= calibration_share[ends]) & (place < held[ends])])
-        train = np.sort(by_class[place >= held[ends]])
-    enough = len(train) >= 4 and all(_measurable(hard[part]) for part in (calibration, test))
-    linked = f"; the pairs link them into {len(whole.names)} groups, which stay whole" if labels.kind == "pairs" else ""
+    split = _split_groups(hard, share, generator) if grouping.kind == "groups" else _split_classes(hard, share, order)
+    enough = len(split.train) >= 4 and all(_can_be_evaluated(hard[part]) for part in (split.calibration, split.test))
+    links = f"; the pairs link them into {len(grouping.names)} groups, which stay whole"
     require(
         enough,
         "data",
         len(hard),
-        f"too few items to hold out {share:.0%} of them{linked}",
-        "bring more items of each class, or raise --holdout",
+        f"too few items to hold out {share:.0%} of them{links if labels.kind == 'pairs' else ''}",
+        "add items of each class, or raise --holdout",
     )
-    return Split(train, calibration, test)
+    return split
 
 
-def _measurable(hard: np.ndarray) -> bool:
-    """Whether there are two classes or more, and an item with a partner."""
+def select_labels(labels: Labels, items: np.ndarray) -> Labels:
+    """The labels of some items, which are numbered from 0 in the new labels.
+
+    Soft labels lose the classes that none of the items can have. Of pairs, those with both members among the items
+    remain.
+    """
+    if labels.kind in ("classes", "groups"):
+        return Labels(labels.kind, labels.values[items], labels.names)
+    if labels.kind == "soft":
+        probabilities = labels.values[items]
+        possible = probabilities.sum(0) > 0
+        return Labels("soft", probabilities[:, possible], tuple(np.array(labels.names)[possible].tolist()))
+    new_number = np.full(labels.values.max() + 1, -1)
+    paired = items < len(new_number)
+    new_number[items[paired]] = np.flatnonzero(paired)
+    pairs = new_number[labels.values]
+    return Labels("pairs", pairs[(pairs >= 0).all(1)])
+
+
+def _split_groups(group: np.ndarray, share: float, generator: np.random.Generator) -> Split:
+    """Hold out whole groups; `group` (N,) is the group of each item."""
+    sizes = np.bincount(group)
+    shared = np.flatnonzero(sizes > 1)
+    generator.shuffle(shared)
+    held_out = np.array_split(shared[: round(share * len(shared))], 2)
+    calibration, test = (np.flatnonzero(np.isin(group, groups)) for groups in held_out)
+    matched = np.flatnonzero(sizes[group] > 1)  # nothing can be learned from an item that is alone in its group
+    return Split(np.setdiff1d(matched, np.concatenate([calibration, test])), calibration, test)
+
+
+def _split_classes(hard: np.ndarray, share: float, order: np.ndarray) -> Split:
+    """Hold out a share of each class, taken in a random order of the items; `hard` (N,) is the class of each item."""
+    by_class = order[np.argsort(hard[order], kind="stable")]
+    counts = np.bincount(hard)
+    place = np.arange(len(hard)) - np.repeat(np.cumsum(counts) - counts, counts)  # of an item within its class
+    held_out = np.minimum(np.floor(share * counts), counts - 2).clip(0)
+    class_of = hard[by_class]
+    calibration_end, test_end = np.floor(held_out / 2)[class_of], held_out[class_of]
+    return Split(
+        train=np.sort(by_class[place >= test_end]),
+        calibration=np.sort(by_class[place < calibration_end]),
+        test=np.sort(by_class[(place >= calibration_end) & (place < test_end)]),
+    )
+
+
+def _can_be_evaluated(hard: np.ndarray) -> bool:
+    """Whether there are at least two classes, and two items of one class."""
     counts = np.bincount(hard)
     return bool((counts > 0).sum() >= 2 and (counts > 1).any())
-
-
-def labels_of(labels: Labels, chosen: np.ndarray) -> Labels:
-    """The labels of some items, numbered anew; pairs with both members among them."""
-    if labels.kind != "pairs":
-        values = labels.values[chosen]
-        if labels.kind != "soft":
-            return Labels(labels.kind, values, labels.names)
-        some = values.sum(0) > 0
-        return Labels("soft", values[:, some], tuple(np.array(labels.names)[some].tolist()))
-    place = np.full(labels.values.max() + 1, -1)
-    inside = chosen[chosen < len(place)]
-    place[inside] = np.flatnonzero(chosen < len(place))
-    pairs = place[labels.values]
-    return Labels("pairs", pairs[(pairs >= 0).all(1)])

@@ -18,7 +18,7 @@ from aleator.foundation import one_thread
 from aleator.losses import ExactInfoNCE
 from aleator.matching import VMFKernel
 from aleator.own_data import (
-    Embedded,
+    EmbeddedCollection,
     Labels,
     Run,
     calibrate_on_labels,
@@ -58,8 +58,8 @@ def learn_digits(folder: Path, figures: Path, seed: int, steps: int, progress: b
     gallery, questions = found["gallery"], found["questions"]
     with CredibleIndex.build(
         gallery.q,
-        [facts["id"] for facts in gallery.facts],
-        [{key: value for key, value in facts.items() if key != "id"} for facts in gallery.facts],
+        [facts["id"] for facts in gallery.records],
+        [{key: value for key, value in facts.items() if key != "id"} for facts in gallery.records],
         location=folder / "index",
         kernel=run.kernel,
         prior=run.prior,
@@ -68,11 +68,11 @@ def learn_digits(folder: Path, figures: Path, seed: int, steps: int, progress: b
         answers = index.search(questions.q, p=LEVEL)
 
     strength = torch.tensor(
-        [int(str(facts["id"]).split("-")[-1].removesuffix(".png")) / 100 for facts in questions.facts]
+        [int(str(facts["id"]).split("-")[-1].removesuffix(".png")) / 100 for facts in questions.records]
     )
     kappa = questions.q.kappa
     numerals = [{hit.metadata["label"] for hit in hits} for hits in answers]
-    holds = [facts["label"] in found for found, facts in zip(numerals, questions.facts, strict=True)]
+    holds = [facts["label"] in found for found, facts in zip(numerals, questions.records, strict=True)]
     many = torch.tensor([float(len(found)) for found in numerals])
     quarter = (strength * 4).long().clamp_max(3)
     steps_of = ("0 to 1/4", "1/4 to 1/2", "1/2 to 3/4", "3/4 to 1")
@@ -95,8 +95,8 @@ def learn_digits(folder: Path, figures: Path, seed: int, steps: int, progress: b
         "degradation_rank": rank_correlation(-kappa, strength),
         "credible_set_holds_the_numeral": sum(holds) / len(holds),
         "numerals_in_the_credible_set": {name: many[quarter == i].mean().item() for i, name in enumerate(steps_of)},
-        "gallery": len(gallery.facts),
-        "questions": len(questions.facts),
+        "gallery": len(gallery.records),
+        "questions": len(questions.records),
     }
 
 
@@ -169,19 +169,19 @@ def _write_images(
         Image.fromarray(image[0].numpy()).save(path)
 
 
-def _examples(folder: Path, questions: Embedded) -> Any:
+def _examples(folder: Path, questions: EmbeddedCollection) -> Any:
     """The surest and the least sure questions."""
     order = questions.q.kappa.argsort(descending=True).tolist()
     rows = {"surest": order[:10], "in the middle": order[len(order) // 2 - 5 :][:10], "least sure": order[-10:]}
     return plots.image_rows(
         {
-            name: [(_image(folder / "questions", questions.facts[i]), f"{questions.q.kappa[i]:.3g}") for i in chosen]
+            name: [(_image(folder / "questions", questions.records[i]), f"{questions.q.kappa[i]:.3g}") for i in chosen]
             for name, chosen in rows.items()
         }
     )
 
 
-def _answers(folder: Path, questions: Embedded, answers: list[Any]) -> Any:
+def _answers(folder: Path, questions: EmbeddedCollection, answers: list[Any]) -> Any:
     """Questions from sure to unsure, and of each numeral that one could be the nearest item."""
     order = questions.q.kappa.argsort(descending=True).tolist()
     rows = {}
@@ -190,7 +190,7 @@ def _answers(folder: Path, questions: Embedded, answers: list[Any]) -> Any:
         nearest: dict[str, Any] = {}
         for hit in answers[i]:
             nearest.setdefault(hit.metadata["label"], hit)
-        images = [(_image(folder / "questions", questions.facts[i]), "question")]
+        images = [(_image(folder / "questions", questions.records[i]), "question")]
         images += [
             (_image(folder / "gallery", hit.metadata), f"{hit.match_probability:.2f}") for hit in nearest.values()
         ]

@@ -1,0 +1,186 @@
+"""Labels of a collection: which items match."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from aleator.foundation import reject, require
+from aleator.own_data.arrays import read_array
+from aleator.own_data.tables import Table, read_table
+
+# What labels say about the items:
+#   classes   each item has one class; items of a class match
+#   groups    each item is in one group, such as photos of one object; items of a group match
+#   soft      each item has a probability for each class
+#   pairs     pairs of items that match
+LabelKind = Literal["classes", "groups", "soft", "pairs"]
+
+LABEL_COLUMNS, PAIR_COLUMNS = ("label", "group"), ("first", "second")
+_SUM_TOLERANCE = 1e-3  # how far the probabilities of an item may be from a sum of 1
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What is known about which items match.
+
+    Args:
+        kind: "classes" (items of a class match), "groups" (items of a group match), "soft" (a probability for each
+            class) or "pairs" (pairs of items that match).
+        values: For classes and groups: the number of each item's class or group, shape (N,), int64. For soft labels:
+            probabilities, shape (N, C), float32. For pairs: item numbers, shape (P, 2), int64.
+        names: Names of the C classes or groups. Empty for pairs.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.own_data import Labels
+        >>> labels = Labels("soft", np.array([[0.75, 0.25], [0.0, 1.0]], np.float32), ("cat", "dog"))
+        >>> labels.hard()
+        array([0, 1])
+        >>> labels.counts()
+        array([0.75, 1.25], dtype=float32)
+    """
+
+    kind: LabelKind
+    values: np.ndarray
+    names: tuple[str, ...] = ()
+
+    def hard(self) -> np.ndarray | None:
+        """The class or group of each item; for soft labels the most probable class.
+
+        Returns:
+            Class numbers, shape (N,), int64. None for pairs.
+        """
+        if self.kind == "pairs":
+            return None
+        return self.values.argmax(1) if self.kind == "soft" else self.values
+
+    def counts(self) -> np.ndarray:
+        """Number of items of each class or group; for soft labels the sum of the probabilities.
+
+        Returns:
+            Counts, shape (C,).
+        """
+        return self.values.sum(0) if self.kind == "soft" else np.bincount(self.values, minlength=len(self.names))
+
+
+def read_labels(path: Path, count: int, owner: str) -> Labels:
+    """Read the labels of items that are stored elsewhere.
+
+    Args:
+        path: A .npy file: whole numbers or strings (N,), or probabilities (N, C). Or a .csv file with a column `label`
+            or `group`, with one column of probabilities for each class, or with the columns `first` and `second`.
+        count: N, the number of items.
+        owner: Name of the items' file, for errors.
+
+    Returns:
+        The labels, in the order of the items.
+
+    Raises:
+        ValueError: If the file is missing, damaged, or has another number of rows.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pathlib import Path
+        >>> from aleator.own_data import read_labels
+        >>> np.save("labels.npy", np.array(["dog", "cat", "dog"]))
+        >>> labels = read_labels(Path("labels.npy"), 3, "features.npy")
+        >>> labels.names, labels.values
+        (('cat', 'dog'), array([1, 0, 1]))
+    """
+    require(path.is_file(), "labels", str(path), "there is no such file", "check the path")
+    require(path.suffix in (".npy", ".csv"), "labels", str(path), "has an unknown ending", "use .npy or .csv")
+    if path.suffix == ".npy":
+        labels: Labels | None = _labels_from_array(path)
+    else:
+        table = read_table(path)
+        if set(PAIR_COLUMNS) <= set(table.header):
+            return _pairs_of_rows(table, count)
+        labels = labels_from_table(table, table.header)
+    assert labels is not None
+    rows = len(labels.values)
+    way_out = "give every row its label, in the same order"
+    require(rows == count, "labels", str(path), f"has {rows} rows, and {owner} has {count}", way_out)
+    return labels
+
+
+def named_labels(names: Sequence[str], kind: LabelKind) -> Labels:
+    """Classes or groups from the name of each item's class or group; numbered in alphabetical order."""
+    distinct, numbers = np.unique(np.array(names, dtype=object).astype(str), return_inverse=True)
+    return Labels(kind, numbers.astype(np.int64).reshape(-1), tuple(str(name) for name in distinct))
+
+
+def labels_from_table(table: Table, columns: Sequence[str]) -> Labels | None:
+    """Labels from the given columns of a table: one of LABEL_COLUMNS, or probabilities. None if there is no column."""
+    named = [name for name in LABEL_COLUMNS if name in columns]
+    way_out = "keep the column that says what matches"
+    require(len(named) < 2, "data", str(table.path), "has a label and a group", way_out)
+    if named:
+        table.require_filled(named[0])
+        return named_labels(table.column(named[0]), "classes" if named == ["label"] else "groups")
+    if not columns:
+        return None
+    require(
+        len(columns) >= 2,
+        "data",
+        str(table.path),
+        f"the column {columns[0]} is not known",
+        "call it label or group, or give every class a column with its probability",
+    )
+    probabilities = np.empty((len(table), len(columns)), np.float64)
+    for i, row in enumerate(table.rows):
+        for c, name in enumerate(columns):
+            try:
+                probabilities[i, c] = float(row[name])
+            except ValueError:
+                cell = f"{row[name]!r} in {table.where(i)}"
+                reject(name, cell, "is not a probability", "write a number, or name the column label")
+    return _soft_labels(table.path, probabilities, tuple(columns), table.lines)
+
+
+def require_different(table: Table, index: int, first: int, second: int) -> None:
+    """Raise if a row pairs an item with itself."""
+    require(first != second, "pairs", table.where(index), "pairs an item with itself", "remove the row")
+
+
+def _labels_from_array(path: Path) -> Labels:
+    array = read_array(path, "labels")
+    if array.ndim == 1 and array.dtype.kind in "iubU":
+        return named_labels([str(name) for name in array.tolist()], "classes")
+    require(
+        array.ndim == 2 and array.dtype.kind == "f",
+        "labels",
+        str(path),
+        f"{array.dtype} of shape {array.shape} is not labels",
+        "store whole numbers (N,), or probabilities (N, C)",
+    )
+    names = tuple(str(c) for c in range(array.shape[1]))
+    return _soft_labels(path, array, names, range(len(array)))
+
+
+def _soft_labels(path: Path, probabilities: np.ndarray, names: tuple[str, ...], rows: Sequence[int]) -> Labels:
+    """Soft labels (N, C), checked; `rows` are the row numbers that errors name."""
+    probabilities = probabilities.astype(np.float64)
+    valid = np.isfinite(probabilities).all(1) & (probabilities >= 0).all(1)
+    for i in np.flatnonzero(~valid)[:1]:
+        reject("probabilities", f"row {rows[i]} of {path}", "are negative or not finite", "write numbers from 0 to 1")
+    total = probabilities.sum(1)
+    for i in np.flatnonzero(abs(total - 1) > _SUM_TOLERANCE)[:1]:
+        problem = f"sum to {total[i]:.6g}, not to 1"
+        reject("probabilities", f"row {rows[i]} of {path}", problem, "divide votes by their number")
+    return Labels("soft", (probabilities / total[:, None]).astype(np.float32), names)
+
+
+def _pairs_of_rows(table: Table, count: int) -> Labels:
+    """Pairs of row numbers of a feature file with `count` rows."""
+    pairs = np.empty((len(table), 2), np.int64)
+    for i, row in enumerate(table.rows):
+        for side, column in enumerate(PAIR_COLUMNS):
+            inside = row[column].strip().isdecimal() and int(row[column]) < count
+            cell, way_out = f"{row[column]!r} in {table.where(i)}", f"write row numbers from 0 to {count - 1}"
+            require(inside, column, cell, "is no row of the features", way_out)
+            pairs[i, side] = int(row[column])
+        require_different(table, i, *pairs[i])
+    return Labels("pairs", pairs)

@@ -1,0 +1,35 @@
+"""Settings that are left open are chosen from the data, each with a reason."""
+
+import numpy as np
+import pytest
+import torch
+
+from aleator import VMFKernel, VonMisesFisher, log_positivity
+from aleator.own_data import Settings, read_collection, train
+from aleator.own_data.defaults import kernel_width, match_lift
+
+
+def test_what_is_left_open_is_chosen_and_explained(features, tmp_path):
+    said = []
+    settings = Settings(steps=2, width=8)
+    run = train(read_collection(features / "x.npy", features / "y.npy"), tmp_path / "run", settings, log=said.append)
+    chosen = run.config["chosen"]
+    assert chosen == ["backbone", "dim", "kappa_pos", "batch_size", "learning_rate"]
+    for name in chosen:
+        assert any(line.startswith(f"{name} = ") and ": " in line for line in said), name
+    assert "400 features, 4 classes; 79 are held out" in said[0]
+
+
+def test_the_kernel_is_as_wide_as_the_lift_asks():
+    """Two point masses at one place: r is the kernel's peak, ten times the lift."""
+    for dim, lift in ((8, 4.0), (16, 10.0), (64, 100.0)):
+        kernel = VMFKernel(kernel_width(dim, lift))
+        point = VonMisesFisher(torch.eye(1, dim, dtype=torch.float64), torch.tensor([torch.inf], dtype=torch.float64))
+        peak = float(log_positivity(point, point, kernel).exp())
+        assert peak == pytest.approx(10 * lift, rel=0.05)
+
+
+def test_the_lift_is_one_over_the_chance_of_a_match(features):
+    labels = read_collection(features / "x.npy", features / "y.npy").labels
+    share = np.bincount(labels.values) / 400
+    assert match_lift(labels, 400) == pytest.approx(1 / (share**2).sum())

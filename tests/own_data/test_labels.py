@@ -1,0 +1,46 @@
+"""Labels of features, from a second file."""
+
+import numpy as np
+import pytest
+
+from aleator.own_data import read_collection
+from tests.own_data.conftest import write
+
+
+def test_features_with_every_kind_of_labels(tmp_path):
+    rows = np.arange(12.0).reshape(4, 3)
+    np.save(tmp_path / "x.npy", rows)
+    np.save(tmp_path / "hard.npy", np.array([5, 9, 5, 9], np.uint8))
+    np.save(tmp_path / "soft.npy", np.full((4, 2), 0.5))
+    write(tmp_path / "hard.csv", "label\na\nb\na\nb\n")
+    write(tmp_path / "pairs.csv", "first,second\n0,2\n1,3\n")
+    x = tmp_path / "x.npy"
+    plain = read_collection(x)
+    assert plain.labels is None
+    assert plain.raw(1, 3).tolist() == rows[1:3].tolist()
+    assert read_collection(x, tmp_path / "hard.npy").labels.names == ("5", "9")
+    assert read_collection(x, tmp_path / "hard.csv").labels.values.tolist() == [0, 1, 0, 1]
+    assert read_collection(x, tmp_path / "soft.npy").labels.kind == "soft"
+    assert read_collection(x, tmp_path / "pairs.csv").labels.values.tolist() == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        (np.zeros(3, int), r"y\.npy.*has 3 rows, and .*x\.npy has 4"),
+        (np.zeros(4), "is not labels"),
+        (np.array([[0.5, 0.5]] * 3 + [[0.5, 0.6]]), r"row 3 of .*y\.npy.*sum to 1\.1"),
+    ],
+)
+def test_bad_label_arrays(tmp_path, labels, problem):
+    np.save(tmp_path / "x.npy", np.zeros((4, 2)))
+    np.save(tmp_path / "y.npy", labels)
+    with pytest.raises(ValueError, match=problem):
+        read_collection(tmp_path / "x.npy", tmp_path / "y.npy")
+
+
+def test_pairs_of_rows_that_are_not_there(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((4, 2)))
+    pairs = write(tmp_path / "pairs.csv", "first,second\n0,1\n2,4\n")
+    with pytest.raises(ValueError, match=r"'4' in row 3 of .*no row of the features"):
+        read_collection(tmp_path / "x.npy", pairs)

@@ -1,0 +1,37 @@
+"""A run folder is complete, and a damaged one is refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from aleator.encoders import load_encoder
+from aleator.own_data import load_run
+from tests.own_data.conftest import blobs
+
+
+def test_a_run_folder_is_complete(run, features):
+    folder = features / "run"
+    for name in ("inputs.json", "config.json", "metrics.json", "training/training.csv"):
+        assert (folder / name).is_file(), name
+    for name in ("reject-curve", "reliability", "kappa"):
+        assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    again = load_run(folder)
+    assert again.fingerprint == run.fingerprint
+    assert again.metrics == run.metrics
+    rows, _ = blobs()
+    plain = load_encoder(folder / "encoder")(torch.from_numpy(rows))
+    assert torch.equal(plain.mu, again.posteriors(rows).mu)
+    assert json.loads((folder / "config.json").read_text())["match"]["prior"] == run.prior
+
+
+@pytest.mark.parametrize("name", ["inputs", "config", "metrics"])
+def test_a_damaged_run_is_refused(run, features, tmp_path, name):
+    shutil.copytree(features / "run", tmp_path / "run")
+    (tmp_path / "run" / f"{name}.json").write_text("{")
+    with pytest.raises(ValueError, match=rf"{name}\.json is damaged"):
+        load_run(tmp_path / "run")
+    (tmp_path / "run" / f"{name}.json").unlink()
+    with pytest.raises(ValueError, match=rf"no {name}\.json"):
+        load_run(tmp_path / "run")

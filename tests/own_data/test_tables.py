@@ -1,0 +1,42 @@
+"""Tables and text files that cannot be used are refused; the error names file and row."""
+
+import pytest
+
+from aleator.own_data import read_collection
+from tests.own_data.conftest import write
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "is empty"),
+        ("path,label\n", "has no row"),
+        ("file,label\ncat/1.png,cat\n", "name one of them path or text"),
+        ("path,label\ncat/1.png,cat\ncat/9.png,cat\n", r"row 3 of .*items\.csv.*cat/9\.png is not there"),
+        ("path,label\ncat/1.png,cat\n,cat\n", r"row 3 of .*items\.csv.*is empty"),
+        ("path,label\ncat/1.png,cat\ncat/1.png,dog\n", "row 3.*is in row 2 too"),
+        ("path,label\ncat/1.png\n", "row 2.*has 1 fields, and the header has 2"),
+        ("path,label\ncat/1.png,\n", r"label = 'row 2 of .*is empty"),
+        ("path,label,group\ncat/1.png,a,b\n", "a label and a group"),
+        ("path,path\ncat/1.png,a\n", "names a column twice"),
+        ("path,colour\ncat/1.png,red\n", "column colour is not known"),
+        ("path,cat,dog\ncat/1.png,0.5,0.5\ncat/2.png,0.5,0.4\n", r"row 3 of .*items\.csv.*sum to 0\.9, not to 1"),
+        ("path,cat,dog\ncat/1.png,1.5,-0.5\n", r"row 2 of .*negative"),
+        ("path,cat,dog\ncat/1.png,nan,1\n", r"row 2 of .*not finite"),
+        ("path,cat,dog\ncat/1.png,most,some\n", r"'most' in row 2 of .*is not a probability"),
+        ("first,second\ncat/1.png,cat/1.png\n", "row 2.*with itself"),
+        ("first,second\ncat/1.png,cat/7.png\n", r"row 2.*cat/7\.png is not there"),
+        ('path,label\n"cat/1.png,cat\n', "is not valid CSV"),
+    ],
+)
+def test_bad_tables_name_file_and_row(pets, text, problem):
+    with pytest.raises(ValueError, match=problem):
+        read_collection(write(pets / "items.csv", text))
+
+
+def test_text_that_is_not_text(tmp_path):
+    (tmp_path / "t.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(ValueError, match="not UTF-8"):
+        read_collection(tmp_path / "t.txt")
+    with pytest.raises(ValueError, match=r"line 2 of .*is empty"):
+        read_collection(write(tmp_path / "gap.txt", "one\n\nthree\n"))
