@@ -7,11 +7,13 @@ from pathlib import Path
 
 from aleator.experiments.controlled.run import run_seed
 from aleator.experiments.controlled.tables import base
-from aleator.experiments.runner import Row, run_rows
+from aleator.experiments.runner import Row, RunFunction, run_rows
 
 if __name__ == "__main__":
     setting = base("quick")
     short = {**setting.recipe, "steps": 60, "checkpoint_every": 5}
     setting = replace(setting, dim=3, batch_size=16, group=None, smoothing_steps=10, points=100, recipe=short)
-    rows = run_rows(run_seed, [Row(setting, (4,))], "cpu", Path(sys.argv[1]), "small", 1, False)
+    rows = run_rows(
+        RunFunction("controlled", run_seed), [Row(setting, (4,))], "cpu", Path(sys.argv[1]), "small", 1, False
+    )
     print(json.dumps(rows[0]["metrics"]))

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from aleator.experiments.runner import Outcome, Row, origin, outcome_arrays, run_rows
+from aleator.experiments.catalogue import EXPERIMENTS
+from aleator.experiments.runner import ExperimentRun, Outcome, Row, RunFunction, origin, outcome_arrays, run_rows
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Coin:
     bias: float = 0.5
 
 
-def toss(setting: Coin, seed: int, device: str, folder: Path) -> Outcome:
+def toss_coin(setting: Coin, seed: int, device: str, folder: Path) -> Outcome:
     """A run that counts how often it was made."""
     log = folder.parent.parent / "made.log"
     with log.open("a") as file:
@@ -33,6 +34,9 @@ def toss(setting: Coin, seed: int, device: str, folder: Path) -> Outcome:
     draws = torch.rand(100, generator=torch.Generator().manual_seed(seed)) < setting.bias
     heads = draws.double().mean().item()
     return Outcome({"heads": heads, "odds": heads / (1 - heads) if heads < 1 else math.inf}, {"draws": draws.float()})
+
+
+toss = RunFunction("coins", toss_coin)
 
 
 def made(runs: Path) -> list[str]:
@@ -57,6 +61,30 @@ def test_every_run_is_made_once_and_summed_up(tmp_path):
     again = run_rows(toss, [*rows, Row(Coin("bent", bias=0.9), (1, 2))], "cpu", tmp_path, "more coins", 1, False)
     assert made(tmp_path) == ["bent 1", "bent 2", "fair 1", "fair 2", "fair 3"]  # only what was missing
     assert again[:2] == found
+
+
+def test_the_cache_key_does_not_depend_on_where_the_function_lives(monkeypatch):
+    """The recorded key: were it to change, finished runs would not be found again."""
+    run = ExperimentRun(toss, Coin("fair coin", bias=0.25), 7)
+    assert run.key == "fair-coin-exact-ac0b62c972/7"
+    monkeypatch.setattr(toss_coin, "__module__", "somewhere.else")
+    assert run.key == "fair-coin-exact-ac0b62c972/7"
+    assert ExperimentRun(RunFunction("coins", print), run.setting, 7).key == run.key
+    others = [
+        ExperimentRun(RunFunction("other coins", toss_coin), run.setting, 7),
+        ExperimentRun(toss, Coin("fair coin", bias=0.5), 7),
+        ExperimentRun(toss, run.setting, 8),
+    ]
+    assert len({run.key, *(other.key for other in others)}) == 4
+
+
+def test_the_families_of_experiments_keep_their_names():
+    """They are part of the cache keys."""
+    families = {name: experiment.run.family for name, experiment in EXPERIMENTS.items()}
+    assert set(families.values()) == {"controlled", "landscape", "cifar"}
+    assert families["recovery"] == "controlled"
+    assert families["landscape"] == "landscape"
+    assert families["cifar-losses"] == "cifar"
 
 
 def test_what_one_run_cannot_tell_has_no_mean(tmp_path):

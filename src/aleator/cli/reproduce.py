@@ -11,20 +11,26 @@ from aleator.cli.errors import plain_errors
 
 
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help="for example recovery, circle or losses")],
-    preset: Annotated[str, typer.Option(help="quick, paper or best")] = "quick",
-    seeds: Annotated[str | None, typer.Option(help="in place of the preset's, as in 4,5,6")] = None,
+    experiment: Annotated[str, typer.Argument(help="name of the experiment, for example recovery, circle or losses")],
+    preset: Annotated[
+        str, typer.Option(help="quick (minutes on two cores), paper (the paper's parameters) or best (ours)")
+    ] = "quick",
+    seeds: Annotated[str | None, typer.Option(help="seeds to run, for example 4,5,6; default: the preset's")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto")] = "auto",
-    results: Annotated[Path, typer.Option(help="folder of results")] = Path("results"),
-    runs: Annotated[Path, typer.Option(help="folder of runs; the same command goes on from what is there")] = Path(
+    results: Annotated[Path, typer.Option(help="folder of results: tables as JSON, figures, a report")] = Path(
+        "results"
+    ),
+    runs: Annotated[Path, typer.Option(help="folder of runs; the same command continues after an interruption")] = Path(
         "runs"
     ),
-    jobs: Annotated[int | None, typer.Option(help="runs side by side", min=1)] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="runs at the same time; default: one for each core, ten on a GPU", min=1)
+    ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="folder with CIFAR-10, -10H and -10N", envvar="ALEATOR_DATA")
+        Path | None, typer.Option(help="folder with CIFAR-10, CIFAR-10H and CIFAR-10N", envvar="ALEATOR_DATA")
     ] = None,
 ) -> None:
-    """Run one of the paper's experiments and print the paper's figures beside ours.
+    """Run an experiment of the paper and print our figures beside the paper's.
 
     Example: aleator reproduce recovery --preset best --device cuda
     """
@@ -32,29 +38,37 @@ def reproduce(
     from aleator.foundation import require
 
     with plain_errors():
-        chosen = None
+        seed_numbers = None
         if seeds is not None:
             parts = seeds.split(",")
             require(all(part.strip().isdecimal() for part in parts), "seeds", seeds, "not whole numbers", "pass 4,5,6")
-            chosen = [int(part) for part in parts]
+            seed_numbers = [int(part) for part in parts]
         if experiment.startswith("cifar-"):
             from aleator.experiments import require_data
 
-            require_data(data_dir)  # all of it, before anything is trained
-        found = run(experiment, preset, seeds=chosen, device=device, results=results, runs=runs, jobs=jobs)
-    show(found)
+            require_data(data_dir)  # read all files before anything is trained
+        result = run(
+            experiment,
+            preset,  # type: ignore[arg-type]  # any other word is refused
+            seeds=seed_numbers,
+            device=device,
+            results=results,
+            runs=runs,
+            jobs=jobs,
+        )
+    show(result)
     print(f"{results / experiment / preset}.json, figures beside it, and the report {results / 'README.md'}")
 
 
-def show(found: dict[str, Any]) -> None:
-    """A line for each figure, so that the table fits a terminal however many figures a row has."""
+def show(result: dict[str, Any]) -> None:
+    """Print a result as a table with one line for each metric, so that it fits a terminal."""
     from aleator.experiments import COLUMNS, paper_figure, shown_rows, with_error
 
     table = Table("setting", "loss", "figure", "ours", "paper")
-    for row in shown_rows(found["rows"]):
+    for row in shown_rows(result["rows"]):
         first = (row["setting"], row["loss"])
         for metric in (name for name in COLUMNS if name in row["metrics"]):
-            theirs = paper_figure(found["experiment"], row["setting"], row["loss"], metric)
+            theirs = paper_figure(result["experiment"], row["setting"], row["loss"], metric)
             ours = with_error(*(row["metrics"][metric][part] for part in ("mean", "stderr")))
             table.add_row(*first, COLUMNS[metric], ours, "" if theirs is None else with_error(*theirs))
             first = ("", "")

@@ -1,6 +1,6 @@
-"""How good posteriors and rankings are: pure functions from arrays or tensors to numbers.
+"""Metrics of posteriors and rankings: functions from arrays to numbers.
 
-Inputs are tensors, on any device, or anything that torch.as_tensor takes; sums are in float64.
+Inputs are tensors on any device, or anything that `torch.as_tensor` takes. Computations are in float64.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,31 +13,83 @@ from torch import Tensor
 from aleator.foundation import require
 from aleator.posteriors import VonMisesFisher
 
-# Pairs or similarities held at once.
+# Number of pairs or similarities in memory at once.
 _BLOCK = 2**22
 
 
 def rmse(predicted: Any, true: Any) -> float:
-    """The root of the mean squared difference; any shape."""
+    """Root mean squared error.
+
+    Args:
+        predicted: Predicted values, any shape.
+        true: True values, the same shape.
+
+    Returns:
+        The error.
+
+    Examples:
+        >>> from aleator.evaluation import rmse
+        >>> rmse([1.0, 2.0], [4.0, 6.0])  # sqrt((9 + 16) / 2)
+        3.5355339059327378
+    """
     predicted, true = as_vectors(predicted=predicted, true=true)
     return (predicted - true).square().mean().sqrt().item()
 
 
 def mae(predicted: Any, true: Any) -> float:
-    """The mean absolute difference; any shape. The figures that the paper calls RMSE are of this kind."""
+    """Mean absolute error. The paper calls it RMSE, but this is what its code computes.
+
+    Args:
+        predicted: Predicted values, any shape.
+        true: True values, the same shape.
+
+    Returns:
+        The error.
+
+    Examples:
+        >>> from aleator.evaluation import mae
+        >>> mae([1.0, 2.0], [4.0, 6.0])
+        3.5
+    """
     predicted, true = as_vectors(predicted=predicted, true=true)
     return (predicted - true).abs().mean().item()
 
 
 def ranks(values: Tensor) -> Tensor:
-    """1-based ranks of a vector (N,), ties sharing their average rank; float64."""
+    """Ranks of the values of a vector, from 1. Equal values share their average rank.
+
+    Args:
+        values: Vector, shape (N,).
+
+    Returns:
+        Ranks in float64, shape (N,).
+
+    Examples:
+        >>> import torch
+        >>> from aleator.evaluation import ranks
+        >>> ranks(torch.tensor([0.3, 0.1, 0.3]))
+        tensor([2.5000, 1.0000, 2.5000], dtype=torch.float64)
+    """
     _, group, count = values.unique(return_inverse=True, return_counts=True)
     last = count.cumsum(0).double()
     return (last - (count - 1) / 2)[group]
 
 
 def rank_correlation(predicted: Any, true: Any) -> float:
-    """Spearman's rank correlation, ties included; any shape. NaN where one side is constant and has no order."""
+    """Spearman's rank correlation, with ties.
+
+    Args:
+        predicted: Predicted values, any shape.
+        true: True values, the same shape.
+
+    Returns:
+        The correlation, in [-1, 1]. NaN if one side is constant.
+
+    Examples:
+        >>> from aleator.evaluation import rank_correlation
+        >>> round(rank_correlation([1.0, 2.0, 30.0, 20.0], [1.0, 2.0, 3.0, 4.0]), 3)
+        0.8
+    """
     predicted, true = as_vectors(predicted=predicted, true=true)
     a, b = ranks(predicted), ranks(true)
     a, b = a - a.mean(), b - b.mean()
@@ -46,7 +98,20 @@ def rank_correlation(predicted: Any, true: Any) -> float:
 
 @dataclass(frozen=True)
 class PairwiseAgreement:
-    """How well the cosines of all pairs agree; `rank_error` bounds the error of `rank`, 0 where it is exact."""
+    """How well the cosines of all pairs agree. See `pairwise_agreement`.
+
+    Args:
+        rmse: Root mean squared error.
+        mae: Mean absolute error.
+        rank: Spearman's rank correlation.
+        rank_error: Upper bound of the error of `rank`; 0 if `rank` is exact.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.evaluation import pairwise_agreement
+        >>> pairwise_agreement(torch.eye(3), torch.eye(3)).rmse
+        0.0
+    """
 
     rmse: float
     mae: float
@@ -57,18 +122,33 @@ class PairwiseAgreement:
 def pairwise_agreement(
     mu_true: Any, mu_predicted: Any, bins: int = 2**20, exact_pairs: int = _BLOCK
 ) -> PairwiseAgreement:
-    r"""RMSE, MAE and rank correlation of mu_i.mu_j over all pairs i < j: mu up to rotation (the paper's Table 1).
+    r"""RMSE, MAE and rank correlation of the cosines mu_i.mu_j over all pairs i < j (the paper's Table 1).
+
+    Cosines do not change under rotations, so this compares directions up to a rotation.
+
+    10,000 points make 5e7 pairs, which are computed block by block and never stored. Above `exact_pairs`, each side is
+    ranked by a histogram over its range, and the pairs of a bin count as ties. That replaces each rank by the mean of
+    its bin. Let p_k be the share of pairs in bin k, and let rank/N be the rank divided by the number of pairs. Then
+    E|change of rank/N| <= sum_k p_k^2 / 4, a rank/N lies within 1/2 of its mean, and the correlation is 12 times a
+    covariance of rank/N. So it changes by less than 1.5 (sum_k p_k^2 + sum_k p'_k^2), about 5/bins. Exact ties count
+    in this bound, although they cause no error.
 
     Args:
-        mu_true, mu_predicted: unit vectors (N, D) and (N, D'); the dimensions may differ.
-        bins: of the histogram that ranks the pairs where there are many.
-        exact_pairs: up to so many pairs are ranked exactly.
+        mu_true: Unit vectors, shape (N, D).
+        mu_predicted: Unit vectors, shape (N, D'). D' may differ from D.
+        bins: Number of bins of the histogram.
+        exact_pairs: Up to this number of pairs, ranks are exact.
 
-    10,000 points make 5e7 pairs, which are visited block by block and never stored. Each side is ranked by a
-    histogram over its range: the pairs of a bin count as ties. That is as if each rank were replaced by the mean
-    over its bin, so with p_k the share of bin k, E|change of rank/N| <= sum_k p_k^2 / 4, a rank/N lies within 1/2
-    of its mean, and correlation is 12 times a covariance of ranks/N: it changes by less than
-    1.5 (sum_k p_k^2 + sum_k p'_k^2), about 5/bins. Exact ties cost nothing but count in the bound.
+    Returns:
+        The three numbers, and a bound of the error of the rank correlation.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.evaluation import pairwise_agreement
+        >>> mu = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
+        >>> agreement = pairwise_agreement(mu, mu @ torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))  # rotated by 90 degrees
+        >>> agreement.rmse, round(agreement.rank, 6)
+        (0.0, 1.0)
     """
     first, second = (_matrix(name, x) for name, x in (("mu_true", mu_true), ("mu_predicted", mu_predicted)))
     n = len(first)
@@ -109,7 +189,7 @@ def pairwise_agreement(
 
 
 def _pair_cosines(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The cosines of all pairs i < j in both matrices, block by block: vectors of one length."""
+    """Cosines of all pairs i < j in both matrices, block by block: two vectors of the same length."""
     n = len(first)
     rows = max(1, _BLOCK // n)
     for start in range(0, n, rows):
@@ -123,15 +203,42 @@ def _pair_cosines(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tenso
 
 
 def spread(posterior: VonMisesFisher) -> Tensor:
-    """E |1 - mu.z| = 1 - A_1(kappa), the average cosine distance of a vMF from its mode; (...), float64."""
+    """Mean cosine distance of a latent from the mode of its posterior: E[1 - mu.z] = 1 - A_1(kappa).
+
+    Args:
+        posterior: Posteriors, batch shape (...).
+
+    Returns:
+        The spread in float64, shape (...): 0 for a point mass, 1 for the uniform distribution.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.evaluation import spread
+        >>> spread(al.VonMisesFisher(torch.eye(3)[:2], torch.tensor([0.0, 20.0])))
+        tensor([1.0000, 0.0500], dtype=torch.float64)
+    """
     return 1 - posterior.double().mean_resultant_length
 
 
 def aligning_rotation(source: Any, target: Any) -> Tensor:
-    """The orthogonal Q (D, D') that brings source @ Q closest to target; rows (N, D) and (N, D') correspond.
+    """The orthogonal matrix Q for which source @ Q is closest to target.
 
     Orthogonal Procrustes (Schönemann, Psychometrika 1966): with source^T target = U S V^T, Q = U V^T. Reflections
-    are allowed, since a contrastive loss cannot tell them from rotations.
+    are allowed, because a contrastive loss cannot tell them from rotations.
+
+    Args:
+        source: Vectors, shape (N, D).
+        target: Vectors, shape (N, D'). Row n belongs to row n of `source`.
+
+    Returns:
+        Q in float64, shape (D, D').
+
+    Examples:
+        >>> import torch
+        >>> from aleator.evaluation import aligning_rotation
+        >>> quarter = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+        >>> torch.allclose(aligning_rotation(torch.eye(2), torch.eye(2) @ quarter), quarter.double())
+        True
     """
     source, target = _matrix("source", source), _matrix("target", target)
     require(len(source) == len(target), "target", len(target), f"source has {len(source)} rows", "pass one for each")
@@ -140,9 +247,30 @@ def aligning_rotation(source: Any, target: Any) -> Tensor:
 
 
 def cap_coverage(posterior: VonMisesFisher, latents: Tensor, levels: Sequence[float]) -> list[float]:
-    """For each level p, the share of latents (..., B, D) inside the credible cap of level p of their posterior (B,).
+    """Share of true latents that lie inside the credible cap of their posterior, for each level.
 
-    Calibrated posteriors give p. Rotate the latents into the posteriors' space first (`aligning_rotation`).
+    The share is p at level p if the posteriors are right. Rotate the latents into the space of the posteriors first;
+    see `aligning_rotation`.
+
+    Args:
+        posterior: Posteriors, batch shape (B,).
+        latents: Unit vectors, shape (..., B, D).
+        levels: Probabilities of the caps, for example (0.5, 0.95).
+
+    Returns:
+        One share for each level.
+
+    Raises:
+        ValueError: If latents and posteriors differ in dimension.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.evaluation import cap_coverage
+        >>> _ = torch.manual_seed(0)
+        >>> q = al.VonMisesFisher(torch.eye(3), torch.tensor([5.0, 20.0, 80.0]))
+        >>> (share,) = cap_coverage(q, q.sample((10_000,)), [0.9])
+        >>> abs(share - 0.9) < 0.01
+        True
     """
     require(
         latents.shape[-1] == posterior.dim,
@@ -158,7 +286,23 @@ def cap_coverage(posterior: VonMisesFisher, latents: Tensor, levels: Sequence[fl
 
 
 def auroc(score: Any, positive: Any) -> float:
-    """P(a positive scores higher than a negative), ties counting half; score (N,), positive (N,) of 0 and 1."""
+    """Area under the ROC curve: the probability that a positive scores higher than a negative. Ties count half.
+
+    Args:
+        score: Scores, shape (N,).
+        positive: Labels 0 and 1, or booleans, shape (N,).
+
+    Returns:
+        The area: 1 if every positive scores highest, 0.5 by chance.
+
+    Raises:
+        ValueError: If all labels are equal.
+
+    Examples:
+        >>> from aleator.evaluation import auroc
+        >>> auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+        0.75
+    """
     score, positive = _scores_and_labels(score, positive)
     n_positive = positive.sum()
     n_negative = len(positive) - n_positive
@@ -167,9 +311,24 @@ def auroc(score: Any, positive: Any) -> float:
 
 
 def average_precision(score: Any, positive: Any) -> float:
-    """The area under precision over recall as a step function; score (N,), positive (N,) of 0 and 1.
+    """Area under the curve of precision against recall, as a step function.
 
-    Items with the same score enter together, so the order of ties does not matter.
+    Items with the same score are added together, so the order of ties does not matter.
+
+    Args:
+        score: Scores, shape (N,).
+        positive: Labels 0 and 1, or booleans, shape (N,).
+
+    Returns:
+        The average precision, in (0, 1].
+
+    Raises:
+        ValueError: If all labels are equal.
+
+    Examples:
+        >>> from aleator.evaluation import average_precision
+        >>> round(average_precision([4, 3, 2, 1], [1, 0, 1, 0]), 4)  # (1 + 2/3) / 2
+        0.8333
     """
     score, positive = _scores_and_labels(score, positive)
     _, group, count = (-score).unique(return_inverse=True, return_counts=True)  # highest score first
@@ -179,14 +338,41 @@ def average_precision(score: Any, positive: Any) -> float:
 
 
 def neighbour_hits(embeddings: Any, labels: Any) -> Tensor:
-    """Whether the nearest other item, by cosine, carries the same label; embeddings (N, D), labels (N,) -> (N,)."""
+    """Whether the nearest other item, by cosine, has the same label.
+
+    Args:
+        embeddings: Vectors of any length, shape (N, D), for example mu.
+        labels: Class numbers, shape (N,).
+
+    Returns:
+        Booleans, shape (N,).
+
+    Examples:
+        >>> import torch
+        >>> from aleator.evaluation import neighbour_hits
+        >>> neighbour_hits([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]], [7, 7, 3])
+        tensor([ True,  True, False])
+    """
     embeddings, labels = _labelled(embeddings, labels)
     nearest = [similarity.argmax(1) for _, similarity in _similarities(embeddings)]
     return labels[torch.cat(nearest)] == labels
 
 
 def recall_at_1(embeddings: Any, labels: Any) -> float:
-    """The share of items whose nearest neighbour carries their label; embeddings (N, D), labels (N,)."""
+    """Share of items whose nearest other item has the same label.
+
+    Args:
+        embeddings: Vectors of any length, shape (N, D).
+        labels: Class numbers, shape (N,).
+
+    Returns:
+        The share.
+
+    Examples:
+        >>> from aleator.evaluation import recall_at_1
+        >>> recall_at_1([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]], [7, 7, 3, 7])
+        0.5
+    """
     return neighbour_hits(embeddings, labels).double().mean().item()
 
 
@@ -214,10 +400,25 @@ def r_auroc(certainty: Any, hits: Any) -> float | None:
 
 
 def map_at_r(embeddings: Any, labels: Any) -> float:
-    """Mean average precision at R (Musgrave, Belongie, Lim, ECCV 2020); embeddings (N, D), labels (N,).
+    """Mean average precision at R (Musgrave, Belongie, Lim, ECCV 2020).
 
-    R is the number of other items with the query's label. Of the R nearest, each hit contributes the precision up
-    to it, divided by R. Queries without a partner (R = 0) are left out.
+    R is the number of other items with the query's label. Each hit among the R nearest items adds the precision up to
+    it, divided by R. Queries with R = 0 are left out.
+
+    Args:
+        embeddings: Vectors of any length, shape (N, D).
+        labels: Class numbers, shape (N,).
+
+    Returns:
+        The mean over queries, in [0, 1].
+
+    Raises:
+        ValueError: If no two items share a label.
+
+    Examples:
+        >>> from aleator.evaluation import map_at_r
+        >>> map_at_r([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]], [7, 7, 3, 3])
+        1.0
     """
     embeddings, labels = _labelled(embeddings, labels)
     _, group, count = labels.unique(return_inverse=True, return_counts=True)
@@ -235,7 +436,24 @@ def map_at_r(embeddings: Any, labels: Any) -> float:
 
 
 def reject_curve(certainty: Any, value: Any, kept: Sequence[float]) -> list[float]:
-    """The mean of value (N,), such as hits, over the most certain items, for each share kept of them in (0, 1]."""
+    """Mean of a value over the most certain items, for each share of items that is kept.
+
+    Args:
+        certainty: Certainty of each item, shape (N,), for example kappa.
+        value: Value of each item, shape (N,), for example `neighbour_hits`.
+        kept: Shares of the items, each in (0, 1].
+
+    Returns:
+        One mean for each share. At least one item is always kept.
+
+    Raises:
+        ValueError: If a share is not in (0, 1].
+
+    Examples:
+        >>> from aleator.evaluation import reject_curve
+        >>> reject_curve([0.1, 0.9, 0.5, 0.7], [0.0, 1.0, 0.0, 1.0], (0.5, 1.0))
+        [1.0, 0.5]
+    """
     certainty, value = as_vectors(certainty=certainty, value=value)
     for share in kept:
         require(0 < share <= 1, "kept", share, "not a share in (0, 1]", "pass for example (0.5, 1.0)")
@@ -245,7 +463,7 @@ def reject_curve(certainty: Any, value: Any, kept: Sequence[float]) -> list[floa
 
 
 def _similarities(embeddings: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """(row indices, cosines (rows, N) with each item's own at -inf), block by block."""
+    """Row numbers (R,), and cosines (R, N) with every other item, block by block. The item itself has -inf."""
     unit = torch.nn.functional.normalize(embeddings, dim=-1)
     rows = torch.arange(len(unit), device=unit.device)
     for block in rows.split(max(1, _BLOCK // len(unit))):
@@ -255,7 +473,7 @@ def _similarities(embeddings: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def as_vectors(**named: Any) -> tuple[Tensor, Tensor]:
-    """Two arrays as flat float64 tensors of one size and device."""
+    """Two arrays of the same shape as float64 vectors on the device of the first."""
     (name, first), (other, second) = named.items()
     first = torch.as_tensor(first).detach()
     second = torch.as_tensor(second, device=first.device).detach()
@@ -271,6 +489,7 @@ def as_vectors(**named: Any) -> tuple[Tensor, Tensor]:
 
 
 def _scores_and_labels(score: Any, positive: Any) -> tuple[Tensor, Tensor]:
+    """Scores in float64 and labels as booleans; both labels occur."""
     score, flag = as_vectors(score=score, positive=positive)
     require((flag == 0) | (flag == 1), "positive", flag, "not a label", "pass 0 or 1, or booleans")
     both = bool((flag == 0).any()) and bool((flag == 1).any())
@@ -279,12 +498,14 @@ def _scores_and_labels(score: Any, positive: Any) -> tuple[Tensor, Tensor]:
 
 
 def _matrix(name: str, value: Any) -> Tensor:
+    """A matrix in float64; `name` is for the error."""
     value = torch.as_tensor(value).detach()
     require(value.dim() == 2, name, tuple(value.shape), "not a matrix", "pass one vector per row")
     return value.double()
 
 
 def _labelled(embeddings: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    """Embeddings in float64 and one label for each, at least two."""
     embeddings = _matrix("embeddings", embeddings)
     labels = torch.as_tensor(labels, device=embeddings.device)
     require(

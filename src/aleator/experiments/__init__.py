@@ -1,6 +1,9 @@
-"""The paper's tables and figures: experiments as data (tables.py), a runner, a report.
+"""The paper's tables and figures, and ours.
 
-`reproduce("recovery", "best")` runs one and writes `results/recovery/best.json` with its figures and the report.
+- catalogue.py lists all experiments. Each is a table of settings (controlled/tables.py, cifar/tables.py).
+- controlled/run.py and cifar/run.py make one run of a setting.
+- runner.py makes all runs of an experiment and summarises them.
+- report.py writes results/README.md, with the paper's figures (paper.py) beside ours.
 """
 
 from collections.abc import Sequence
@@ -8,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aleator.experiments.catalogue import EXPERIMENTS, PRESETS
+from aleator.experiments.catalogue import EXPERIMENTS
 from aleator.experiments.cifar.folds import require_data
 from aleator.experiments.paper import paper_figure
 from aleator.experiments.report import COLUMNS, shown_rows, with_error, write_report
 from aleator.experiments.runner import file_name, origin, outcome_arrays, run_rows
+from aleator.experiments.settings import PRESETS, Preset
 from aleator.foundation import require_one_of, resolve_device, write_json
 
 __all__ = ["COLUMNS", "EXPERIMENTS", "PRESETS", "paper_figure", "reproduce", "require_data", "shown_rows", "with_error"]
@@ -20,7 +24,7 @@ __all__ = ["COLUMNS", "EXPERIMENTS", "PRESETS", "paper_figure", "reproduce", "re
 
 def reproduce(
     name: str,
-    preset: str = "quick",
+    preset: Preset = "quick",
     *,
     seeds: Sequence[int] | None = None,
     device: str = "auto",
@@ -29,17 +33,33 @@ def reproduce(
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment, or what is left of it, and write its result, figures and the report.
+    """Run an experiment and write its result, its figures and the report.
+
+    Finished runs are kept in the folder `runs` and not repeated. After an interruption, the same call continues.
 
     Args:
-        name: one of EXPERIMENTS.
-        preset: "quick" (two CPU cores, minutes), "paper" (the paper's parameters) or "best" (ours).
-        seeds: in place of the preset's.
+        name: Name of the experiment, one of `EXPERIMENTS`.
+        preset: "quick" (minutes on two CPU cores), "paper" (the paper's parameters) or "best" (ours).
+        seeds: Seeds (folds, for the CIFAR experiments) to run. Default: those of the preset.
         device: "cpu", "cuda" or "auto".
-        results: the folder of results; NAME/PRESET.json in it is replaced.
-        runs: where each run is kept; the same command goes on from what is there.
-        jobs: how many runs side by side; by default ten on a GPU, one for each core on a CPU.
-        progress: whether to show a bar; None means on a terminal.
+        results: Folder of results. The file NAME/PRESET.json in it is replaced.
+        runs: Folder of finished and unfinished runs.
+        jobs: How many runs at the same time. Default: ten on a GPU, one for each core on a CPU.
+        progress: Whether to show a progress bar. Default: on a terminal.
+
+    Returns:
+        What was written to NAME/PRESET.json: "experiment", "preset", "provenance" and "rows". A row has "setting",
+        "loss", "seeds", "metrics" (name -> mean, stderr, values), "parameters" and "run_seconds".
+
+    Raises:
+        ValueError: If the experiment, the preset or the device is unknown.
+        RuntimeError: If a run fails. The other runs are finished first.
+
+    Examples:
+        >>> from aleator.experiments import reproduce
+        >>> result = reproduce("recovery", "quick", device="cpu")  # doctest: +SKIP
+        >>> result["rows"][0]["metrics"]["kappa_rank"]["mean"]  # doctest: +SKIP
+        0.9162263349937534
     """
     require_one_of("experiment", name, EXPERIMENTS)
     require_one_of("preset", preset, PRESETS)

@@ -12,34 +12,46 @@ from aleator.experiments.cifar.run import run_fold
 from aleator.experiments.controlled import figures, tables
 from aleator.experiments.controlled.landscape import draw_landscape, landscape, run_landscape
 from aleator.experiments.controlled.run import run_seed
-from aleator.experiments.runner import Row, Run
+from aleator.experiments.runner import Row, RunFunction
+from aleator.experiments.settings import Preset
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PRESETS = tables.PRESETS
+Table = Callable[[Preset], list[Row]]
+Draw = Callable[[Sequence[dict[str, Any]], Sequence[dict[str, Tensor]]], dict[str, "Figure"]]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure of the paper: its rows for each preset, what runs one, and what draws it."""
+    """One table or figure of the paper.
+
+    Args:
+        name: Name on the command line, and of the folder in results/.
+        title: One line for the report: the first line of the docstring of `rows`.
+        run: Makes one run. Its `family` is the same for all experiments of a kind.
+        rows: Preset -> the rows of the table.
+        draw: Rows of the result, and arrays of each row's first run -> figures by name.
+    """
 
     name: str
     title: str
-    run: Run
-    rows: Callable[[str], list[Row]]
-    draw: Callable[[Sequence[dict[str, Any]], Sequence[dict[str, Tensor]]], dict[str, "Figure"]]
+    run: RunFunction
+    rows: Table
+    draw: Draw
 
 
-def _experiments(run: Run, rows: Mapping[str, Callable], draw: Mapping[str, Callable]) -> dict[str, Experiment]:
+def _experiments(run: RunFunction, tables: Mapping[str, Table], draw: Mapping[str, Draw]) -> dict[str, Experiment]:
+    """The experiments of one family; `tables` and `draw` have the same names."""
     return {
-        name: Experiment(name, (made.__doc__ or "").splitlines()[0], run, made, draw[name])
-        for name, made in rows.items()
+        name: Experiment(name, (rows.__doc__ or "").splitlines()[0], run, rows, draw[name])
+        for name, rows in tables.items()
     }
 
 
+# The families' names are part of every cache key: a changed name would make all finished runs again.
 EXPERIMENTS: dict[str, Experiment] = {
-    **_experiments(run_seed, tables.CONTROLLED, figures.FIGURES),
-    **_experiments(run_landscape, {"landscape": landscape}, {"landscape": draw_landscape}),
-    **_experiments(run_fold, cifar_tables.CIFAR, cifar_figures.FIGURES),
+    **_experiments(RunFunction("controlled", run_seed), tables.CONTROLLED, figures.FIGURES),
+    **_experiments(RunFunction("landscape", run_landscape), {"landscape": landscape}, {"landscape": draw_landscape}),
+    **_experiments(RunFunction("cifar", run_fold), cifar_tables.CIFAR, cifar_figures.FIGURES),
 }

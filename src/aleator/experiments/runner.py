@@ -1,7 +1,7 @@
-"""Runs an experiment: every setting with every seed, side by side, each kept as soon as it is done.
+"""Runs an experiment: every setting with every seed, several at a time, each saved as soon as it is finished.
 
-A run lives in a folder that its setting and seed name, so the same run is never made twice, not even by two
-experiments that share it, and an interrupted experiment goes on where it stopped.
+A run has its own folder, `runs/KEY`. The key is made from the setting and the seed, so the same run is never repeated,
+not even by two experiments that share it. An interrupted experiment continues where it stopped.
 """
 
 import contextlib
@@ -32,14 +32,19 @@ from aleator.foundation import command, describe_run, progress_bar, write_json, 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave: numbers for the tables, arrays for the figures."""
+    """What a run returns.
+
+    Args:
+        metrics: Numbers for the tables, by name.
+        arrays: Tensors for the figures, by name.
+    """
 
     metrics: dict[str, float]
     arrays: dict[str, Tensor]
 
 
 class AnySetting(Protocol):
-    """What one row of a table is made of: a dataclass with these names among others."""
+    """The setting of a row: a frozen dataclass with at least these fields."""
 
     @property
     def name(self) -> str: ...
@@ -47,38 +52,54 @@ class AnySetting(Protocol):
     def loss(self) -> str: ...
 
 
-Run = Callable[[Any, int, str, Path], Outcome]
+@dataclass(frozen=True)
+class RunFunction:
+    """A function that makes one run, with a name that never changes.
+
+    Args:
+        family: Name of the family of experiments. It is part of every cache key, so that finished runs are still found
+            after the function has moved to another module.
+        function: Called as function(setting, seed, device, folder).
+    """
+
+    family: str
+    function: Callable[[Any, int, str, Path], Outcome]
+
+    def __call__(self, setting: AnySetting, seed: int, device: str, folder: Path) -> Outcome:
+        return self.function(setting, seed, device, folder)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table: a setting and the seeds (or folds) that it is run with."""
+    """One row of a table: a setting, and the seeds (or folds) to run it with."""
 
     setting: AnySetting
     seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Job:
-    run: Run
+class ExperimentRun:
+    """One run of an experiment: a setting with one seed."""
+
+    function: RunFunction
     setting: AnySetting
     seed: int
 
     @property
     def key(self) -> str:
-        """A name for the run: readable, and different for every setting and seed."""
-        text = json.dumps([self.run.__module__, dataclasses.asdict(self.setting)], sort_keys=True)  # type: ignore[call-overload]
+        """Cache key, also the run's folder: readable, and different for every family, setting and seed."""
+        text = json.dumps([self.function.family, _fields(self.setting)], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         return f"{file_name(f'{self.setting.name}-{self.setting.loss}')}-{digest}/{self.seed}"
 
 
 def file_name(text: str) -> str:
-    """What a row or figure is called, as part of a path."""
+    """Text as part of a path: everything but letters, digits, `_` and `.` becomes a hyphen."""
     return re.sub(r"[^\w.]+", "-", text)
 
 
 def run_rows(
-    run: Run,
+    function: RunFunction,
     rows: Sequence[Row],
     device: str,
     runs: Path,
@@ -86,104 +107,128 @@ def run_rows(
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> list[dict[str, Any]]:
-    """Make the runs that are still missing, and sum up all of them: the rows of a result.
+    """Make the runs that are missing, and summarise each row over its seeds.
 
-    `label` names the experiment in the ledger of sittings, from which its wall time is told.
+    Args:
+        function: Makes one run.
+        rows: Settings and their seeds.
+        device: Such as "cpu" or "cuda".
+        runs: Folder of all runs.
+        label: Name of the experiment and preset. The time of each start is logged under it.
+        jobs: How many runs at the same time. Default: `default_jobs`.
+        progress: Whether to show a progress bar. Default: on a terminal.
+
+    Returns:
+        The rows of a result: setting, loss, seeds, metrics (mean, stderr, values), parameters, seconds of each run.
+
+    Raises:
+        RuntimeError: If a run fails. The other runs are finished and saved first.
     """
-    pending = {
-        job.key: job for row in rows for seed in row.seeds if not _done(runs, job := Job(run, row.setting, seed))
-    }
-    if pending:
+    missing = {}
+    for row in rows:
+        for seed in row.seeds:
+            run = ExperimentRun(function, row.setting, seed)
+            if not _is_finished(runs, run):
+                missing[run.key] = run
+    if missing:
         began = time.time()
         try:
-            _run_all(list(pending.values()), device, runs, jobs, progress)
+            _run_all(list(missing.values()), device, runs, jobs, progress)
         finally:
-            made = sum(_done(runs, job) for job in pending.values())
-            sitting = {"began": round(began), "seconds": round(time.time() - began, 1), "runs": made}
-            _ledger(runs, label).parent.mkdir(parents=True, exist_ok=True)
-            with _ledger(runs, label).open("a") as ledger:
-                ledger.write(json.dumps(sitting) + "\n")
-    return [_summary(run, row, runs) for row in rows]
+            finished = sum(_is_finished(runs, run) for run in missing.values())
+            entry = {"began": round(began), "seconds": round(time.time() - began, 1), "runs": finished}
+            _start_log(runs, label).parent.mkdir(parents=True, exist_ok=True)
+            with _start_log(runs, label).open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+    return [_summary(function, row, runs) for row in rows]
 
 
-def origin(run: Run, rows: Sequence[Row], runs: Path, label: str) -> dict[str, Any]:
-    """Where a result came from: what its runs say of themselves, and the time that all sittings took together."""
-    said = [outcome["provenance"] for row in rows for outcome in _outcomes(run, row, runs)]
-    sittings = (
-        [json.loads(line) for line in _ledger(runs, label).read_text().splitlines()]
-        if _ledger(runs, label).is_file()
-        else []
-    )
+def origin(function: RunFunction, rows: Sequence[Row], runs: Path, label: str) -> dict[str, Any]:
+    """Provenance of a result: what its runs recorded, and the total time of all starts of the experiment."""
+    provenances = [outcome["provenance"] for row in rows for outcome in _outcomes(function, row, runs)]
+    log = _start_log(runs, label)
+    starts = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
     total = sum(len(row.seeds) for row in rows)
-    made = min(total, sum(sitting["runs"] for sitting in sittings))
+    own = min(total, sum(start["runs"] for start in starts))
     return {
         "command": command(),
-        "commit": ", ".join(sorted({str(each["commit"]) for each in said})),
-        "device": ", ".join(sorted({each["device"] for each in said})),
-        "python": said[0]["python"],
-        "versions": said[0]["versions"],
-        "wall_seconds": round(sum(sitting["seconds"] for sitting in sittings), 1),
-        "sittings": len(sittings),
+        "commit": ", ".join(sorted({str(each["commit"]) for each in provenances})),
+        "device": ", ".join(sorted({each["device"] for each in provenances})),
+        "python": provenances[0]["python"],
+        "versions": provenances[0]["versions"],
+        "wall_seconds": round(sum(start["seconds"] for start in starts), 1),
+        "sittings": len(starts),
         "runs": total,
-        "runs shared with other experiments": total - made,
-        "finished": max(each["finished"] for each in said),
+        "runs shared with other experiments": total - own,
+        "finished": max(each["finished"] for each in provenances),
     }
 
 
-def _ledger(runs: Path, label: str) -> Path:
+def _start_log(runs: Path, label: str) -> Path:
+    """File with one line for each start of an experiment that had something to run."""
     return runs / "sittings" / f"{label}.jsonl"
 
 
 def default_jobs(device: str) -> int:
-    """One run leaves most of a GPU idle; on a CPU, one process of one thread for each core is fastest."""
+    """How many runs at the same time: ten on a GPU, which one run leaves mostly idle; one for each core of a CPU."""
     return 10 if device.startswith("cuda") else max(1, len(os.sched_getaffinity(0)))
 
 
-def outcome_arrays(run: Run, row: Row, runs: Path) -> dict[str, Tensor]:
+def outcome_arrays(function: RunFunction, row: Row, runs: Path) -> dict[str, Tensor]:
     """The arrays of a row's first run."""
     from safetensors.torch import load_file
 
-    return load_file(runs / Job(run, row.setting, row.seeds[0]).key / "arrays.safetensors")
+    return load_file(runs / ExperimentRun(function, row.setting, row.seeds[0]).key / "arrays.safetensors")
 
 
-def _done(runs: Path, job: Job) -> bool:
-    return (runs / job.key / "outcome.json").is_file()
+def _fields(setting: AnySetting) -> dict[str, Any]:
+    """The fields of a setting by name; settings inside it become dictionaries too."""
+    return dataclasses.asdict(setting)  # type: ignore[call-overload]
 
 
-def _run_all(jobs: list[Job], device: str, runs: Path, count: int | None, progress: bool | None) -> None:
-    count = min(count or default_jobs(device), len(jobs))
+def _is_finished(runs: Path, run: ExperimentRun) -> bool:
+    return (runs / run.key / "outcome.json").is_file()
+
+
+def _run_all(todo: list[ExperimentRun], device: str, runs: Path, jobs: int | None, progress: bool | None) -> None:
+    """Make all runs; raise at the end if some have failed."""
+    jobs = min(jobs or default_jobs(device), len(todo))
     with progress_bar(progress, elapsed=True) as bar:
-        task = bar.add_task(f"{len(jobs)} runs, {count} at a time", total=len(jobs))
+        task = bar.add_task(f"{len(todo)} runs, {jobs} at a time", total=len(todo))
         failures = []
-        for job, error in _one_by_one(jobs, device, runs) if count == 1 else _side_by_side(jobs, device, runs, count):
+        for run, error in _in_turn(todo, device, runs) if jobs == 1 else _in_parallel(todo, device, runs, jobs):
             bar.advance(task)
             if error is not None:
-                failures.append((job, error))
+                failures.append((run, error))
     if failures:
-        job, error = failures[0]
-        raise RuntimeError(f"{len(failures)} of {len(jobs)} runs failed, the first being {job.key}") from error
+        run, error = failures[0]
+        raise RuntimeError(f"{len(failures)} of {len(todo)} runs failed, the first being {run.key}") from error
 
 
-def _one_by_one(jobs: list[Job], device: str, runs: Path) -> Iterator[tuple[Job, Exception | None]]:
-    """In this process, one after another: each job as it ends, with its error."""
-    for job in jobs:
+def _in_turn(
+    todo: list[ExperimentRun], device: str, runs: Path
+) -> Iterator[tuple[ExperimentRun, BaseException | None]]:
+    """One after another in this process. Yields each run when it ends, with its error or None."""
+    for run in todo:
         try:
-            _work(job, device, runs)
+            _make_run(run, device, runs)
         except Exception as error:
-            yield job, error
+            yield run, error
         else:
-            yield job, None
+            yield run, None
 
 
-def _side_by_side(jobs: list[Job], device: str, runs: Path, count: int) -> Iterator[tuple[Job, BaseException | None]]:
-    """In processes of their own."""
-    with _shared_gpu(device), _pool(count) as pool:
-        waiting: dict[Future, Job] = {pool.submit(_work, job, device, runs): job for job in jobs}
+def _in_parallel(
+    todo: list[ExperimentRun], device: str, runs: Path, jobs: int
+) -> Iterator[tuple[ExperimentRun, BaseException | None]]:
+    """Several at a time, in worker processes. Yields each run when it ends, with its error or None."""
+    with _shared_gpu(device), _worker_pool(jobs) as pool:
+        waiting: dict[Future, ExperimentRun] = {pool.submit(_make_run, run, device, runs): run for run in todo}
         try:
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     yield waiting.pop(future), future.exception()
-        except BaseException:  # interrupted: nobody waits for what is still running
+        except BaseException:  # interrupted: stop the workers at once, their runs have checkpoints
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in list((pool._processes or {}).values()):
                 worker.terminate()
@@ -191,12 +236,13 @@ def _side_by_side(jobs: list[Job], device: str, runs: Path, count: int) -> Itera
 
 
 @contextlib.contextmanager
-def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Fresh processes of one thread each; the environment is read when a library is loaded, so it is set before."""
+def _worker_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes with one thread each."""
+    # Libraries read OMP_NUM_THREADS when they are loaded, so it must be set before a worker starts.
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _start_worker) as pool:
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _start_worker) as pool:
             yield pool
     finally:
         if before is None:
@@ -206,7 +252,10 @@ def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _start_worker() -> None:
-    """One thread, and the end where the parent ends: who outlived it would write into a second sitting's runs."""
+    """Use one thread, and end when the parent process ends.
+
+    A worker that outlives its parent would write into the runs of the next start.
+    """
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
 
@@ -218,28 +267,28 @@ def _start_worker() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _work(job: Job, device: str, runs: Path) -> None:
-    """One run, from its start or its last checkpoint to its outcome on disk."""
+def _make_run(run: ExperimentRun, device: str, runs: Path) -> None:
+    """Make one run, from its last checkpoint if there is one, and write its outcome."""
     from safetensors.torch import save_file
 
-    began, folder = time.time(), runs / job.key
+    began, folder = time.time(), runs / run.key
     folder.mkdir(parents=True, exist_ok=True)
-    outcome = job.run(job.setting, job.seed, device, folder)
+    outcome = run.function(run.setting, run.seed, device, folder)
     with writing_atomically(folder / "arrays.safetensors") as temporary:
         save_file({name: value.contiguous() for name, value in outcome.arrays.items()}, temporary)
-    facts = {
-        "setting": dataclasses.asdict(job.setting),  # type: ignore[call-overload]
-        "seed": job.seed,
+    record = {
+        "setting": _fields(run.setting),
+        "seed": run.seed,
         "metrics": outcome.metrics,
         "provenance": describe_run(began, device),
     }
-    write_json(folder / "outcome.json", facts)
+    write_json(folder / "outcome.json", record)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _shared_gpu(device: str) -> Iterator[None]:
-    """NVIDIA's service that lets processes use one GPU at the same time; without it they take turns."""
+    """Start NVIDIA's MPS, if it is installed, so that processes use the GPU at the same time instead of in turn."""
     control = shutil.which("nvidia-cuda-mps-control")
     if not device.startswith("cuda") or control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         yield
@@ -256,25 +305,31 @@ def _shared_gpu(device: str) -> Iterator[None]:
                 del os.environ[name]
 
 
-def _outcomes(run: Run, row: Row, runs: Path) -> list[dict[str, Any]]:
-    return [json.loads((runs / Job(run, row.setting, s).key / "outcome.json").read_text()) for s in row.seeds]
+def _outcomes(function: RunFunction, row: Row, runs: Path) -> list[dict[str, Any]]:
+    """outcome.json of each run of a row."""
+    keys = [ExperimentRun(function, row.setting, seed).key for seed in row.seeds]
+    return [json.loads((runs / key / "outcome.json").read_text()) for key in keys]
 
 
-def _summary(run: Run, row: Row, runs: Path) -> dict[str, Any]:
-    outcomes = _outcomes(run, row, runs)
+def _summary(function: RunFunction, row: Row, runs: Path) -> dict[str, Any]:
+    """A row of the result; metrics that not every run has are left out."""
+    outcomes = _outcomes(function, row, runs)
     names = [name for name in outcomes[0]["metrics"] if all(name in o["metrics"] for o in outcomes)]
     return {
         "setting": row.setting.name,
         "loss": row.setting.loss,
         "seeds": list(row.seeds),
         "metrics": {name: _mean([o["metrics"][name] for o in outcomes]) for name in names},
-        "parameters": dataclasses.asdict(row.setting),  # type: ignore[call-overload]
+        "parameters": _fields(row.setting),
         "run_seconds": [o["provenance"]["wall_seconds"] for o in outcomes],
     }
 
 
 def _mean(values: list[float]) -> dict[str, Any]:
-    # A kappa that ended alike for all inputs has no rank correlation, and the mean of its row is not a number either.
-    several = len(values) > 1 and all(map(math.isfinite, values))
-    spread = statistics.stdev(values) / math.sqrt(len(values)) if several else None
-    return {"mean": statistics.fmean(values), "stderr": spread, "values": values}
+    """Mean and standard error over runs. The error is None for a single run, or if a value is not finite.
+
+    A rank correlation is NaN if a run ends with the same kappa for all inputs; then the mean is NaN too.
+    """
+    has_error = len(values) > 1 and all(map(math.isfinite, values))
+    stderr = statistics.stdev(values) / math.sqrt(len(values)) if has_error else None
+    return {"mean": statistics.fmean(values), "stderr": stderr, "values": values}

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from aleator.data.generative import GenerativeProcess
-from aleator.experiments.catalogue import EXPERIMENTS, PRESETS
+from aleator.experiments.catalogue import EXPERIMENTS
 from aleator.experiments.controlled import run as controlled
-from aleator.experiments.controlled.run import LOSSES, Setting, make_batches, make_loss, run_seed
+from aleator.experiments.controlled.run import Setting, process_batches, run_seed
 from aleator.experiments.controlled.tables import (
     base,
     circle,
@@ -21,6 +21,7 @@ from aleator.experiments.controlled.tables import (
     tuning,
 )
 from aleator.experiments.paper import paper_figure
+from aleator.experiments.settings import LOSSES, PRESETS, make_loss
 from aleator.training.loop import fit
 from aleator.training.optimisers import make_optimiser
 from aleator.training.recipe import Recipe
@@ -70,7 +71,7 @@ def test_training_brings_the_posteriors_closer():
 
 def test_rolled_negatives_are_the_positives_of_the_pair_before():
     process = GenerativeProcess(3, smoothing_steps=5)
-    batches = make_batches(process, tiny(negatives="rolled"))
+    batches = process_batches(process, tiny(negatives="rolled"))
     _, positive, (pool, chosen) = batches(0, torch.Generator().manual_seed(1))
     negative = torch.cat([positive, pool])[chosen]
     assert negative.shape == (8, 1, 3)
@@ -86,7 +87,9 @@ def test_a_mu_phase_may_have_negatives_of_its_own(monkeypatch):
         return fit(encoder, loss, sources, recipe, **options)
 
     monkeypatch.setattr(controlled, "fit", caught)
-    run_seed(tiny(negatives=5, group=4, mu_negatives=1, recipe={"phases": "mu-then-kappa", "mu_negatives": "given"}), 4)
+    run_seed(
+        tiny(negatives=5, group=4, mu_phase_negatives=1, recipe={"phases": "mu-then-kappa", "mu_negatives": "given"}), 4
+    )
     _, _, negative = given["mu"]
     assert negative.unique(dim=0).shape == (8, 1, 3)  # no two anchors share theirs
     assert given["kappa"][2].shape == (2, 5, 3)  # four anchors share five
@@ -105,7 +108,7 @@ def test_every_table_is_made_of_valid_settings(name, preset):
             weight = torch.nn.Parameter(torch.zeros(2, 2))
             make_optimiser(Recipe(**row.setting.recipe), [weight], [], weight.device, cuda_graph=False)
             make_loss(row.setting)
-            assert row.setting.mu_negatives is None or row.setting.recipe["phases"] == "mu-then-kappa"
+            assert row.setting.mu_phase_negatives is None or row.setting.recipe["phases"] == "mu-then-kappa"
 
 
 def test_the_paper_preset_has_the_papers_parameters():
@@ -117,12 +120,12 @@ def test_the_paper_preset_has_the_papers_parameters():
     recipe = Recipe(**setting.recipe)
     assert [(phase.part, phase.end) for phase in recipe.plan()] == [("mu", 50_000), ("kappa", 100_000)]
     assert (recipe.learning_rate, recipe.schedule) == (1e-3, "one-cycle")  # the plane has the text's own, below
-    assert (recipe.mu_negatives, setting.mu_negatives) == ("given", 1)
+    assert (recipe.mu_negatives, setting.mu_phase_negatives) == ("given", 1)
     assert ambiguous.seeds == (4, 5, 6, 7, 8)
     assert clear.setting.kappa_range == (64.0, 128.0)
     assert injective.setting.family == "point"
     for paired, apart in zip(together, (ambiguous, clear), strict=True):
-        differing = {"name", "kernel", "mu_negatives", "recipe"}
+        differing = {"name", "kernel", "mu_phase_negatives", "recipe"}
         ours, theirs = (asdict(row.setting) for row in (paired, apart))
         assert {name for name in ours if ours[name] != theirs[name]} == differing
         assert ours["recipe"] == {**theirs["recipe"], "phases": "joint"}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -27,10 +27,14 @@ from aleator.data import (
 )
 from aleator.encoders import KappaFrom
 from aleator.experiments.cifar.evaluation import HeldOut
+from aleator.experiments.settings import KERNELS, KernelName, LossName
+from aleator.experiments.settings import LOSSES as CONTRASTIVE_LOSSES
 from aleator.foundation import require_one_of
 
-LOSSES = ("exact", "mcinfonce", "hib", "elk", "infonce", "softmax-entropy")
-LABELS = ("soft", "hard", "train", "votes")
+CifarLossName = LossName | Literal["softmax-entropy"]
+LOSSES = (*CONTRASTIVE_LOSSES, "softmax-entropy")
+LabelSource = Literal["soft", "hard", "train", "votes"]
+LABELS: tuple[LabelSource, ...] = get_args(LabelSource)
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,8 @@ class CifarSetting:
     """
 
     name: str = "soft"
-    loss: str = "mcinfonce"
-    labels: str = "soft"
+    loss: CifarLossName = "mcinfonce"
+    labels: LabelSource = "soft"
     repeat: int = 1
     pretrained: bool = True
     network: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +83,7 @@ class CifarSetting:
     kappa: KappaFrom = "norm"
     kappa_hidden: tuple[int, ...] = (256,)
     kappa_start: float = 16.0
-    kernel: str = "vmf"
+    kernel: KernelName = "vmf"
     kappa_pos: float = 16.0
     terms: int | None = None
     samples: int = 128
@@ -94,10 +98,14 @@ class CifarSetting:
     views: int = 1
     watch: bool = True
 
+    # `make_loss` reads these too. The CIFAR experiments do not vary them, so they are no fields.
+    learnable: ClassVar[bool] = False
+    group: ClassVar[int | None] = None
+
     def __post_init__(self) -> None:
         require_one_of("loss", self.loss, LOSSES)
         require_one_of("labels", self.labels, LABELS)
-        require_one_of("kernel", self.kernel, ("vmf", "acceptance"))
+        require_one_of("kernel", self.kernel, KERNELS)
 
 
 def require_data(folder: str | Path | None = None) -> None:

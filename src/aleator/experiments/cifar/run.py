@@ -37,9 +37,8 @@ from aleator.experiments.cifar.pretraining import (
     pretrain_cifar,
 )
 from aleator.experiments.runner import Outcome
+from aleator.experiments.settings import make_kernel, make_loss
 from aleator.foundation import derived_seed, require
-from aleator.losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
-from aleator.matching import AcceptanceKernel, VMFKernel, ZonalKernel
 from aleator.training import FitResult, Recipe, fit
 
 
@@ -144,7 +143,7 @@ def train(
     setting: CifarSetting, fold: int, encoder: Encoder, validation: HeldOut, device: str, progress: bool | None
 ) -> FitResult:
     """All layers on the fold's labels."""
-    batches = make_batches(setting, *training_data(setting, fold), torch.device(device))
+    batches = image_batches(setting, *training_data(setting, fold), torch.device(device))
     recipe, watched = _recipe(setting.recipe, fold, device), validator(setting, validation)
     shared: dict[str, Any] = {"device": device, "loggers": (), "progress": progress}
     with fast_convolutions(torch.device(device)):
@@ -201,7 +200,7 @@ def _scale_inputs(head: Encoder, factor: Tensor) -> None:
         first.weight.mul_(factor)
 
 
-def make_batches(
+def image_batches(
     setting: CifarSetting, images: Tensor, labels: Tensor, device: torch.device
 ) -> Callable[[int, Generator], Any]:
     options: dict[str, Any] = {"augment": image_augmentation(setting), "device": device}
@@ -217,20 +216,6 @@ def make_batches(
 def image_augmentation(setting: CifarSetting) -> ImageAugmentation:
     """Images in [0, 1] -> what the network is given, augmented as the setting says."""
     return ImageAugmentation(**{"mean": MEAN, "std": STD, **(setting.augment or {"flip": False, "translate": 0})})
-
-
-def make_loss(setting: CifarSetting) -> nn.Module:
-    if setting.loss == "exact":
-        return ExactInfoNCE(match_kernel(setting), setting.terms)
-    if setting.loss == "mcinfonce":
-        return MCInfoNCE(match_kernel(setting), setting.samples)
-    if setting.loss == "hib":
-        return HIB(setting.a, setting.b, setting.samples)
-    return (ELK if setting.loss == "elk" else InfoNCE)(setting.kappa_pos)
-
-
-def match_kernel(setting: CifarSetting) -> ZonalKernel:
-    return (AcceptanceKernel if setting.kernel == "acceptance" else VMFKernel)(setting.kappa_pos)
 
 
 def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder], dict[str, float]]:
@@ -272,7 +257,7 @@ def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: 
     if setting.loss == "infonce":  # its kappa is not learned
         metrics = {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
         return Outcome(metrics, arrays)
-    matches, diagram, calibration = match_metrics(q, test, q_validation, validation, match_kernel(setting), fold)
+    matches, diagram, calibration = match_metrics(q, test, q_validation, validation, make_kernel(setting), fold)
     arrays["reliability"] = torch.stack([diagram.predicted, diagram.observed, diagram.count], 1)
     arrays |= gallery(q, test, calibration)
     metrics |= matches

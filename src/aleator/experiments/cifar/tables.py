@@ -18,6 +18,7 @@ from typing import Any
 from aleator.experiments.cifar.folds import CifarSetting
 from aleator.experiments.cifar.pretraining import PretrainingSetting
 from aleator.experiments.runner import Row
+from aleator.experiments.settings import LossName, Preset
 
 ALL_FOLDS, TUNING_FOLD = (0, 1, 2, 3, 4), 1
 
@@ -63,7 +64,7 @@ _ALL_LAYERS: dict[str, dict[str, Any]] = {
 }
 
 
-def base(preset: str) -> CifarSetting:
+def base(preset: Preset) -> CifarSetting:
     """The preset's main row: MCInfoNCE in `paper`, the exact loss in the others, on CIFAR-10H's soft labels."""
     if preset == "paper":
         return CifarSetting(negatives=32, recipe=_PAPER_RECIPE, watch=False)
@@ -93,12 +94,12 @@ def base(preset: str) -> CifarSetting:
     )
 
 
-def all_layers(preset: str) -> CifarSetting:
+def all_layers(preset: Preset) -> CifarSetting:
     """The same with one linear layer on the features, and all layers trained from the start."""
     return replace(base(preset), **_LINEAR, augment=_PLAIN, recipe=_ALL_LAYERS[preset])
 
 
-def with_loss(preset: str, loss: str) -> CifarSetting:
+def with_loss(preset: Preset, loss: LossName) -> CifarSetting:
     """The preset's setting for a loss; in `paper` and for the paper's losses, the hyperparameters of its appendix."""
     setting = base(preset)
     if loss == "exact":
@@ -116,7 +117,7 @@ def with_loss(preset: str, loss: str) -> CifarSetting:
     return replace(setting, loss=loss, recipe={**joint, "phases": "mu", "mu_negatives": "given", **chosen})
 
 
-def votes(preset: str) -> CifarSetting:
+def votes(preset: Preset) -> CifarSetting:
     """With CIFAR-10N's votes: a second classifier, pretrained on them, stands beside the first."""
     setting = base(preset)
     return replace(setting, name="soft and votes", beside=(_voted(setting),))
@@ -134,16 +135,17 @@ def classifier(setting: CifarSetting, name: str = "classifier") -> CifarSetting:
 # Tables and figures
 
 
-def cifar_losses(preset: str) -> list[Row]:
+def cifar_losses(preset: Preset) -> list[Row]:
     """Certainty against annotator entropy and crop size, loss by loss."""
-    names = ("mcinfonce", "hib", "elk") if preset == "paper" else ("exact", "mcinfonce", "hib", "elk")
+    names: tuple[LossName, ...] = ("mcinfonce", "hib", "elk")
+    names = names if preset == "paper" else ("exact", *names)
     rows = [_row(with_loss(preset, loss), preset) for loss in names]
     if preset != "paper":
         rows.insert(1, _row(votes(preset), preset))
     return [*rows, _row(classifier(base(preset)), preset)]
 
 
-def cifar_labels(preset: str) -> list[Row]:
+def cifar_labels(preset: Preset) -> list[Row]:
     """Soft labels, hard labels, CIFAR-10's own labels, and CIFAR-10N's votes."""
     setting = base(preset)
     hard = replace(setting, name="hard", labels="hard")
@@ -156,24 +158,24 @@ def cifar_labels(preset: str) -> list[Row]:
     return [_row(row, preset) for row in (setting, hard, train, votes(preset))]
 
 
-def cifar_rejection(preset: str) -> list[Row]:
+def cifar_rejection(preset: Preset) -> list[Row]:
     """Recall@1 of the surest images, as more and more of the others are rejected."""
     return (
         [_row(base(preset), preset)] if preset == "paper" else [_row(s, preset) for s in (base(preset), votes(preset))]
     )
 
 
-def cifar_retrieval(preset: str) -> list[Row]:
+def cifar_retrieval(preset: Preset) -> list[Row]:
     """Queries and their 95 % credible sets."""
     return cifar_rejection(preset)
 
 
-def cifar_gallery(preset: str) -> list[Row]:
+def cifar_gallery(preset: Preset) -> list[Row]:
     """The surest and the least sure images of every class."""
     return cifar_rejection(preset)
 
 
-def cifar_scratch(preset: str) -> list[Row]:
+def cifar_scratch(preset: Preset) -> list[Row]:
     """With and without pretraining."""
     setting = base(preset)
     longer = {"quick": 120, "best": 4000, "paper": 8192}[preset]
@@ -188,13 +190,14 @@ def cifar_scratch(preset: str) -> list[Row]:
     return [_row(pretrained, preset), _row(scratch, preset)]
 
 
-def cifar_infonce(preset: str) -> list[Row]:
+def cifar_infonce(preset: Preset) -> list[Row]:
     """Does certainty cost accuracy? InfoNCE, which learns the direction alone, beside the others."""
-    names = ("mcinfonce", "infonce") if preset == "paper" else ("exact", "mcinfonce", "infonce")
+    names: tuple[LossName, ...] = ("mcinfonce", "infonce")
+    names = names if preset == "paper" else ("exact", *names)
     return [_row(with_loss(preset, loss), preset) for loss in names]
 
 
-def cifar_tuning(preset: str) -> list[Row]:
+def cifar_tuning(preset: Preset) -> list[Row]:
     """The paper's grid, on one fold: dimension, negatives, kappa_pos and phases, then HIB's a and b."""
     quick = preset == "quick"
     dims = (8,) if quick else (8, 16)
@@ -215,7 +218,7 @@ def cifar_tuning(preset: str) -> list[Row]:
     return [Row(row, (TUNING_FOLD,)) for row in rows]
 
 
-def cifar_overfitting(preset: str) -> list[Row]:
+def cifar_overfitting(preset: Preset) -> list[Row]:
     """What holds overfitting on 6,000 images back: the recommended setting with one part taken away or changed."""
     setting, voted = base(preset), votes(preset)
     head = dict(setting.head_first or {})
@@ -260,11 +263,11 @@ def cifar_overfitting(preset: str) -> list[Row]:
     return [Row(row, (TUNING_FOLD,)) for row in rows]
 
 
-def _row(setting: CifarSetting, preset: str) -> Row:
+def _row(setting: CifarSetting, preset: Preset) -> Row:
     return Row(setting, ALL_FOLDS[:1] if preset == "quick" else ALL_FOLDS)
 
 
-CIFAR: dict[str, Callable[[str], list[Row]]] = {
+CIFAR: dict[str, Callable[[Preset], list[Row]]] = {
     "cifar-losses": cifar_losses,
     "cifar-labels": cifar_labels,
     "cifar-rejection": cifar_rejection,

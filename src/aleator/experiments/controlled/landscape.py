@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aleator.data import GenerativeProcess
-from aleator.experiments.controlled.run import Setting, make_batches, make_loss
+from aleator.experiments.controlled.run import Setting, process_batches
 from aleator.experiments.controlled.surface import Surface, downhill
 from aleator.experiments.controlled.tables import RESULT_SEEDS
 from aleator.experiments.runner import Outcome, Row
+from aleator.experiments.settings import Preset, make_loss
 from aleator.matching import AcceptanceKernel
 from aleator.posteriors import VonMisesFisher
 from aleator.training import Objective
@@ -75,7 +76,7 @@ def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path |
     generator = torch.Generator(device).manual_seed(seed)
     objective = Objective(Nudged(process, generator), make_loss(setting), "joint", "given")  # type: ignore[arg-type]
     surface = Surface(
-        objective, lambda theta: {"encoder.a": theta[0], "encoder.t": theta[1]}, make_batches(process, setting), seed
+        objective, lambda theta: {"encoder.a": theta[0], "encoder.t": theta[1]}, process_batches(process, setting), seed
     )
     theta = torch.zeros(2, dtype=torch.float64, device=device)
     hessian = surface.hessian(theta, row.count)
@@ -102,7 +103,7 @@ def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path |
     return Outcome(metrics, {"excess": height.reshape(len(_AXIS), len(_AXIS)), "minimum": theta.cpu()})
 
 
-def landscape(preset: str) -> list[Row]:
+def landscape(preset: Preset) -> list[Row]:
     """What the loss asks for and how sharply: the kernel, the law of positives, the number of negatives."""
     truth = Setting(batch_size=256, terms=32)
     count = {"quick": 40, "paper": 400, "best": 400}[preset]

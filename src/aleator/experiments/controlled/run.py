@@ -1,5 +1,8 @@
-"""One run of the controlled experiment: a process with known posteriors, an encoder trained on its pairs, and how far
-the two agree. What a run is made of is a `Setting`; the experiments (tables.py) are lists of settings."""
+"""One run of the controlled experiment.
+
+A generative process has known posteriors. An encoder is trained on pairs that the process draws. Then the learned
+posteriors are compared with the true ones. A `Setting` describes a run. tables.py lists all settings.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -8,46 +11,58 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, nn
+from torch import Generator
 
 from aleator.data import GenerativeProcess, NoisyDirection, RolledNegatives
 from aleator.encoders import ControlledKappaOf, Encoder, Initialisation, controlled_encoder
 from aleator.evaluation import aligning_rotation, cap_coverage, mae, pairwise_agreement, rank_correlation, rmse, spread
 from aleator.experiments.runner import Outcome
-from aleator.foundation import require_one_of
-from aleator.losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
-from aleator.matching import AcceptanceKernel, VMFKernel, ZonalKernel
+from aleator.experiments.settings import KernelName, LossName, make_loss
+from aleator.matching import AcceptanceKernel
 from aleator.training import Recipe, fit
 
-LOSSES = ("exact", "mcinfonce", "hib", "elk", "infonce")
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the credible caps whose coverage is measured
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What one row of a table is made of; the defaults are the paper's Ambiguous setting with our loss.
+    """One row of a table. The defaults are the paper's Ambiguous setting with the exact loss.
 
     Args:
-        name: of the row's setting, as in the results.
-        loss: one of LOSSES.
-        dim, kappa_range, family, kappa_pos, kappa_of: of the process.
-        positives: the law of positive pairs.
-        negatives: how many are drawn for each anchor from P(x); "batch" takes the other anchors, "rolled" the positive
-            of the pair before, the paper's M = 0.
-        mu_negatives: how many are drawn instead in a phase that trains mu alone.
-        group: how many anchors share their negatives. None: all of them where the batch gives the negatives (the exact
-            loss alone can do with fewer), none where they are drawn.
-        encoder_dim: the encoder's dimension where it differs from the process's.
-        encoder_kappa_of, widths, initialisation: see `controlled_encoder`.
-        calibrated: whether kappa starts out spanning `kappa_start`, as in the paper.
-        kernel: of the loss; "acceptance" is the rule that the pairs really follow, "vmf" the paper's approximation.
-        terms: of the exact loss's series; None for as many as the kernel ever needs.
-        samples: of the Monte-Carlo losses; a, b: of HIB. learnable: kappa_pos (or a and b) of the loss.
-        recipe: arguments of `Recipe`.
+        name: Name of the setting in the results.
+        loss: Name of the loss; see experiments/settings.py.
+        dim: Dimension D of the process: of its inputs and its latents.
+        kappa_range: Smallest and largest true kappa, about.
+        family: Family of the true posteriors: "vmf", "gaussian", "laplace" or "point".
+        kappa_pos: Of the process, which accepts pairs by it, and of the loss's kernel.
+        kappa_of: What the process computes kappa from, "input" or "mu"; see `GenerativeProcess`.
+        positives: Law of positive pairs; see `GenerativeProcess.batches`.
+        batch_size: Number of anchors in a batch.
+        negatives: Number of negatives of each anchor, drawn from P(x). "batch": the other anchors. "rolled": the
+            positive of the previous pair, which is the paper's M = 0.
+        mu_phase_negatives: Number of negatives of each anchor in a phase that trains mu alone. None: the same.
+        group: Number of anchors that share their negatives. None: all anchors if the negatives come from the batch
+            (only the exact loss can use smaller groups), one anchor if they are drawn.
+        encoder_dim: Dimension of the encoder's posteriors. None: `dim`.
+        encoder_kappa_of: What the encoder computes kappa from; see `controlled_encoder`.
+        widths: Widths of the encoder's hidden layers. None: the paper's.
+        initialisation: Of the encoder's weights; see `controlled_encoder`.
+        calibrated: Whether kappa starts out covering exactly `kappa_start`, as in the paper.
+        kappa_start: Smallest and largest kappa of the untrained encoder.
+        kernel: Kernel of the loss. "acceptance" is the rule by which the process accepts pairs, "vmf" the paper's
+            approximation.
+        terms: Number of terms of the exact loss's series. None: as many as the kernel can need.
+        samples: Number of samples of the Monte-Carlo losses.
+        a: Scale of HIB.
+        b: Offset of HIB.
+        learnable: Whether kappa_pos (for HIB: a and b) is learned.
+        smoothing_steps: Training steps that smooth the networks of the process.
+        points: Number of inputs that are measured.
+        recipe: Arguments of `Recipe`.
     """
 
     name: str = "ambiguous"
-    loss: str = "exact"
+    loss: LossName = "exact"
     dim: int = 10
     kappa_range: tuple[float, float] = (16.0, 32.0)
     family: str = "vmf"
@@ -56,7 +71,7 @@ class Setting:
     positives: str = "ratio"
     batch_size: int = 512
     negatives: int | str = "batch"
-    mu_negatives: int | None = None
+    mu_phase_negatives: int | None = None
     group: int | None = None
     encoder_dim: int | None = None
     encoder_kappa_of: ControlledKappaOf = "input"
@@ -64,7 +79,7 @@ class Setting:
     initialisation: Initialisation = "he"
     calibrated: bool = False
     kappa_start: tuple[float, float] = (16.0, 32.0)
-    kernel: str = "acceptance"
+    kernel: KernelName = "acceptance"
     terms: int | None = None
     samples: int = 512
     a: float = 1.0
@@ -78,7 +93,7 @@ class Setting:
 def run_seed(
     setting: Setting, seed: int, device: str = "cpu", folder: Path | None = None, progress: bool | None = None
 ) -> Outcome:
-    """Train from scratch, or go on from the folder's last checkpoint, and measure."""
+    """Train an encoder, from the last checkpoint in the folder if there is one, and compare it with the truth."""
     process = _process(
         setting.dim,
         setting.kappa_range,
@@ -103,16 +118,16 @@ def run_seed(
     if setting.calibrated:
         encoder.set_kappa_range(process.inputs(1000, generator=generator))
     loss = make_loss(setting)
-    batches: Any = make_batches(process, setting)
-    if setting.mu_negatives is not None:
-        few = replace(setting, negatives=setting.mu_negatives, group=None)
-        batches = {"mu": make_batches(process, few), "kappa": batches}
+    batches: Any = process_batches(process, setting)
+    if setting.mu_phase_negatives is not None:
+        fewer = replace(setting, negatives=setting.mu_phase_negatives, group=None)
+        batches = {"mu": process_batches(process, fewer), "kappa": batches}
     recipe = Recipe(**{"seed": seed, **setting.recipe})
     result = fit(encoder, loss, batches, recipe, folder=folder, device=device, loggers=(), progress=progress)
     outcome = measure(process, encoder, setting.points, generator)
     if setting.loss == "infonce":  # its kappa is not learned
-        kept = {name: value for name, value in outcome.metrics.items() if name.startswith("mu_")}
-        outcome = Outcome(kept, outcome.arrays)
+        mu_metrics = {name: value for name, value in outcome.metrics.items() if name.startswith("mu_")}
+        outcome = Outcome(mu_metrics, outcome.arrays)
     outcome.metrics["loss"] = result.history[-1]["loss"]
     return outcome
 
@@ -128,34 +143,25 @@ def _process(
     smoothing_steps: int,
     kappa_of: str,
 ) -> GenerativeProcess:
-    """Rows of a table share their processes, which take seconds to smooth."""
+    """The process, cached: rows of a table share it, and it takes seconds to make."""
     kernel = AcceptanceKernel(kappa_pos)
     return GenerativeProcess(dim, kappa_range, family, kernel, seed, device, smoothing_steps, kappa_of)
 
 
-def make_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], tuple[Any, ...]]:
+def process_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], tuple[Any, ...]]:
+    """Batches of pairs from the process, with the negatives that the setting asks for."""
     if setting.negatives == "rolled":
         return RolledNegatives(process.batches(setting.batch_size, positives=setting.positives))
     drawn = 0 if setting.negatives == "batch" else int(setting.negatives)
     return process.batches(setting.batch_size, drawn, setting.positives, group=setting.group or 1)
 
 
-def make_loss(setting: Setting) -> nn.Module:
-    require_one_of("loss", setting.loss, LOSSES)
-    require_one_of("kernel", setting.kernel, ("acceptance", "vmf"))
-    kind: Callable[..., ZonalKernel] = AcceptanceKernel if setting.kernel == "acceptance" else VMFKernel
-    if setting.loss == "exact":
-        return ExactInfoNCE(kind(setting.kappa_pos, setting.learnable), setting.terms, setting.group)
-    if setting.loss == "mcinfonce":
-        return MCInfoNCE(kind(setting.kappa_pos, setting.learnable), setting.samples)
-    if setting.loss == "hib":
-        return HIB(setting.a, setting.b, setting.samples, setting.learnable)
-    return (ELK if setting.loss == "elk" else InfoNCE)(setting.kappa_pos, setting.learnable)
-
-
 @torch.no_grad()
 def measure(process: GenerativeProcess, encoder: Encoder, points: int, generator: torch.Generator) -> Outcome:
-    """Agreement of learned and true posteriors over fresh inputs; the paper takes 10,000."""
+    """Compare learned and true posteriors at fresh inputs.
+
+    The arrays hold the first 2,000 of the points, for the figures.
+    """
     x = process.inputs(points, generator=generator)
     true, learned = process.posterior(x), encoder(x)
     directions = pairwise_agreement(true.mu, learned.mu)

@@ -20,8 +20,8 @@ from typing import Any
 
 from aleator.experiments.controlled.run import Setting
 from aleator.experiments.runner import Row
+from aleator.experiments.settings import LossName, Preset
 
-PRESETS = ("quick", "paper", "best")
 # The learning rate as the paper's text has it: a tenth after each quarter of training, half of a phase. The second
 # phase starts between the first one's two, which is the published formula with the text's factor.
 _TEXT: dict[str, Any] = {
@@ -34,7 +34,7 @@ _TEXT: dict[str, Any] = {
 RESULT_SEEDS, TUNING_SEEDS = (4, 5, 6, 7, 8), (1, 2, 3)
 
 
-def _recipe(preset: str, steps: int, **more: Any) -> dict[str, Any]:
+def _recipe(preset: Preset, steps: int, **more: Any) -> dict[str, Any]:
     if preset == "paper":
         own: dict[str, Any] = {
             "phases": "mu-then-kappa",
@@ -50,7 +50,7 @@ def _recipe(preset: str, steps: int, **more: Any) -> dict[str, Any]:
     return {"steps": steps, **own, "precision": "tf32", "checkpoint_every": 10_000, "log_every": 500, **more}
 
 
-def base(preset: str) -> Setting:
+def base(preset: Preset) -> Setting:
     """The Ambiguous setting."""
     if preset == "paper":
         return Setting(
@@ -58,7 +58,7 @@ def base(preset: str) -> Setting:
             kernel="vmf",
             positives="joint",
             negatives=32,
-            mu_negatives=1,
+            mu_phase_negatives=1,
             group=16,
             calibrated=True,
             recipe=_recipe(preset, 100_000),
@@ -76,7 +76,7 @@ def base(preset: str) -> Setting:
     )
 
 
-def _with_loss(setting: Setting, loss: str, preset: str) -> Setting:
+def _with_loss(setting: Setting, loss: LossName, preset: Preset) -> Setting:
     """A setting with another loss and the hyperparameters that the paper's grid chose for it."""
     if loss == "exact":
         return setting
@@ -87,13 +87,13 @@ def _with_loss(setting: Setting, loss: str, preset: str) -> Setting:
         return replace(setting, negatives=few)
     if loss == "infonce":
         recipe = {**setting.recipe, "phases": "mu", "mu_negatives": "given"}
-        return replace(setting, negatives=few, mu_negatives=None, recipe=recipe)
+        return replace(setting, negatives=few, mu_phase_negatives=None, recipe=recipe)
     return replace(_together(setting), negatives="rolled" if loss == "hib" else 1, group=None)
 
 
 def _together(setting: Setting) -> Setting:
     """mu and kappa learn at once."""
-    return replace(setting, mu_negatives=None, recipe={**setting.recipe, "phases": "joint"})
+    return replace(setting, mu_phase_negatives=None, recipe={**setting.recipe, "phases": "joint"})
 
 
 def _together_matched(setting: Setting) -> Setting:
@@ -101,18 +101,18 @@ def _together_matched(setting: Setting) -> Setting:
     return replace(_together(setting), name=f"{setting.name}, together, matched kernel", kernel="acceptance")
 
 
-def _ungrouped(setting: Setting, preset: str) -> Setting:
+def _ungrouped(setting: Setting, preset: Preset) -> Setting:
     """Of quick and best, a smaller batch without groups, in which each anchor has its own negatives."""
     if preset == "paper":
         return setting
     return replace(setting, batch_size={"best": 512, "quick": 128}[preset], group=None)
 
 
-def _samples(preset: str) -> int:
+def _samples(preset: Preset) -> int:
     return {"paper": 512, "best": 64, "quick": 16}[preset]
 
 
-def recovery(preset: str) -> list[Row]:
+def recovery(preset: Preset) -> list[Row]:
     """Table 1: Ambiguous, Clear and Injective.
 
     With the paper's parameters also without what holds kappa back there (docs/understanding.md).
@@ -128,7 +128,7 @@ def recovery(preset: str) -> list[Row]:
     return [Row(setting, _seeds(preset, 5)) for setting in (ambiguous, clear, injective)]
 
 
-def circle(preset: str) -> list[Row]:
+def circle(preset: Preset) -> list[Row]:
     """The figure in the plane."""
     if preset == "paper":
         recipe = _recipe(preset, 8192, **_TEXT)  # a higher rate folds the circle as well
@@ -140,7 +140,7 @@ def circle(preset: str) -> list[Row]:
     return [Row(plane, _seeds(preset, 5))]
 
 
-def samples(preset: str) -> list[Row]:
+def samples(preset: Preset) -> list[Row]:
     """The bias of Monte-Carlo estimates against the number of samples; the exact loss has none."""
     counts = {"paper": (1, 4, 16, 64, 256, 512), "best": (1, 4, 16, 64, 256), "quick": (1, 4, 16)}[preset]
     setting = _with_loss(base(preset), "mcinfonce", preset)
@@ -152,7 +152,7 @@ def samples(preset: str) -> list[Row]:
     return rows if preset == "paper" else [*rows, Row(exact, _seeds(preset, 3))]
 
 
-def families(preset: str) -> list[Row]:
+def families(preset: Preset) -> list[Row]:
     """Posteriors that are not vMF."""
     setting = base(preset)
     rows = [Row(setting, _seeds(preset, 5))]
@@ -162,13 +162,14 @@ def families(preset: str) -> list[Row]:
     return rows
 
 
-def losses(preset: str) -> list[Row]:
+def losses(preset: Preset) -> list[Row]:
     """The losses side by side, each with the hyperparameters that the paper chose for it."""
-    names = ("mcinfonce", "hib", "elk") if preset == "paper" else ("exact", "mcinfonce", "hib", "elk", "infonce")
+    names: tuple[LossName, ...] = ("mcinfonce", "hib", "elk")
+    names = names if preset == "paper" else ("exact", *names, "infonce")
     return [Row(_with_loss(base(preset), loss, preset), _seeds(preset, 5)) for loss in names]
 
 
-def encoder_dim(preset: str) -> list[Row]:
+def encoder_dim(preset: Preset) -> list[Row]:
     """Encoders of another dimension than the process's ten."""
     setting = _shorter(base(preset), preset, best=5000, quick=500)
     rows = []
@@ -182,7 +183,7 @@ def encoder_dim(preset: str) -> list[Row]:
     return rows
 
 
-def high_dim(preset: str) -> list[Row]:
+def high_dim(preset: Preset) -> list[Row]:
     """Process and encoder of a higher dimension."""
     setting = _shorter(base(preset), preset, best=5000, quick=500)
     rows = []
@@ -194,7 +195,7 @@ def high_dim(preset: str) -> list[Row]:
     return rows
 
 
-def shared_backbone(preset: str) -> list[Row]:
+def shared_backbone(preset: Preset) -> list[Row]:
     """One network with two heads against two networks."""
     setting = _shorter(base(preset), preset, best=10_000)
     # In the paper the process shares a backbone as well. That needs two networks of its own to be compared with, and is
@@ -209,7 +210,7 @@ def shared_backbone(preset: str) -> list[Row]:
     return [Row(row, _seeds(preset, 5)) for row in rows]
 
 
-def tuning(preset: str) -> list[Row]:
+def tuning(preset: Preset) -> list[Row]:
     """The paper's grid for the losses that it tunes, on seeds of its own: first the rest, then HIB's a and b."""
     setting = _shorter(_ungrouped(base(preset), preset), preset, best=3000, quick=200)
     rows = []
@@ -227,13 +228,14 @@ def tuning(preset: str) -> list[Row]:
     return [Row(row, TUNING_SEEDS if preset == "paper" else TUNING_SEEDS[:1]) for row in rows]
 
 
-def infonce(preset: str) -> list[Row]:
+def infonce(preset: Preset) -> list[Row]:
     """Does certainty cost accuracy in the mean? InfoNCE, which learns the mean alone, beside the others."""
-    names = ("mcinfonce", "infonce") if preset == "paper" else ("exact", "mcinfonce", "infonce")
+    names: tuple[LossName, ...] = ("mcinfonce", "infonce")
+    names = names if preset == "paper" else ("exact", *names)
     return [Row(_with_loss(base(preset), loss, preset), _seeds(preset, 5)) for loss in names]
 
 
-def optimisers(preset: str) -> list[Row]:
+def optimisers(preset: Preset) -> list[Row]:
     """The error against the number of pairs, with Adam, which scales each weight by itself, and with SOAP."""
     counts = (500, 2000, 8000) if preset == "best" else (2000, 8000)
     setting = base("best")
@@ -252,7 +254,7 @@ def optimisers(preset: str) -> list[Row]:
     return rows
 
 
-def phases(preset: str) -> list[Row]:
+def phases(preset: Preset) -> list[Row]:
     """What kappa loses by being at random while mu learns, and by a kernel that is not the rule that accepts pairs."""
     setting = base(preset)
     if preset == "paper":
@@ -272,16 +274,16 @@ def phases(preset: str) -> list[Row]:
     return rows
 
 
-def _shorter(setting: Setting, preset: str, **steps: int) -> Setting:
+def _shorter(setting: Setting, preset: Preset, **steps: int) -> Setting:
     """With so many steps in the presets named, as it is in the others."""
     return replace(setting, recipe={**setting.recipe, "steps": steps[preset]}) if preset in steps else setting
 
 
-def _seeds(preset: str, count: int) -> tuple[int, ...]:
+def _seeds(preset: Preset, count: int) -> tuple[int, ...]:
     return RESULT_SEEDS[: 1 if preset == "quick" else count]
 
 
-CONTROLLED: dict[str, Callable[[str], list[Row]]] = {
+CONTROLLED: dict[str, Callable[[Preset], list[Row]]] = {
     "recovery": recovery,
     "circle": circle,
     "samples": samples,
