@@ -39,7 +39,6 @@ TESTED_IN = {
     "fused.series": "fused/test_functions.py",
     "fused.softmax_share": "fused/test_functions.py",
     "losses.softmax_share": "losses/test_sampled.py",
-    "matching.series": "matching/test_positivity.py",
     "quickstart.circle": "quickstart/test_quickstart.py",
     "quickstart.degradation": "quickstart/test_quickstart.py",
     "quickstart.digits": "quickstart/test_quickstart.py",

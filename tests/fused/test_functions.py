@@ -193,8 +193,9 @@ def test_log_growth_of_any_shape():
 def test_rows(dim, kernel: ZonalKernel):
     kappa = posteriors(200, dim=2).kappa
     log_lam, sign = kernel.series(dim, kernel.terms(dim, 1e-12), torch.device("cuda"))
-    log_weight = (log_harmonic_dimensions(dim, len(log_lam), torch.device("cuda")) + log_lam) / 2
-    fused, plain = series.rows(dim, kappa, log_lam, sign), series.plain_rows(dim / 2 - 1, kappa, log_weight, sign)
+    log_scale = (log_harmonic_dimensions(dim, len(log_lam), torch.device("cuda")) + log_lam) / 2
+    fused = series.row_weights(dim, kappa, log_lam, sign)
+    plain = series.plain_row_weights(dim / 2 - 1, kappa, log_scale, sign)
     for name in plain.__dataclass_fields__:
         torch.testing.assert_close(getattr(fused, name), getattr(plain, name), rtol=1e-9, atol=1e-11, msg=name)
 
@@ -210,11 +211,11 @@ def test_series(dim, kernel: ZonalKernel, layout):
     log_lam, sign = kernel.series(dim, terms, torch.device("cuda"))
     kappa_pos = kernel.concentration(first.mu) if isinstance(kernel, VMFKernel) else None
     kappa1, kappa2 = (q.kappa.clamp(max=kernel.reach(dim)) for q in (first, second))
-    rows1, rows2 = series.rows(dim, kappa1, log_lam), series.rows(dim, kappa2, log_lam, sign)
+    rows1, rows2 = series.row_weights(dim, kappa1, log_lam), series.row_weights(dim, kappa2, log_lam, sign)
     cosine = (first.mu * second.mu).sum(-1).contiguous()
-    fused = series.log_series(dim, cosine, rows1, rows2, log_lam, kappa_pos, slopes=True)
-    plain = series.plain_log_series(dim, cosine, rows1, rows2, log_lam, kappa_pos, slopes=True)
-    for name in ("log_r", "slope_c", "slope_1", "slope_2"):
+    fused = series.positivity_table(dim, cosine, rows1, rows2, log_lam, kappa_pos, slopes=True)
+    plain = series.plain_positivity_table(dim, cosine, rows1, rows2, log_lam, kappa_pos, slopes=True)
+    for name in ("log_r", "slope_cosine", "slope_kappa1", "slope_kappa2"):
         a, b = getattr(fused, name), getattr(plain, name)
         # Below 1e-8 of the largest r both are at the mercy of rounding.
         sure = plain.log_r > torch.maximum(rows1.log_length, rows2.log_length) * 0 + plain.log_r.max() - 18

@@ -5,7 +5,7 @@ from aleator.fused.bessel import fused_log_growth
 from aleator.fused.pieces import triton_available
 from aleator.fused.sampled_cosines import fused_sampled_cosines, fused_sampled_cosines_backward
 from aleator.fused.sampling import fused_sample, fused_sample_backward
-from aleator.fused.series import fused_log_series, fused_rows
+from aleator.fused.series import fused_positivity_table, fused_row_weights
 from aleator.fused.softmax_share import (
     fused_candidate_log_softmax_share,
     fused_candidate_log_softmax_share_backward,
@@ -18,8 +18,8 @@ __all__ = [
     "fused_candidate_log_softmax_share",
     "fused_candidate_log_softmax_share_backward",
     "fused_log_growth",
-    "fused_log_series",
-    "fused_rows",
+    "fused_positivity_table",
+    "fused_row_weights",
     "fused_sample",
     "fused_sample_backward",
     "fused_sampled_cosines",

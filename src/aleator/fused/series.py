@@ -12,30 +12,30 @@ _ROWS, _TILE = 16, 16
 
 
 @on_its_own_device
-def fused_rows(
+def fused_row_weights(
     order: float,
     kappa: Tensor,
-    log_weight: Tensor,
+    log_scale: Tensor,
     sign: Tensor | None,
     top: float,
     steps: int,
     start: tuple[float, ...],
 ) -> tuple[Tensor, ...]:
-    """Fields of `Rows` (matching/series.py) for kappa of any shape, with log_weight = log(dim_n |lambda_n|)/2 (terms,).
+    """Fields of `RowWeights` (matching/series.py) for kappa of any shape.
 
-    The recurrence of `log_ratios_and_slopes` (special/bessel.py) starts at order `top`, where `start` holds the
-    coefficients of Debye's G.
+    log_scale (terms,) is log(dim_n |lambda_n|)/2. The recurrence of `log_ratios_and_slopes` (special/bessel.py) starts
+    at order `top`, where `start` holds the coefficients of Debye's G.
     """
     flat = kappa.contiguous().view(-1)
-    terms, count = len(log_weight), flat.numel()
+    terms, count = len(log_scale), flat.numel()
     weight, slope = (flat.new_empty(terms, count) for _ in range(2))
     log_length, mean, mean_slope = (torch.empty_like(flat) for _ in range(3))
     if count:
         _rows_kernel[(triton.cdiv(count, _ROWS),)](
             flat,
             on_device(start, flat.device),
-            log_weight,
-            log_weight if sign is None else sign,
+            log_scale,
+            log_scale if sign is None else sign,
             weight,
             slope,
             log_length,
@@ -57,7 +57,7 @@ def fused_rows(
 
 
 @on_its_own_device
-def fused_log_series(
+def fused_positivity_table(
     dim: int,
     cosine: Tensor,
     first: Any,
@@ -68,18 +68,18 @@ def fused_log_series(
     constants: tuple[float, float, float],
     slopes: bool,
 ) -> tuple[Tensor, ...]:
-    """(log r,) or (log r, slope_c, slope_1, slope_2) at cosines (N, M) or (G, N, M).
+    """(log r,) or (log r, slope_cosine, slope_kappa1, slope_kappa2) at cosines (N, M) or (G, N, M).
 
-    `first` and `second` are `Rows`. `recurrences` (5, terms) holds a and b of P_n, the factor of P_n', and a and b of
-    the Q_{n-1} that this factor multiplies. `constants` are the depth, floor and tilt.
+    `first` and `second` are `RowWeights`. `recurrences` (5, terms) holds a and b of P_n, the factor of P_n', and a and
+    b of the Q_{n-1} that this factor multiplies. `constants` are the depth, floor and tilt.
     """
     terms = len(log_lam)
     cosine = cosine.contiguous()
     out = [torch.empty_like(cosine) for _ in range(4 if slopes else 1)]
     sides: list = []
     for side in (first, second):
-        weight, slope = (x.movedim(-1, 0).contiguous() for x in (side.weight, side.slope))
-        lengths = [x.contiguous() for x in (side.log_length, side.mean, side.mean_slope)]
+        weight, slope = (x.movedim(-1, 0).contiguous() for x in (side.weights, side.slopes))
+        lengths = [x.contiguous() for x in (side.log_length, side.mean_length, side.mean_length_slope)]
         # index of a pair into the rows of this side: group * stride_0 + row * stride_1 + column * stride_2
         groups, height, width = (1, *side.log_length.shape)[-3:]
         strides = (height * width if groups > 1 else 0, width if height > 1 else 0, 1 if width > 1 else 0)
@@ -109,7 +109,7 @@ if triton is not None:
 
     @triton.jit
     def _rows_kernel(
-        kappa_ptr, start_ptr, log_weight_ptr, sign_ptr, weight_ptr, slope_ptr, length_ptr, mean_ptr, mean_slope_ptr,
+        kappa_ptr, start_ptr, log_scale_ptr, sign_ptr, weight_ptr, slope_ptr, length_ptr, mean_ptr, mean_slope_ptr,
         count, order, top, terms, steps, degree, SIGN: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
     ):  # fmt: skip
         """Each program: BLOCK posteriors.
@@ -142,7 +142,7 @@ if triton is not None:
             at = (first + n)[:, None] * count + i[None, :]
             log_rho = tl.log(tl.load(slope_ptr + at, mask=inside, other=1.0))
             log_w = tl.cumsum(log_rho, 0) - log_rho + total[None, :]
-            log_w += tl.load(log_weight_ptr + first + n, mask=first + n < terms, other=-1e300)[:, None]
+            log_w += tl.load(log_scale_ptr + first + n, mask=first + n < terms, other=-1e300)[:, None]
             tl.store(weight_ptr + at, log_w, mask=inside)
             total += tl.sum(log_rho, 0)
             largest = tl.maximum(largest, tl.max(tl.where(inside, log_w, -1e300), 0))
@@ -180,7 +180,7 @@ if triton is not None:
         count, height, width, terms, dim, kappa_pos, depth, floor, tilt,
         TAIL: tl.constexpr, SLOPES: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """One thread per pair: all sums over the terms in one loop, then the formulas of `plain_log_series`."""
+        """One thread per pair: all sums over the terms in one loop, then the formulas of `plain_positivity_table`."""
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         live = i < count
         group, row, column = i // (height * width), (i // width) % height, i % width

@@ -1,15 +1,15 @@
-r"""Expected positivity in closed form, and the probability that two ambiguous inputs show the same latent.
+r"""Expected positivity, and the probability that two ambiguous inputs match.
 
-For posteriors q, q' and a positive kernel g with coefficients lambda_n (harmonics.py),
+For posteriors q and q', and a kernel g with coefficients lambda_n (kernels.py),
 
-    r(q, q') = E g(z.z') / E_uniform g = sum_n dim_n lambda_n A_n(kappa) A_n(kappa') P_n(mu.mu')
+    r(q, q') = E g(z.z') / E_uniform g = sum_n dim_n lambda_n A_n(kappa) A_n(kappa') P_n(mu.mu').        (3)
 
-is the expected positivity of the paper's Proposition 2 times the sphere's area: the density ratio P(x'|x)/P(x') that
-a contrastive task asks for (docs/theory.md has the proof). kappa -> inf leaves the InfoNCE similarity, kappa_pos ->
-inf the expected likelihood kernel, kappa -> 0 gives 1.
+This is the expected positivity of the paper's Proposition 2, times the area of the sphere. It is the density ratio
+P(x'|x)/P(x') that a contrastive task estimates; docs/theory.md has the proof. Its limits: kappa -> inf gives the
+similarity of InfoNCE, kappa_pos -> inf the expected likelihood kernel, kappa -> 0 gives r = 1.
 
-series.py says how it is summed and what keeps log r right where r is tiny. A kernel's series resolves posteriors up to
-some kappa (harmonics.py), infinite for the vMF kernel; sharper ones are treated as that sharp.
+Here are the public functions, mixtures and checks. series.py sums the series. A kernel's series resolves posteriors up
+to some kappa, its `reach` (truncation.py); sharper posteriors are treated as having that kappa.
 """
 
 import math
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily
 
-from aleator.foundation import reject, require
+from aleator.foundation import reject, require, require_at_least, require_probability
 from aleator.matching.kernels import VMFKernel, ZonalKernel, check_kernel
-from aleator.matching.series import log_series, rows, term_totals
+from aleator.matching.series import log_series
 from aleator.posteriors import VonMisesFisher
 from aleator.special import log_growth
 
@@ -32,168 +32,184 @@ _TOLERANCE = {torch.float32: 1e-10, torch.float64: 1e-17}
 
 
 def log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, terms: int | None = None) -> Tensor:
-    """log r of the paired posteriors, whose batch shapes broadcast; equation (3) of docs/theory.md.
+    """Log of the expected positivity of pairs of posteriors, equation (3) of the theory.
+
+    log r > 0 means that the two inputs match more often than two inputs drawn at random.
 
     Args:
-        q1, q2: `VonMisesFisher`, or a `torch.distributions.MixtureSameFamily` of them.
-        kernel: what counts as a match.
-        terms: how many terms of the series to sum; by default as many as the kernel and the dtype need.
+        q1: Posteriors, batch shape (...): `VonMisesFisher`, or a `torch.distributions.MixtureSameFamily` of them.
+        q2: Posteriors of the same dimension and dtype. The batch shapes broadcast.
+        kernel: What counts as a match.
+        terms: Number of terms of the series. Default: as many as the kernel and the dtype need.
+
+    Returns:
+        log r, shape (...), in the dtype of the posteriors.
+
+    Raises:
+        ValueError: If dimensions or dtypes differ, or if `terms` < 2.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> mu = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+        >>> q = al.VonMisesFisher(mu, torch.tensor([20.0, 20.0]))
+        >>> al.log_positivity(q, q, al.VMFKernel(20.0))  # each with itself
+        tensor([2.5959, 2.5959])
+        >>> al.log_positivity(q[0], q[1], al.VMFKernel(20.0))
+        tensor(-5.0932)
     """
-    q1, q2 = _check(q1, q2, kernel)
+    _check_pair(q1, q2, kernel)
     if isinstance(q1, VonMisesFisher) and isinstance(q2, VonMisesFisher):
         return _log_r(q1, q2, kernel, terms)
-    weights1, parts1 = _mixture(q1)
-    weights2, parts2 = _mixture(q2)
+    log_weights1, parts1 = _mixture(q1)
+    log_weights2, parts2 = _mixture(q2)
     log_r = _log_r(parts1[..., :, None], parts2[..., None, :], kernel, terms)
-    return torch.logsumexp(log_r + weights1[..., :, None] + weights2[..., None, :], dim=(-2, -1))
+    return torch.logsumexp(log_r + log_weights1[..., :, None] + log_weights2[..., None, :], dim=(-2, -1))
 
 
 def pairwise_log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, terms: int | None = None) -> Tensor:
-    """log r of every posterior of a batch (N,) with every one of another (M,): (N, M)."""
-    q1, q2 = _check(q1, q2, kernel)
+    """Log of the expected positivity of every posterior of one batch with every posterior of another.
+
+    Args:
+        q1: Posteriors, batch shape (N,): `VonMisesFisher`, or a `torch.distributions.MixtureSameFamily` of them.
+        q2: Posteriors of the same dimension and dtype, batch shape (M,).
+        kernel: What counts as a match.
+        terms: Number of terms of the series. Default: as many as the kernel and the dtype need.
+
+    Returns:
+        log r, shape (N, M), in the dtype of the posteriors.
+
+    Raises:
+        ValueError: If dimensions or dtypes differ, if a batch has another shape, or if `terms` < 2.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> mu = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+        >>> q = al.VonMisesFisher(mu, torch.tensor([20.0, 20.0]))
+        >>> al.pairwise_log_positivity(q, q, al.VMFKernel(20.0))
+        tensor([[ 2.5959, -5.0932],
+                [-5.0932,  2.5959]])
+    """
+    _check_pair(q1, q2, kernel)
     for name, q in (("q1", q1), ("q2", q2)):
-        require(
-            len(q.batch_shape) == 1,
-            name,
-            tuple(q.batch_shape),
-            "expected one batch dimension",
-            "flatten the batch",
-        )
+        one_dimension = len(q.batch_shape) == 1
+        require(one_dimension, name, tuple(q.batch_shape), "expected one batch dimension", "flatten the batch")
     if isinstance(q1, VonMisesFisher) and isinstance(q2, VonMisesFisher):
         return _log_r(q1[:, None], q2[None, :], kernel, terms)
-    weights1, parts1 = _mixture(q1)
-    weights2, parts2 = _mixture(q2)
+    log_weights1, parts1 = _mixture(q1)
+    log_weights2, parts2 = _mixture(q2)
     log_r = _log_r(parts1.flatten()[:, None], parts2.flatten()[None, :], kernel, terms)
-    log_r = log_r.view(*weights1.shape, *weights2.shape) + weights1[:, :, None, None] + weights2[None, None]
+    log_r = log_r.view(*log_weights1.shape, *log_weights2.shape)
+    log_r = log_r + log_weights1[:, :, None, None] + log_weights2[None, None]
     return torch.logsumexp(log_r, dim=(1, 3))
 
 
 def match_probability(
     q1: Posterior, q2: Posterior, kernel: ZonalKernel, prior: float | Tensor = DEFAULT_PRIOR
 ) -> Tensor:
-    """P(the two inputs match | both posteriors) = prior r / (prior r + 1 - prior); batch shapes broadcast.
+    """Probability that two inputs match, given both posteriors: prior r / (prior r + 1 - prior).
 
-    `prior` is the share of matches among the pairs under question. For all pairs of two batches pass `q1[:, None]`.
+    Args:
+        q1: Posteriors, batch shape (...): `VonMisesFisher`, or a `torch.distributions.MixtureSameFamily` of them.
+        q2: Posteriors of the same dimension and dtype. The batch shapes broadcast: for all pairs of two batches pass
+            `q1[:, None]` and `q2`.
+        kernel: What counts as a match.
+        prior: Share of matches among the pairs in question, inside (0, 1). A number, or a tensor that broadcasts.
+
+    Returns:
+        Probabilities, shape (...), in the dtype of the posteriors.
+
+    Raises:
+        ValueError: If dimensions or dtypes differ, or if the prior is not inside (0, 1).
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> mu = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+        >>> q = al.VonMisesFisher(mu, torch.tensor([20.0, 20.0]))
+        >>> al.match_probability(q[:, None], q, al.VMFKernel(20.0), prior=0.1)
+        tensor([[0.5984, 0.0007],
+                [0.0007, 0.5984]])
     """
-    inside = (prior > 0) & (prior < 1) if isinstance(prior, Tensor) else 0 < prior < 1
-    require(
-        inside,
-        "prior",
-        prior,
-        "not a probability inside (0, 1)",
-        "pass the share of matching pairs, for example 0.5",
-    )
+    require_probability("prior", prior, "pass the share of matching pairs, for example 0.5")
     log_r = log_positivity(q1, q2, kernel)
     share = torch.as_tensor(prior, dtype=log_r.dtype, device=log_r.device)
     return torch.sigmoid(log_r + torch.logit(share))
 
 
-def _check(q1: Posterior, q2: Posterior, kernel: ZonalKernel) -> tuple[Posterior, Posterior]:
+def _check_pair(q1: Posterior, q2: Posterior, kernel: ZonalKernel) -> None:
+    """Raise unless both are posteriors of one dimension and dtype, and the kernel is one."""
     check_kernel(kernel)
     for name, q in (("q1", q1), ("q2", q2)):
-        vmf = q.component_distribution if isinstance(q, MixtureSameFamily) else q
-        if not isinstance(vmf, VonMisesFisher):
+        if not isinstance(_vmf_of(q), VonMisesFisher):
             reject(name, type(q).__name__, "not a posterior", "pass VonMisesFisher, or MixtureSameFamily of it")
     dim1, dim2 = q1.event_shape[0], q2.event_shape[0]
     require(dim1 == dim2, "q2", f"dimension {dim2}", f"q1 has dimension {dim1}", "embed both in one space")
-    type1, type2 = _vmf_of(q1).mu.dtype, _vmf_of(q2).mu.dtype
-    require(type1 == type2, "q2", type2, f"q1 has dtype {type1}", "cast one to the other")
-    return q1, q2
+    dtype1, dtype2 = _vmf_of(q1).mu.dtype, _vmf_of(q2).mu.dtype
+    require(dtype1 == dtype2, "q2", dtype2, f"q1 has dtype {dtype1}", "cast one to the other")
 
 
 def _vmf_of(q: Distribution) -> VonMisesFisher:
+    """The posterior itself, or the components of a mixture."""
     return q.component_distribution if isinstance(q, MixtureSameFamily) else q  # type: ignore[return-value]
 
 
 def _mixture(q: Posterior) -> tuple[Tensor, VonMisesFisher]:
-    """log weights (..., C) and components with batch shape (..., C); a single vMF is a mixture of one."""
+    """Log weights (..., C) and components of batch shape (..., C). A single vMF is a mixture of one."""
     if isinstance(q, VonMisesFisher):
         return torch.zeros_like(q.kappa)[..., None], q[..., None]
-    return q.mixture_distribution.logits, q.component_distribution  # type: ignore[return-value]
+    return q.mixture_distribution.logits, _vmf_of(q)
 
 
 def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: int | None) -> Tensor:
+    """log r of vMF posteriors whose batch shapes broadcast."""
     dim, dtype = q1.dim, q1.mu.dtype
     shape = torch.broadcast_shapes(q1.batch_shape, q2.batch_shape)
     cosine = _cosine(q1, q2)
     kappa1, kappa2 = q1.kappa.double(), q2.kappa.double()
     if isinstance(kernel, VMFKernel) and kernel.is_identity:
         return _log_likelihood_kernel(dim, cosine, kappa1, kappa2).to(dtype)
-    if len(shape) not in (2, 3):  # the series works on tables of pairs; any other shape is a table of one column
+    # The series works on tables of pairs, (N, M) or (G, N, M). Any other shape becomes a table of one column.
+    if len(shape) not in (2, 3):
         kappa1, kappa2 = kappa1.expand(shape).reshape(-1, 1), kappa2.expand(shape).reshape(-1, 1)
         cosine = cosine.reshape(-1, 1)
     kappa1, kappa2 = (kappa[(None,) * (cosine.dim() - kappa.dim())] for kappa in (kappa1, kappa2))
     reach = kernel.reach(dim)
-    if math.isfinite(reach):  # beyond, the series would be noise; this is as sharp as it can tell
+    if math.isfinite(reach):  # for sharper posteriors the series would be noise
         kappa1, kappa2 = kappa1.clamp(max=reach), kappa2.clamp(max=reach)
     count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, kappa2)
-    require(count >= 2, "terms", count, "the series needs two terms or more", "leave it out")
+    require_at_least("terms", count, 2, "leave it out")
     log_lam, sign = kernel.series(dim, count, cosine.device)
     kappa_pos = kernel.concentration(cosine) if isinstance(kernel, VMFKernel) else None
-    log_r = _LogSeries.apply(cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos)
-    return log_r.view(shape).to(dtype)
+    return log_series(cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos).view(shape).to(dtype)
 
 
 def _cosine(q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
     """mu.mu' in float64: a sharp kernel multiplies its error by kappa_pos, and GPUs may round products to ten bits."""
     mu1, mu2 = q1.mu.double(), q2.mu.double()
-    b1, b2 = q1.batch_shape, q2.batch_shape
-    if len(b1) == len(b2) >= 2 and b1[-1] == 1 and b2[-2] == 1:  # every row with every column
+    shape1, shape2 = q1.batch_shape, q2.batch_shape
+    if len(shape1) == len(shape2) >= 2 and shape1[-1] == 1 and shape2[-2] == 1:  # every row with every column
         return mu1.squeeze(-2) @ mu2.squeeze(-3).mT
     return (mu1 * mu2).sum(-1)
 
 
 def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tensor, kappa2: Tensor) -> int:
-    """Enough terms for the sharpest posteriors of all; on a CPU, where looking is free, for those of the batch."""
-    # Without the line that continues the vMF kernel, what is left out shows wherever r comes close to its floor.
+    """Terms for the posteriors of the batch on a CPU; for any posterior on a GPU, where reading kappa would wait."""
+    # Only the vMF kernel has a tail. For others, left-out terms would show where r is close to its floor.
     tolerance = _TOLERANCE[dtype if isinstance(kernel, VMFKernel) else torch.float64]
     if kappa1.device.type != "cpu" or kappa1.numel() == 0 or kappa2.numel() == 0:
         return kernel.terms(dim, tolerance)
-    # A kappa that is not a number makes its own pairs NaN, whatever is summed.
+    # A NaN kappa makes its own pairs NaN for any number of terms, so it is left out of the maximum.
     sharpest = (k.detach().nan_to_num(0.0, math.inf).max().item() for k in (kappa1, kappa2))
     return kernel.terms(dim, tolerance, *sharpest)
 
 
 def _log_likelihood_kernel(dim: int, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> Tensor:
-    """kappa_pos = inf: r = S int vMF vMF' dz = S C(kappa) C(kappa') / C(|kappa mu + kappa' mu'|), in closed form."""
+    """log r for kappa_pos = inf: r = S int vMF vMF' dz = S C(kappa) C(kappa') / C(|kappa mu + kappa' mu'|)."""
     order = dim / 2 - 1
     point1, point2 = torch.isinf(kappa1), torch.isinf(kappa2)
     k1, k2 = torch.where(point1, 1.0, kappa1), torch.where(point2, 1.0, kappa2)
-    g1, g2 = log_growth(order, k1), log_growth(order, k2)  # before they broadcast: once a posterior, not once a pair
+    g1, g2 = log_growth(order, k1), log_growth(order, k2)  # before broadcasting: once per posterior, not per pair
     length = torch.sqrt(((k1 + k2).square() - 2 * k1 * k2 * (1 - cosine)).clamp_min(1e-300))
     both = log_growth(order, length) - g1 - g2
     value = torch.where(point1, k2 * cosine - g2, torch.where(point2, k1 * cosine - g1, both))
     coincide = torch.where(cosine >= 1, math.inf, -math.inf)
     return torch.where(point1 & point2, coincide, value)
-
-
-class _LogSeries(torch.autograd.Function):
-    """log r at cosines (N, M) or (G, N, M), to which kappa1 and kappa2 broadcast. Value and slopes come from one pass
-    (series.py)."""
-
-    @staticmethod
-    def forward(ctx, cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos):
-        learnable = ctx.needs_input_grad[3]
-        first, second = rows(dim, kappa1, log_lam), rows(dim, kappa2, log_lam, sign)
-        pairs = log_series(dim, cosine, first, second, log_lam, kappa_pos, any(ctx.needs_input_grad), learnable)
-        ctx.shapes = (kappa1.shape, kappa2.shape)
-        ctx.save_for_backward(pairs.slope_c, pairs.slope_1, pairs.slope_2)
-        ctx.kernel = (dim, first, second, pairs) if learnable else None  # rare, and paid for only then
-        return pairs.log_r
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):
-        slope_c, slope_1, slope_2 = ctx.saved_tensors
-        grad_c = grad * slope_c if ctx.needs_input_grad[0] else None
-        grad_1 = (grad * slope_1).sum_to_size(ctx.shapes[0]) if ctx.needs_input_grad[1] else None
-        grad_2 = (grad * slope_2).sum_to_size(ctx.shapes[1]) if ctx.needs_input_grad[2] else None
-        grad_lam = grad_pos = None
-        if ctx.kernel is not None:
-            dim, first, second, pairs = ctx.kernel
-            grad_lam = term_totals(dim, pairs.inside, first, second, grad * pairs.of_series)
-            grad_lam += term_totals(dim, torch.ones_like(pairs.inside), first, second, grad * pairs.of_peak)
-            if pairs.line_lam is not None:
-                grad_pos = (grad * pairs.line_pos).sum()
-                grad_lam[1] += (grad * pairs.line_lam).sum()
-        return grad_c, grad_1, grad_2, grad_lam, None, None, grad_pos

@@ -1,22 +1,32 @@
-r"""Summing the series of expected positivity, with its slopes, in one pass and without storing a term.
+r"""The sum of the series of expected positivity, and its slopes.
 
-    s(c) = sum_n w_n w'_n P_n(c),     s_c = ds/dc,     s_1 = sum_n d_n w'_n P_n,     s_2 = sum_n w_n d'_n P_n
+    r(c) = sum_n dim_n lambda_n A_n(kappa) A_n(kappa') P_n(c),     c = mu.mu'
 
-for every pair of a posterior's row (w, d) with another's (w', d'). dim_n overflows while A_n underflows, so a row is
-w_n = sqrt(dim_n |lambda_n|) A_n(kappa), scaled to length one; the product of two rows is then in [-1, 1]. P_n and
-P_n' run along by their recurrences, so the memory is a few numbers per pair however many terms there are. On a GPU the
-whole pass is one kernel (kernels/); here is the plain version, to which the tests hold that one.
+**Row weights.** dim_n overflows while A_n underflows. So each posterior gets a row of weights,
+w_n = sqrt(dim_n |lambda_n|) A_n(kappa), scaled to length one; the signs of lambda_n go into the rows of one side. Then
 
-The sum has an absolute error of about 1e-16 of its maximum over the cosine, s(1). Two things keep log r right far below
-that maximum, where a plain logarithm would meet noise. For the vMF kernel the series is evaluated no further out than
-where r has fallen by about e^-14, and log r goes on from there as a straight line, as the logarithm of a vMF does. And
-for any kernel a floor at 1e-10 of the maximum, too low to matter above 1e-5, keeps r positive and increasing:
+    r(c) = length length' s(c),     s(c) = sum_n w_n w'_n P_n(c),     |s(c)| <= 1.
+
+**One pass.** With d_n, the slopes of the weights in kappa, the pass over n sums the slopes of s together with s:
+
+    s_c = ds/dc,     s_1 = sum_n d_n w'_n P_n,     s_2 = sum_n w_n d'_n P_n.
+
+P_n and P_n' come from their recurrences, so no term is stored: memory is a few numbers per pair, however many terms
+there are. On a GPU the whole pass is one kernel (fused/series.py). The plain version is here; tests compare the two.
+
+**Far away.** The sum has an absolute error of about 1e-16 of its maximum, s(1). Far below that maximum its logarithm
+would be noise. Two things keep log r finite and increasing there:
+
+- For the vMF kernel, the series is summed only down to about e^-14 of the maximum. From there on, log r continues as a
+  straight line in c, the *tail*, as the logarithm of a vMF density does.
+- For every kernel, a smooth floor at 1e-10 of the maximum keeps r positive. It is too low to matter above 1e-5:
 
     u = s/s(1),   log r = log s(1) + log( (u + sqrt(u^2 + 4 FLOOR^2))/2 ) + TILT FLOOR^2/(FLOOR^2 + u^2) (c - 1).
 """
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,167 +37,272 @@ from aleator.special import log_harmonic_dimensions, log_ratios_and_slopes, recu
 FLOOR = 1e-10
 TILT = 1e-2
 DEPTH = 14.0
-# Pairs per block on a CPU: the working set of a block stays in the cache.
+# Pairs per block on a CPU, small enough for the working set of a block to stay in the cache.
 _BLOCK = 2**15
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What the pass needs of one side: posteriors of a shape that broadcasts to the table's, (N, M) or (G, N, M), as
-    (N, 1) and (1, M) do; times T terms where it says so."""
+class RowWeights:
+    """The rows of one side's posteriors, which broadcast to the table of pairs, (N, M) or (G, N, M).
 
-    weight: Tensor  # (..., T): w_n
-    slope: Tensor  # (..., T): d_n, the slope in kappa of the row before scaling, scaled like it
-    log_length: Tensor  # log of the row's length before scaling
-    mean: Tensor  # A_1
-    mean_slope: Tensor  # A_1'
+    For a table (N, M), one side has shape (N, 1) and the other (1, M). T is the number of terms.
+    """
 
-    def block(self, start: int, stop: int) -> "Rows":
-        return self if len(self.log_length) == 1 else self._at(slice(start, stop))
+    weights: Tensor  # (..., T): w_n, a row of length one
+    slopes: Tensor  # (..., T): d_n, the slopes in kappa of the unscaled row, divided by its length
+    log_length: Tensor  # (...): log of the length of the unscaled row
+    mean_length: Tensor  # (...): A_1(kappa), the mean resultant length
+    mean_length_slope: Tensor  # (...): A_1'(kappa)
 
-    def group(self, number: int) -> "Rows":
+    def block(self, rows: slice) -> "RowWeights":
+        """The part for some rows of a table (N, M)."""
+        return self if len(self.log_length) == 1 else self._at(rows)
+
+    def group(self, number: int) -> "RowWeights":
+        """The part for one group of a table (G, N, M)."""
         return self._at(0 if len(self.log_length) == 1 else number)
 
-    def _at(self, index: int | slice) -> "Rows":
-        return Rows(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+    def _at(self, index: int | slice) -> "RowWeights":
+        return RowWeights(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """log r of every pair and, if asked for, its slopes, as a table. The last five serve a learnable kernel."""
+class PositivityTable:
+    """log r of every pair and, if asked for, its slopes; all of the shape of the table.
+
+    The last five are for the gradient of a learned kernel.
+    """
 
     log_r: Tensor
-    slope_c: Tensor | None = None
-    slope_1: Tensor | None = None
-    slope_2: Tensor | None = None
-    inside: Tensor | None = None  # the cosine at which the series was summed
-    of_series: Tensor | None = None  # d log r / ds
-    of_peak: Tensor | None = None  # d log r / ds(1)
-    line_pos: Tensor | None = None  # through the line: d log r / d kappa_pos
-    line_lam: Tensor | None = None  # through the line: d log r / d log lambda_1
+    slope_cosine: Tensor | None = None
+    slope_kappa1: Tensor | None = None
+    slope_kappa2: Tensor | None = None
+    summed_at: Tensor | None = None  # the cosine at which the series was summed
+    slope_sum: Tensor | None = None  # d log r / ds
+    slope_peak: Tensor | None = None  # d log r / ds(1)
+    tail_slope_kappa_pos: Tensor | None = None  # d log r / d kappa_pos, through the tail
+    tail_slope_log_lam1: Tensor | None = None  # d log r / d log lambda_1, through the tail
 
 
-def rows(dim: int, kappa: Tensor, log_lam: Tensor, sign: Tensor | None = None) -> Rows:
-    """The rows of posteriors with concentrations kappa; the sign of lambda_n goes with one side only."""
-    order, terms = dim / 2 - 1, len(log_lam)
-    log_weight = (log_harmonic_dimensions(dim, terms, kappa.device) + log_lam) / 2
-    fused = fused_kernels(kappa)
-    if fused:
-        steps, top, start = recurrence_start(order, terms)
-        return Rows(*fused.fused_rows(order, representable(kappa), log_weight, sign, top, steps, start))
-    return plain_rows(order, kappa, log_weight, sign)
+class Tail(NamedTuple):
+    """The straight continuation of log r: how steep it is, and slopes of that. All have the shape of the table."""
 
-
-def plain_rows(order: float, kappa: Tensor, log_weight: Tensor, sign: Tensor | None) -> Rows:
-    log_a, log_slope = log_ratios_and_slopes(order, kappa, len(log_weight))
-    log_w = log_weight + log_a
-    log_length = torch.logsumexp(2 * log_w, -1) / 2
-    weight = torch.exp(log_w - log_length.unsqueeze(-1))
-    if sign is not None:
-        weight = weight * sign
-    mean = log_a[..., 1].exp()
-    return Rows(weight, weight * log_slope, log_length, mean, mean * log_slope[..., 1])
+    steepness: Tensor  # kappa*, the slope of log r in the cosine
+    slope_kappa1: Tensor  # d kappa* / d kappa
+    slope_kappa2: Tensor  # d kappa* / d kappa'
+    slope_log_lam1: Tensor  # d kappa* / d log lambda_1
 
 
 def log_series(
+    cosine: Tensor,
+    kappa1: Tensor,
+    kappa2: Tensor,
+    log_lam: Tensor,
+    sign: Tensor,
+    dim: int,
+    kappa_pos: float | Tensor | None,
+) -> Tensor:
+    """log r of a table of pairs, with gradients in the cosines, the kappas and the kernel.
+
+    Args:
+        cosine: mu.mu', shape (N, M) or (G, N, M), float64.
+        kappa1: Concentrations of one side; they broadcast to the table.
+        kappa2: Concentrations of the other side; they broadcast to the table.
+        log_lam: log |lambda_n|, shape (T,).
+        sign: Signs of lambda_n, shape (T,).
+        dim: Dimension D of the embedding.
+        kappa_pos: For a vMF kernel its concentration, which gives the tail. None for any other kernel.
+
+    Returns:
+        log r, the shape of the table.
+    """
+    return _LogSeries.apply(cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos)
+
+
+class _LogSeries(torch.autograd.Function):
+    """Value and slopes come from one pass, so the backward pass only multiplies."""
+
+    @staticmethod
+    def forward(ctx, cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos):
+        learned = ctx.needs_input_grad[3]
+        first, second = row_weights(dim, kappa1, log_lam), row_weights(dim, kappa2, log_lam, sign)
+        table = positivity_table(dim, cosine, first, second, log_lam, kappa_pos, any(ctx.needs_input_grad), learned)
+        ctx.shapes = (kappa1.shape, kappa2.shape)
+        ctx.save_for_backward(table.slope_cosine, table.slope_kappa1, table.slope_kappa2)
+        ctx.learned = (dim, first, second, table) if learned else None  # much memory, so only where it is needed
+        return table.log_r
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
+        slope_cosine, slope_kappa1, slope_kappa2 = ctx.saved_tensors
+        grad_cosine = grad * slope_cosine if ctx.needs_input_grad[0] else None
+        grad_kappa1 = (grad * slope_kappa1).sum_to_size(ctx.shapes[0]) if ctx.needs_input_grad[1] else None
+        grad_kappa2 = (grad * slope_kappa2).sum_to_size(ctx.shapes[1]) if ctx.needs_input_grad[2] else None
+        grad_lam = grad_kappa_pos = None
+        if ctx.learned is not None:
+            dim, first, second, table = ctx.learned
+            grad_lam = _term_totals(dim, table.summed_at, first, second, grad * table.slope_sum)
+            grad_lam += _term_totals(dim, torch.ones_like(table.summed_at), first, second, grad * table.slope_peak)
+            if table.tail_slope_log_lam1 is not None:
+                grad_kappa_pos = (grad * table.tail_slope_kappa_pos).sum()
+                grad_lam[1] += (grad * table.tail_slope_log_lam1).sum()
+        return grad_cosine, grad_kappa1, grad_kappa2, grad_lam, None, None, grad_kappa_pos
+
+
+def row_weights(dim: int, kappa: Tensor, log_lam: Tensor, sign: Tensor | None = None) -> RowWeights:
+    """The rows of posteriors with concentrations kappa. Pass the signs of lambda_n for one side only."""
+    order, terms = dim / 2 - 1, len(log_lam)
+    log_scale = (log_harmonic_dimensions(dim, terms, kappa.device) + log_lam) / 2
+    fused = fused_kernels(kappa)
+    if fused:
+        steps, top, start = recurrence_start(order, terms)
+        return RowWeights(*fused.fused_row_weights(order, representable(kappa), log_scale, sign, top, steps, start))
+    return plain_row_weights(order, kappa, log_scale, sign)
+
+
+def plain_row_weights(order: float, kappa: Tensor, log_scale: Tensor, sign: Tensor | None) -> RowWeights:
+    """`row_weights` from log_scale = log(dim_n |lambda_n|)/2, shape (T,); order = D/2 - 1."""
+    log_a, log_slope = log_ratios_and_slopes(order, kappa, len(log_scale))
+    log_w = log_scale + log_a
+    log_length = torch.logsumexp(2 * log_w, -1) / 2
+    weights = torch.exp(log_w - log_length.unsqueeze(-1))
+    if sign is not None:
+        weights = weights * sign
+    mean_length = log_a[..., 1].exp()
+    return RowWeights(weights, weights * log_slope, log_length, mean_length, mean_length * log_slope[..., 1])
+
+
+def positivity_table(
     dim: int,
     cosine: Tensor,
-    first: Rows,
-    second: Rows,
+    first: RowWeights,
+    second: RowWeights,
     log_lam: Tensor,
     kappa_pos: float | Tensor | None,
     slopes: bool,
-    learnable: bool = False,
-) -> Pairs:
-    """log r at cosines (N, M) or (G, N, M), a table for each of G groups; with kappa_pos, the vMF kernel's straight
-    continuation. `learnable`: more slopes."""
-    fused = None if learnable else fused_kernels(cosine)
+    learned: bool = False,
+) -> PositivityTable:
+    """log r at cosines (N, M) or (G, N, M), with `slopes` if asked for, and those of a `learned` kernel."""
+    fused = None if learned else fused_kernels(cosine)
     if fused:
-        table = _recurrences(dim, len(log_lam), cosine.device)
+        recurrences = _recurrences(dim, len(log_lam), cosine.device)
         constants = (DEPTH, FLOOR, TILT)
-        return Pairs(*fused.fused_log_series(dim, cosine, first, second, table, log_lam, kappa_pos, constants, slopes))
-    if learnable or cosine.device.type != "cpu" or cosine.numel() <= _BLOCK:
-        return plain_log_series(dim, cosine, first, second, log_lam, kappa_pos, slopes)
+        return PositivityTable(
+            *fused.fused_positivity_table(
+                dim, cosine, first, second, recurrences, log_lam, kappa_pos, constants, slopes
+            )
+        )
+    if learned or cosine.device.type != "cpu" or cosine.numel() <= _BLOCK:
+        return plain_positivity_table(dim, cosine, first, second, log_lam, kappa_pos, slopes)
+
+    # On a CPU, in blocks of rows.
     out = [torch.empty_like(cosine) for _ in range(4 if slopes else 1)]
 
-    def put(place: int | slice, part: Pairs) -> None:
-        for whole, piece in zip(out, (part.log_r, part.slope_c, part.slope_1, part.slope_2), strict=False):
-            whole[place] = piece  # type: ignore[assignment]
+    def put(place: int | slice, part: PositivityTable) -> None:
+        columns = (part.log_r, part.slope_cosine, part.slope_kappa1, part.slope_kappa2)
+        for whole, column in zip(out, columns, strict=False):
+            whole[place] = column  # type: ignore[assignment]
 
     if cosine.dim() == 3:
         for g, table in enumerate(cosine):
-            put(g, log_series(dim, table, first.group(g), second.group(g), log_lam, kappa_pos, slopes))
-        return Pairs(*out)
+            put(g, positivity_table(dim, table, first.group(g), second.group(g), log_lam, kappa_pos, slopes))
+        return PositivityTable(*out)
     step = max(1, _BLOCK // cosine.shape[1])
     for start in range(0, len(cosine), step):
         rows = slice(start, min(start + step, len(cosine)))
-        sides = first.block(rows.start, rows.stop), second.block(rows.start, rows.stop)
-        put(rows, plain_log_series(dim, cosine[rows], *sides, log_lam, kappa_pos, slopes))
-    return Pairs(*out)
+        sides = first.block(rows), second.block(rows)
+        put(rows, plain_positivity_table(dim, cosine[rows], *sides, log_lam, kappa_pos, slopes))
+    return PositivityTable(*out)
 
 
-def plain_log_series(
+def plain_positivity_table(
     dim: int,
     cosine: Tensor,
-    first: Rows,
-    second: Rows,
+    first: RowWeights,
+    second: RowWeights,
     log_lam: Tensor,
     kappa_pos: float | Tensor | None,
     slopes: bool,
-) -> Pairs:
+) -> PositivityTable:
+    """`positivity_table` in one block: the formulas at the top of this file, and their derivatives."""
     c = cosine.clamp(-1, 1)
-    peak = _inner(first.weight, second.weight)
+    peak = _inner(first.weights, second.weights)  # s(1)
     inside = c
-    if kappa_pos is not None:
-        line, line_1, line_2, line_lam = _line(dim, first, second, log_lam, kappa_pos)
-        inside = torch.maximum(c, 1 - DEPTH / line)
+    tail = _tail(dim, first, second, log_lam, kappa_pos) if kappa_pos is not None else None
+    if tail is not None:
+        inside = torch.maximum(c, 1 - DEPTH / tail.steepness)
 
-    s, *rest = _sums(dim, inside, first, second, slopes)
+    s, *sum_slopes = _sums(dim, inside, first, second, slopes)
     u = s / peak
     root = torch.sqrt(u.square() + 4 * FLOOR**2)
     fade = FLOOR**2 / (FLOOR**2 + u.square())
     log_r = first.log_length + second.log_length + peak.log() + ((u + root) / 2).log() + TILT * fade * (inside - 1)
-    if kappa_pos is not None:
-        log_r = log_r + line * (c - inside)
+    if tail is not None:
+        log_r = log_r + tail.steepness * (c - inside)
     if not slopes:
-        return Pairs(log_r)
+        return PositivityTable(log_r)
 
-    s_c, s_1, s_2 = rest
-    peak_1, peak_2 = _inner(first.slope, second.weight), _inner(first.weight, second.slope)
-    du = 1 / root - 2 * TILT * fade.square() * u / FLOOR**2 * (inside - 1)
-    slope_c = du * s_c / peak + TILT * fade
-    slope_1 = (peak_1 + du * (s_1 - u * peak_1)) / peak
-    slope_2 = (peak_2 + du * (s_2 - u * peak_2)) / peak
-    pairs = Pairs(log_r, slope_c, slope_1, slope_2, inside, du / peak, (1 - du * u) / peak)
-    if kappa_pos is None:
-        return pairs
-    beyond = c < inside
-    # What one more unit of the line's slope does: it turns the line, and moves its start by DEPTH/line^2.
-    turn = torch.where(beyond, (slope_c - line) * DEPTH / line.square() + (c - inside), 0.0)
+    s_c, s_1, s_2 = sum_slopes
+    peak_1, peak_2 = _inner(first.slopes, second.weights), _inner(first.weights, second.slopes)
+    du = 1 / root - 2 * TILT * fade.square() * u / FLOOR**2 * (inside - 1)  # d log r / du
+    slope_cosine = du * s_c / peak + TILT * fade
+    slope_kappa1 = (peak_1 + du * (s_1 - u * peak_1)) / peak
+    slope_kappa2 = (peak_2 + du * (s_2 - u * peak_2)) / peak
+    table = PositivityTable(log_r, slope_cosine, slope_kappa1, slope_kappa2, inside, du / peak, (1 - du * u) / peak)
+    if tail is None or kappa_pos is None:
+        return table
+
+    in_tail = c < inside
+    steepness = tail.steepness
+    # d log r / d steepness: a steeper tail turns about its start, and its start moves by DEPTH/steepness^2.
+    turn = torch.where(in_tail, (slope_cosine - steepness) * DEPTH / steepness.square() + (c - inside), 0.0)
     return replace(
-        pairs,
-        slope_c=torch.where(beyond, line, slope_c),
-        slope_1=slope_1 + turn * line_1,
-        slope_2=slope_2 + turn * line_2,
-        line_pos=turn * line / kappa_pos,
-        line_lam=turn * line_lam,
+        table,
+        slope_cosine=torch.where(in_tail, steepness, slope_cosine),
+        slope_kappa1=slope_kappa1 + turn * tail.slope_kappa1,
+        slope_kappa2=slope_kappa2 + turn * tail.slope_kappa2,
+        tail_slope_kappa_pos=turn * steepness / kappa_pos,
+        tail_slope_log_lam1=turn * tail.slope_log_lam1,
     )
 
 
-def term_totals(dim: int, cosine: Tensor, first: Rows, second: Rows, factor: Tensor) -> Tensor:
-    """sum over pairs of factor * w_n w'_n P_n, for each n: the gradient with respect to log lambda_n; (T,)."""
-    P, before = torch.ones_like(cosine), torch.zeros_like(cosine)
-    totals = []
-    for n, (w1, w2) in enumerate(zip(first.weight.unbind(-1), second.weight.unbind(-1), strict=True)):
-        totals.append((factor * P * w2 * w1).sum())
-        P, before = _next(dim, n, cosine, P, before)
-    return torch.stack(totals)
+def _tail(dim: int, first: RowWeights, second: RowWeights, log_lam: Tensor, kappa_pos: float | Tensor) -> Tail:
+    """The tail of every pair: the vMF with the mean resultant length of the two posteriors and the kernel convolved.
+
+    A_1 multiplies under convolution: A_1(kappa*) = A_1(kappa) lambda_1 A_1(kappa'). The inverse of A_1 is Banerjee's
+    approximation, scaled to be exact for point masses, where log r is the line kappa_pos c plus a constant.
+    """
+
+    def inverse(R: Tensor) -> tuple[Tensor, Tensor]:
+        """Banerjee's approximation of the inverse of A_1, and its slope."""
+        R2 = R.square()
+        slope = ((dim - 3 * R2) * (1 - R2) + 2 * R2 * (dim - R2)) / (1 - R2).square()
+        return R * (dim - R2) / (1 - R2), slope
+
+    lam = log_lam[1].exp()
+    own, own_slope = inverse(lam)
+    R = (lam * first.mean_length * second.mean_length).clamp(1e-150, 1 - 1e-15)
+    steepness, turn = (x * (kappa_pos / own) for x in inverse(R))
+    return Tail(
+        steepness,
+        turn * lam * second.mean_length * first.mean_length_slope,
+        turn * lam * first.mean_length * second.mean_length_slope,
+        turn * R - steepness * lam * own_slope / own,
+    )
 
 
-def _sums(dim: int, cosine: Tensor, first: Rows, second: Rows, slopes: bool) -> tuple[Tensor, ...]:
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    """sum_n a_n b_n for every pair: the sum at c = 1, where every P_n is 1."""
+    if a.shape[-2] == 1 and b.shape[-3] == 1:
+        return a.squeeze(-2) @ b.squeeze(-3).mT
+    return (a * b).sum(-1)
+
+
+def _sums(dim: int, cosine: Tensor, first: RowWeights, second: RowWeights, slopes: bool) -> tuple[Tensor, ...]:
     """(s,) or (s, s_c, s_1, s_2) at the cosines."""
-    w1, w2 = first.weight.unbind(-1), second.weight.unbind(-1)
-    d1, d2 = first.slope.unbind(-1), second.slope.unbind(-1)
+    w1, w2 = first.weights.unbind(-1), second.weights.unbind(-1)
+    d1, d2 = first.slopes.unbind(-1), second.slopes.unbind(-1)
     s = torch.zeros_like(cosine)
     s_c, s_1, s_2 = (torch.zeros_like(cosine) for _ in range(3)) if slopes else (s, s, s)
     P, before = torch.ones_like(cosine), torch.zeros_like(cosine)
@@ -209,6 +324,16 @@ def _sums(dim: int, cosine: Tensor, first: Rows, second: Rows, slopes: bool) -> 
     return (s, s_c, s_1, s_2) if slopes else (s,)
 
 
+def _term_totals(dim: int, cosine: Tensor, first: RowWeights, second: RowWeights, factor: Tensor) -> Tensor:
+    """sum over pairs of factor * w_n w'_n P_n, for each n: the gradient with respect to log lambda_n, shape (T,)."""
+    P, before = torch.ones_like(cosine), torch.zeros_like(cosine)
+    totals = []
+    for n, (w1, w2) in enumerate(zip(first.weights.unbind(-1), second.weights.unbind(-1), strict=True)):
+        totals.append((factor * P * w2 * w1).sum())
+        P, before = _next(dim, n, cosine, P, before)
+    return torch.stack(totals)
+
+
 def _next(dim: int, n: int, cosine: Tensor, P: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     """(P_{n+1}, P_n) from (P_n, P_{n-1}), in the memory of P_{n-1}."""
     a, b = recurrence(dim, n)
@@ -217,37 +342,9 @@ def _next(dim: int, n: int, cosine: Tensor, P: Tensor, before: Tensor) -> tuple[
 
 @lru_cache(maxsize=256)
 def _recurrences(dim: int, terms: int, device: torch.device) -> Tensor:
-    """(5, terms): a, b of P_n; the factor of P_n' and a, b of the Q_{n-1} that it multiplies."""
+    """(5, terms), for the fused pass: a, b of P_n; the factor of P_n' and a, b of the Q_{n-1} that it multiplies."""
     columns = []
     for n in range(terms):
         factor = n * (n + dim - 2) / (dim - 1)
         columns.append([*recurrence(dim, n), factor, *(recurrence(dim + 2, n - 1) if n else (0.0, 0.0))])
     return torch.tensor(columns, dtype=torch.float64, device=device).T.contiguous()
-
-
-def _inner(a: Tensor, b: Tensor) -> Tensor:
-    """sum_n a_n b_n for every pair: the series at c = 1, where every P_n is 1."""
-    if a.shape[-2] == 1 and b.shape[-3] == 1:
-        return a.squeeze(-2) @ b.squeeze(-3).mT
-    return (a * b).sum(-1)
-
-
-def _line(dim: int, first: Rows, second: Rows, log_lam: Tensor, kappa_pos: float | Tensor) -> tuple[Tensor, ...]:
-    """The concentration of the vMF with the mean of the two posteriors and the kernel convolved; its slopes in kappa1,
-    kappa2 and log lambda_1.
-
-    A_1 multiplies under convolution; its inverse is Banerjee's approximation, scaled to be exact for point masses,
-    where log r really is the line kappa_pos c.
-    """
-
-    def inverse(R: Tensor) -> tuple[Tensor, Tensor]:
-        R2 = R.square()
-        slope = ((dim - 3 * R2) * (1 - R2) + 2 * R2 * (dim - R2)) / (1 - R2).square()
-        return R * (dim - R2) / (1 - R2), slope
-
-    lam = log_lam[1].exp()
-    own, own_slope = inverse(lam)
-    R = (lam * first.mean * second.mean).clamp(1e-150, 1 - 1e-15)
-    line, turn = (x * (kappa_pos / own) for x in inverse(R))
-    line_1, line_2 = turn * lam * second.mean * first.mean_slope, turn * lam * first.mean * second.mean_slope
-    return line, line_1, line_2, turn * R - line * lam * own_slope / own
