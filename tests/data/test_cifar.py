@@ -3,14 +3,13 @@
 import io
 import os
 import pickle
-import tarfile
 import zipfile
 
 import numpy as np
 import pytest
 import torch
 
-from aleator.data import cifar, downloads
+from aleator.data import cifar
 
 PARTS = {"test": "test_batch"} | {f"train_{i}": f"data_batch_{i}" for i in range(1, 6)}
 
@@ -172,51 +171,6 @@ def test_missing_folders_and_files_are_named(tmp_path, monkeypatch):
         cifar.load_cifar10("validation")
     with pytest.raises(ValueError, match="CIFAR-10H = '3 rows': do not fit 4 images"):
         cifar.require_fit(torch.zeros(4), torch.zeros(3), "CIFAR-10H")
-
-
-# Downloads, from files in place of a network
-
-
-def offer(monkeypatch, tmp_path, content: bytes, md5: str | None = None, members=()):
-    origin = tmp_path / "origin"
-    origin.write_bytes(content)
-    source = downloads.Source(origin.as_uri(), "set", md5, members)
-    monkeypatch.setitem(downloads.SOURCES, "cifar10", (source,))
-    return tmp_path / "data"
-
-
-def archive_of(**members: bytes) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as tar:
-        for name, content in members.items():
-            info = tarfile.TarInfo(f"../../{name}")  # where such an archive would like to write
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return out.getvalue()
-
-
-def test_downloads_are_unpacked_once(monkeypatch, tmp_path):
-    folder = offer(monkeypatch, tmp_path, archive_of(a=b"1", b=b"2", c=b"3"), members=("b", "a"))
-    added = downloads.download(folder, ["cifar10"])
-    assert [path.read_bytes() for path in added] == [b"2", b"1"]
-    assert sorted(path.name for path in folder.rglob("*")) == ["a", "b", "set"]
-    assert downloads.download(folder, ["cifar10"]) == []
-
-
-def test_a_damaged_download_leaves_nothing(monkeypatch, tmp_path):
-    folder = offer(monkeypatch, tmp_path, b"half a file", md5="0" * 32)
-    with pytest.raises(ValueError, match="11 bytes with MD5"):
-        downloads.download(folder, ["cifar10"])
-    assert not folder.exists()
-
-
-def test_no_network_is_said_plainly(monkeypatch, tmp_path):
-    folder = offer(monkeypatch, tmp_path, b"")
-    (tmp_path / "origin").unlink()
-    with pytest.raises(ConnectionError, match=r"could not be fetched.*put the file into .*data yourself"):
-        downloads.download(folder, ["cifar10"])
-    with pytest.raises(ValueError, match="names = 'mnist'"):
-        downloads.download(folder, ["mnist"])
 
 
 # The real thing

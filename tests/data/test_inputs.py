@@ -98,9 +98,9 @@ def test_the_pixel_limit_is_ours_to_set():
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "no image"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "no image"),
-        (b"just text", "no image"),
+        (b"", "not an image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "not an image"),
+        (b"just text", "not an image"),
         (png(noise(64, 64, 3))[:3000], "damaged"),
     ],
 )
@@ -165,7 +165,7 @@ def test_text():
     assert Inputs("text").prepare(["one", "two"]) == ["one", "two"]
     with pytest.raises(ValueError, match="item 1 is empty"):
         Inputs("text").prepare(["one", "  "])
-    with pytest.raises(ValueError, match="item 0 is no text"):
+    with pytest.raises(ValueError, match="item 0 is not text"):
         Inputs("text").prepare([3])
 
 

@@ -1,7 +1,7 @@
 """Inputs, labels and pairs to contrastive batches; the generative process with known posteriors; CIFAR."""
 
 from aleator.data.augmentation import ImageAugmentation, centre_crops, random_crops
-from aleator.data.batches import LabelledBatches, PairBatches
+from aleator.data.batches import LabelledBatches, NegativeRule, PairBatches
 from aleator.data.cifar import (
     CLASSES,
     FOLDS,
@@ -18,9 +18,14 @@ from aleator.data.cifar import (
     require_fit,
     soft_labels,
 )
-from aleator.data.generative import GenerativeProcess, NoisyDirection
-from aleator.data.inputs import IMAGE_SUFFIXES, Inputs, open_image
-from aleator.data.sources import Batches, CalledSource, RolledNegatives, SharedNegatives, Source, open_source
+from aleator.data.downloads import download
+from aleator.data.generative import Family, GenerativeProcess, ProcessKappaOf
+from aleator.data.inputs import IMAGE_SUFFIXES, InputKind, Inputs, open_image
+from aleator.data.negatives import RolledNegatives, SharedNegatives
+from aleator.data.noisy_direction import NoiseFamily, NoisyDirection
+from aleator.data.pair_sampler import PairSampler, PositiveLaw
+from aleator.data.pixels import normalise, to_bytes, to_unit
+from aleator.data.sources import Batches, CalledSource, Source, open_source
 
 __all__ = [
     "CLASSES",
@@ -31,26 +36,37 @@ __all__ = [
     "Batches",
     "CalledSource",
     "CifarImages",
+    "Family",
     "GenerativeProcess",
     "ImageAugmentation",
+    "InputKind",
     "Inputs",
     "LabelledBatches",
+    "NegativeRule",
+    "NoiseFamily",
     "NoisyDirection",
     "PairBatches",
+    "PairSampler",
+    "PositiveLaw",
+    "ProcessKappaOf",
     "RolledNegatives",
     "SharedNegatives",
     "Source",
     "centre_crops",
     "data_folder",
+    "download",
     "label_entropy",
     "load_cifar10",
     "load_cifar10h",
     "load_cifar10n",
     "load_crop_sizes",
     "load_folds",
+    "normalise",
     "open_image",
     "open_source",
     "random_crops",
     "require_fit",
     "soft_labels",
+    "to_bytes",
+    "to_unit",
 ]

@@ -1,6 +1,7 @@
-"""Image augmentation, batched on the device: every image its own draw, no host, so that a CUDA graph can hold it.
+"""Image augmentation in batches on the device. Every image gets a random draw of its own.
 
-All functions take images (B, C, H, W) in floating point and a generator on their device.
+All functions take images (B, C, H, W) in floating point and a generator on their device. Nothing waits for the CPU, so
+a CUDA graph can hold them.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -10,17 +11,18 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from aleator.foundation import require
+from aleator.data.pixels import normalise_on_device
+from aleator.foundation import require, require_at_least
 
 
 def flip(images: Tensor, generator: Generator | None = None) -> Tensor:
-    """Left and right exchanged, in half of the images."""
-    heads = torch.rand(len(images), 1, 1, 1, generator=generator, device=images.device) < 0.5
-    return torch.where(heads, images.flip(-1), images)
+    """Mirror each image left to right with probability 1/2."""
+    mirrored = torch.rand(len(images), 1, 1, 1, generator=generator, device=images.device) < 0.5
+    return torch.where(mirrored, images.flip(-1), images)
 
 
 def translate(images: Tensor, pixels: int, generator: Generator | None = None) -> Tensor:
-    """Moved by up to so many whole pixels each way; what comes in at the border is its reflection."""
+    """Shift each image by up to `pixels` whole pixels in each direction. The border is filled by reflection."""
     B, C, H, W = images.shape
     padded = F.pad(images, (pixels,) * 4, mode="reflect")
     top, left = torch.randint(2 * pixels + 1, (2, B, 1), generator=generator, device=images.device)
@@ -31,11 +33,11 @@ def translate(images: Tensor, pixels: int, generator: Generator | None = None) -
 
 
 def cutout(images: Tensor, size: int, generator: Generator | None = None) -> Tensor:
-    """A square of this size set to the image's mean colour, its centre anywhere (DeVries and Taylor 2017)."""
+    """Set a square of `size` pixels, centred anywhere, to the image's mean colour (DeVries and Taylor 2017)."""
     B, _, H, W = images.shape
     u = torch.rand(2, B, 1, generator=generator, device=images.device)
 
-    def covered(position: Tensor, length: int) -> Tensor:
+    def covered(position: Tensor, length: int) -> Tensor:  # rows or columns of the square
         start = (position * length).floor() - size // 2
         place = torch.arange(length, device=images.device)
         return (place >= start) & (place < start + size)  # (B, length)
@@ -45,7 +47,7 @@ def cutout(images: Tensor, size: int, generator: Generator | None = None) -> Ten
 
 
 def zoom(images: Tensor, least: float, generator: Generator | None = None) -> Tensor:
-    """A square part of each image, its side a proportion in [least, 1] anywhere in the image, brought to full size."""
+    """Enlarge a random square part of each image to full size. Its side is a share in [least, 1] of the image's."""
     B, _, H, W = images.shape
     u = torch.rand(3, B, generator=generator, device=images.device)
     side = least + (1 - least) * u[0]
@@ -53,19 +55,30 @@ def zoom(images: Tensor, least: float, generator: Generator | None = None) -> Te
 
 
 def resized_crop(images: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor) -> Tensor:
-    """Each image's own window, (B,) pixels each, brought to full size bilinearly, as `interpolate` would do one by one.
+    """Enlarge a window of each image to full size by bilinear interpolation.
 
-    What lies outside the window is not seen: at its border the samples stop at its outermost pixels.
+    The result is that of cropping and torch's `interpolate`, one image at a time: pixels outside the window have no
+    influence.
+
+    Args:
+        images: (B, C, H, W).
+        top: First row of each window, (B,).
+        left: First column, (B,).
+        height: Rows, (B,).
+        width: Columns, (B,).
+
+    Returns:
+        Images (B, C, H, W).
     """
     images = _interpolated(images, top, height, 2)
     return _interpolated(images, left, width, 3)
 
 
 def _interpolated(images: Tensor, start: Tensor, length: Tensor, dim: int) -> Tensor:
-    """Linear interpolation of windows [start, start + length) along one dimension."""
+    """Linear interpolation of the windows [start, start + length), (B,) each, along one dimension."""
     size = images.shape[dim]
     place = torch.arange(size, device=images.device) + 0.5
-    inside = (place * (length[:, None] / size) - 0.5).clamp_min(0.0)  # (B, size), from the window's first pixel
+    inside = (place * (length[:, None] / size) - 0.5).clamp_min(0.0)  # (B, size), counted from the window's first pixel
     inside = torch.minimum(inside, (length[:, None] - 1).clamp_min(0.0))
     position = (start[:, None] + inside).clamp(0, size - 1)
     lower = position.floor()
@@ -78,9 +91,20 @@ def _interpolated(images: Tensor, start: Tensor, length: Tensor, dim: int) -> Te
 
 
 def centre_crops(images: Tensor, proportions: Tensor) -> Tensor:
-    """The middle of each image, a proportion (B,) of its side in whole pixels, brought back to full size.
+    """Crop the centre of each image and enlarge it to full size: the paper's second test set.
 
-    The paper's second test set: information is lost and nothing else is added.
+    Args:
+        images: (B, C, H, W) with H = W, floating point.
+        proportions: Side of each crop as a share of the image's, (B,), rounded to whole pixels.
+
+    Returns:
+        Images (B, C, H, W).
+
+    Examples:
+        >>> import torch
+        >>> from aleator.data import centre_crops
+        >>> centre_crops(torch.rand(2, 3, 32, 32), torch.tensor([0.25, 1.0])).shape
+        torch.Size([2, 3, 32, 32])
     """
     H = images.shape[-1]
     size = (proportions.to(images.device).double() * H).round().clamp_min(1)
@@ -89,7 +113,23 @@ def centre_crops(images: Tensor, proportions: Tensor) -> Tensor:
 
 
 def random_crops(images: Tensor, proportions: Tensor, generator: Generator) -> Tensor:
-    """As `centre_crops`, with the window anywhere in the image."""
+    """Crop a random part of each image and enlarge it to full size.
+
+    Args:
+        images: (B, C, H, W) with H = W, floating point.
+        proportions: Side of each crop as a share of the image's, (B,), rounded to whole pixels.
+        generator: Random generator on the CPU.
+
+    Returns:
+        Images (B, C, H, W).
+
+    Examples:
+        >>> import torch
+        >>> from aleator.data import random_crops
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> random_crops(torch.rand(2, 3, 32, 32), torch.tensor([0.25, 1.0]), generator).shape
+        torch.Size([2, 3, 32, 32])
+    """
     H = images.shape[-1]
     size = (proportions.to(images.device).double() * H).round().clamp_min(1)
     u = torch.rand(2, len(images), generator=generator, dtype=torch.float64).to(images.device)
@@ -99,14 +139,25 @@ def random_crops(images: Tensor, proportions: Tensor, generator: Generator) -> T
 
 @dataclass(frozen=True)
 class ImageAugmentation:
-    """What is done to every drawn image, in this order. `LabelledBatches(augment=...)` takes it.
+    """Random changes to images, in the order of the arguments below. Pass it as `LabelledBatches(augment=...)`.
 
     Args:
-        flip: exchange left and right, half of the time.
-        translate: move by up to so many pixels.
-        zoom: show a part whose side is at least this proportion of the image's; None for the whole.
-        cutout: hide a square of so many pixels; 0 for none.
-        mean, std: subtract and divide, by channel; images are in [0, 1] before.
+        flip: Mirror left to right, with probability 1/2.
+        zoom: Show a square part whose side is at least this share of the image's. Default: the whole image.
+        translate: Shift by up to this many pixels in each direction.
+        cutout: Hide a square of this many pixels; 0 for none.
+        mean: Numbers to subtract, one for each channel of images in [0, 1]. Default: none.
+        std: Numbers to divide by, likewise. mean and std come together.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.data import ImageAugmentation
+        >>> augment = ImageAugmentation(zoom=0.5, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+        >>> augment(torch.rand(4, 3, 32, 32), torch.Generator().manual_seed(0)).shape
+        torch.Size([4, 3, 32, 32])
     """
 
     flip: bool = True
@@ -120,18 +171,13 @@ class ImageAugmentation:
     def __post_init__(self) -> None:
         ok = self.zoom is None or 0 < self.zoom <= 1
         require(ok, "zoom", self.zoom, "not a proportion in (0, 1]", "pass for example 0.5")
-        for name in ("translate", "cutout"):
-            value = getattr(self, name)
-            require(value >= 0, name, value, "negative", "pass 0 for none")
-        require(
-            (self.mean is None) == (self.std is None),
-            "std",
-            self.std,
-            "mean and std come together",
-            "pass both or neither",
-        )
+        require_at_least("translate", self.translate, 0, "pass 0 for none")
+        require_at_least("cutout", self.cutout, 0, "pass 0 for none")
+        both = (self.mean is None) == (self.std is None)
+        require(both, "std", self.std, "mean and std come together", "pass both or neither")
 
     def __call__(self, images: Tensor, generator: Generator | None = None) -> Tensor:
+        """Change and normalise images (B, C, H, W) in [0, 1]."""
         if self.flip:
             images = flip(images, generator)
         if self.zoom is not None:
@@ -143,12 +189,22 @@ class ImageAugmentation:
         return self.normalise(images)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Images in [0, 1] -> what the network is given; also for images that are not augmented."""
+        """Subtract mean and divide by std, if there are any. Use it for images that are not augmented.
+
+        Args:
+            images: (B, C, H, W) in [0, 1].
+
+        Returns:
+            Images (B, C, H, W).
+        """
         if self.mean is None or self.std is None:
             return images
-        # Plain numbers by channel: a tensor of them would have to be copied to the device at every call.
-        channels = [(images[:, c] - m) / s for c, (m, s) in enumerate(zip(self.mean, self.std, strict=True))]
-        return torch.stack(channels, 1)
+        return normalise_on_device(images, self.mean, self.std)
 
     def to_dict(self) -> dict[str, Any]:
+        """The arguments as JSON values.
+
+        Returns:
+            Arguments by name.
+        """
         return {name: value for name, value in asdict(self).items() if name != "capturable"}

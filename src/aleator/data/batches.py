@@ -1,36 +1,38 @@
-r"""Labelled, soft-labelled and paired data -> contrastive batches, as functions of the step for `fit`.
+r"""Labelled and paired items -> contrastive batches for `fit`: functions of the step and a random generator.
 
-With N items of equal weight and class probabilities P(C|x), the law of a batch is
+With N items of equal weight and class probabilities P(C|x), a batch of `LabelledBatches` follows
 
     anchor     x  ~ P(x) = 1/N
     class      c  ~ P(C|x)
     positive   x+ in proportion to P(C=c|x+)
-    negative   x- ~ P(x)                              rule "marginal": what the exact loss asks for
+    negative   x- ~ P(x)                              rule "marginal": what the exact loss needs
                x- in proportion to 1 - P(C=c|x-)      rule "contrast": the paper's
 
-so P(x, x+) = 1/N sum_c P(c|x) P(c|x+) / sum_x' P(c|x') is symmetric. A hard label is a probability of 1; a group whose
-members match one another is a hard label.
+The law of pairs, P(x, x+) = 1/N sum_c P(c|x) P(c|x+) / sum_x' P(c|x'), is symmetric. A hard label is a probability
+of 1. A group whose members match one another is a hard label.
 
-labels.py draws the item numbers. Where the inputs live on a GPU, so do its tables, and a batch is drawn without the
-host.
+`labels.py` draws the item numbers. If the inputs live on a GPU, so do its tables, and a batch is drawn without the
+CPU. (`sources.py` is about something else: how training reads batches and continues after a stop.)
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
 
 from aleator.data.labels import LabelTable, require_rows, require_whole
-from aleator.data.sources import SharedNegatives
-from aleator.foundation import derived_seed, require, require_one_of
+from aleator.data.negatives import SharedNegatives
+from aleator.data.pixels import to_unit
+from aleator.data.workers import WorkerBatches
+from aleator.foundation import require, require_one_of
 
 Augment = Callable[[Tensor, Generator], Tensor]
 Batch = tuple[Tensor, ...] | tuple[Tensor, Tensor, SharedNegatives]
-Drawn = tuple[Tensor, Tensor, Tensor | SharedNegatives | None]
+ItemNumbers = tuple[Tensor, Tensor, Tensor | SharedNegatives | None]
+NegativeRule = Literal["marginal", "contrast"]
 
-RULES = ("marginal", "contrast")
-_ROOM = 0.8  # of a GPU's free memory
+_MEMORY_SHARE = 0.8  # of a GPU's free memory that the inputs may take
 
 
 @runtime_checkable
@@ -42,7 +44,7 @@ class MapDataset(Protocol):
 
 
 class _DrawnBatches:
-    """What both kinds share: the items, and index -> augmented inputs."""
+    """Base class: draws item numbers, then takes and augments the items."""
 
     def __init__(
         self,
@@ -51,43 +53,42 @@ class _DrawnBatches:
         augment: Augment | None,
         device: str | torch.device | None,
     ):
-        require(
-            isinstance(inputs, Tensor | MapDataset),
-            "inputs",
-            type(inputs).__name__,
-            "neither a tensor (N, ...) nor a dataset with a length and items",
-            "pass torch.as_tensor(array)",
-        )
+        usable = isinstance(inputs, Tensor | MapDataset)
+        problem = "neither a tensor (N, ...) nor a dataset with a length and items"
+        require(usable, "inputs", type(inputs).__name__, problem, "pass torch.as_tensor(array)")
         require(len(inputs) > 0, "inputs", len(inputs), "no item", "pass at least two")
-        require(
-            isinstance(batch_size, int) and batch_size >= 1,
-            "batch_size",
-            batch_size,
-            "not a positive whole number",
-            "pass for example 128",
-        )
+        whole = isinstance(batch_size, int) and batch_size >= 1
+        require(whole, "batch_size", batch_size, "not a positive whole number", "pass for example 128")
         self.inputs = _placed(inputs, device) if isinstance(inputs, Tensor) else inputs
         self.batch_size, self.augment = batch_size, augment
-        # Where the indices are drawn; `fit` puts its generator there.
+        # Where item numbers are drawn. `fit` puts its generator there.
         self.device = self.inputs.device if isinstance(self.inputs, Tensor) else torch.device("cpu")
 
     def __len__(self) -> int:
-        """How many items there are."""
+        """The number of items, N."""
         return len(self.inputs)
 
     @property
     def capturable(self) -> bool:
-        """Whether a batch is drawn on the GPU alone, so that drawing it can be part of a CUDA graph."""
+        """Whether a batch is drawn on the GPU alone, so that a CUDA graph can hold the drawing."""
         on_gpu = isinstance(self.inputs, Tensor) and self.device.type == "cuda"
         return on_gpu and (self.augment is None or getattr(self.augment, "capturable", False))
 
-    def draw(self, generator: Generator | None = None) -> Drawn:
-        """Item numbers, int64: anchors (B,), positives (B,) and negatives (B, M), or None for those of the batch."""
+    def draw(self, generator: Generator | None = None) -> ItemNumbers:
+        """Draw the item numbers of a batch.
+
+        Args:
+            generator: Random generator on the items' device. Default: torch's own.
+
+        Returns:
+            int64 numbers of the anchors (B,), the positives (B,) and the negatives: (B, M), `SharedNegatives` whose
+            pool is item numbers, or None if the batch has no negatives of its own.
+        """
         raise NotImplementedError
 
     @torch.no_grad()
     def __call__(self, step: int, generator: Generator) -> Batch:
-        """(anchor, positive) or (anchor, positive, negative) with inputs (B, ...), (B, ...), (B, M, ...)."""
+        """Draw (anchor, positive) or (anchor, positive, negative): inputs (B, ...), (B, ...), (B, M, ...)."""
         anchor, positive, negative = self.draw(generator)
         B = len(anchor)
         numbers = [anchor, positive]
@@ -101,34 +102,58 @@ class _DrawnBatches:
         return items[:B], items[B : 2 * B], items[2 * B :].unflatten(0, negative.shape)
 
     def _take(self, index: Tensor, generator: Generator) -> Tensor:
+        """The items of these numbers (n,), augmented; (n, ...)."""
         if isinstance(self.inputs, Tensor):
             items = self.inputs[index]
         else:
             items = torch.stack([torch.as_tensor(self.inputs[i]) for i in index.tolist()])
         if items.dtype == torch.uint8:
-            items = items.float().div_(255)
+            items = to_unit(items)
         return items if self.augment is None else self.augment(items, generator)
 
-    def loader(self, workers: int = 2, seed: int = 0, rank: int = 0) -> "WorkerBatches":
-        """The same batches from worker processes, for items that are slow to read. Resumes exactly, as `fit` asks."""
-        return WorkerBatches(self, workers, seed, rank)
+    def loader(self, workers: int = 2, seed: int = 0, rank: int = 0) -> WorkerBatches:
+        """The same batches, made ahead of time by worker processes. For items that are slow to read.
+
+        Args:
+            workers: Number of processes; 0 makes the batches in this process.
+            seed: Seed of the batches.
+            rank: Number of this training process. Different processes get different batches.
+
+        Returns:
+            An iterable of batches for `fit`. Training that was stopped continues exactly.
+        """
+        return WorkerBatches(self, self.device, workers, seed, rank)
 
 
 class LabelledBatches(_DrawnBatches):
-    """Anchors, positives and negatives from labels; see the module for their law.
+    """Contrastive batches from class labels: anchors, positives of the same class, and negatives.
+
+    An anchor x is any item. Its class c is drawn from P(C|x), and its positive in proportion to P(C=c|x+).
 
     Args:
-        inputs: (N, ...), kept whole on `device`; or a map-style dataset that gives tensors of one shape. Bytes (uint8)
-            become float32 in [0, 1] as they are drawn.
-        labels: whole numbers (N,), classes or groups; or probabilities (N, C), whose rows sum to 1.
+        inputs: Tensor (N, ...), kept whole on `device`, or a map-style dataset that gives tensors of one shape. Bytes
+            (uint8) become float32 in [0, 1] as they are drawn.
+        labels: Whole numbers (N,), classes or groups; or probabilities (N, C), whose rows sum to 1.
         batch_size: B.
-        negatives: M for each anchor; 0 leaves the choice to the loss, which takes the other anchors of the batch.
-        rule: the negatives' law, "marginal" or "contrast".
-        share_negatives: one set of M for all anchors of one drawn class ("contrast") or of the batch ("marginal"). Each
-            anchor's negatives have the same law, and far fewer inputs are encoded.
-        with_itself: whether an item may be drawn as its own positive, as the law says; for small groups, say no.
-        augment: (images, generator) -> images, applied to every drawn input.
-        device: where the items stay, by default where they are. What does not fit on a GPU stays in memory.
+        negatives: M, the number of negatives for each anchor. With 0 the batch has none, and the loss takes the
+            other anchors of the batch.
+        rule: Law of the negatives. "marginal": any item. "contrast": in proportion to 1 - P(C=c|x-).
+        share_negatives: Draw M negatives once for all anchors of a class ("contrast") or of the batch ("marginal").
+            The law of each anchor's negatives stays the same, and far fewer inputs are encoded.
+        with_itself: Whether an item may be drawn as its own positive, as the law says. Pass False for small groups.
+        augment: Function (inputs, generator) -> inputs for every drawn input.
+        device: Where to keep the items. Default: where they are. What does not fit on a GPU stays in memory.
+
+    Raises:
+        ValueError: If labels do not fit the inputs, are not probabilities, or leave a class without a partner.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> images = torch.randint(256, (6, 3, 8, 8), dtype=torch.uint8)
+        >>> batches = al.LabelledBatches(images, torch.tensor([0, 0, 1, 1, 2, 2]), batch_size=4, negatives=2)
+        >>> anchor, positive, negative = batches(0, torch.Generator().manual_seed(0))
+        >>> anchor.shape, positive.shape, negative.shape
+        (torch.Size([4, 3, 8, 8]), torch.Size([4, 3, 8, 8]), torch.Size([4, 2, 3, 8, 8]))
     """
 
     def __init__(
@@ -138,48 +163,30 @@ class LabelledBatches(_DrawnBatches):
         batch_size: int,
         negatives: int = 0,
         *,
-        rule: str = "marginal",
+        rule: NegativeRule = "marginal",
         share_negatives: bool = False,
         with_itself: bool = True,
         augment: Augment | None = None,
         device: str | torch.device | None = None,
     ):
         super().__init__(inputs, batch_size, augment, device)
-        require(
-            isinstance(negatives, int) and negatives >= 0,
-            "negatives",
-            negatives,
-            "not a whole number",
-            "pass 0 or more",
-        )
-        require_one_of("rule", rule, RULES)
-        require(
-            rule == "marginal" or negatives > 0,
-            "negatives",
-            negatives,
-            "the other anchors of a batch follow the marginal, not the rule 'contrast'",
-            "pass negatives >= 1",
-        )
+        whole = isinstance(negatives, int) and negatives >= 0
+        require(whole, "negatives", negatives, "not a whole number", "pass 0 or more")
+        require_one_of("rule", rule, get_args(NegativeRule))
+        if rule == "contrast":
+            problem = "the other anchors of a batch follow the marginal, not the rule 'contrast'"
+            require(negatives > 0, "negatives", negatives, problem, "pass negatives >= 1")
         labels = torch.as_tensor(labels)
-        require(
-            len(labels) == len(self),
-            "labels",
-            len(labels),
-            f"there are {len(self)} inputs",
-            "pass one label, or one row of probabilities, for each",
-        )
-        require(
-            not share_negatives or negatives > 0,
-            "share_negatives",
-            share_negatives,
-            "there are none: the loss takes the other anchors, which all share",
-            "pass negatives >= 1",
-        )
+        way_out = "pass one label, or one row of probabilities, for each"
+        require(len(labels) == len(self), "labels", len(labels), f"there are {len(self)} inputs", way_out)
+        if share_negatives:
+            problem = "there are none: the loss takes the other anchors, which all share"
+            require(negatives > 0, "share_negatives", share_negatives, problem, "pass negatives >= 1")
         self.negatives, self.rule, self.with_itself = negatives, rule, with_itself
         self.share_negatives = share_negatives
         self.table = LabelTable(labels, self.device)
         if rule == "contrast":
-            self.table.require_contrast()
+            self.table.require_negatives()
         if not with_itself:
             self.table.require_partners()
         elif augment is None:
@@ -191,34 +198,62 @@ class LabelledBatches(_DrawnBatches):
                 "pass labels that items share, or augment=",
             )
 
-    def draw(self, generator: Generator | None = None) -> Drawn:
+    def draw(self, generator: Generator | None = None) -> ItemNumbers:
+        """Draw the item numbers of a batch.
+
+        Args:
+            generator: Random generator on the items' device. Default: torch's own.
+
+        Returns:
+            int64 numbers of the anchors (B,), the positives (B,) and the negatives: (B, M), `SharedNegatives` whose
+            pool is item numbers, or None if the batch has no negatives of its own.
+        """
         B, M, N = self.batch_size, self.negatives, len(self)
         anchor = torch.randint(N, (B,), generator=generator, device=self.device)
         entry = self.table.draw_entry(anchor, generator)
         positive = self.table.draw_member(entry, self.with_itself, generator)
         if not M:
             return anchor, positive, None
-        kind = self.table.kind[entry]
+        class_ = self.table.class_of[entry]
         if not self.share_negatives:
-            return anchor, positive, self._draw_negatives(kind, generator)
+            return anchor, positive, self._draw_negatives(class_, generator)
         if self.rule == "marginal":
-            kind = torch.zeros_like(kind)
+            class_ = torch.zeros_like(class_)
         groups = torch.arange(self.table.classes if self.rule == "contrast" else 1, device=self.device)
         pool = self._draw_negatives(groups, generator)  # (groups, M)
-        chosen = B + kind[:, None] * M + torch.arange(M, device=self.device)
+        chosen = B + class_[:, None] * M + torch.arange(M, device=self.device)
         return anchor, positive, SharedNegatives(pool.flatten(), chosen)
 
-    def _draw_negatives(self, kind: Tensor, generator: Generator | None) -> Tensor:
-        """M for each of these classes (K,), by the rule; (K, M)."""
+    def _draw_negatives(self, class_: Tensor, generator: Generator | None) -> Tensor:
+        """M negatives for each of these classes (K,), by the rule; (K, M)."""
         if self.rule == "contrast":
-            return self.table.draw_stranger(kind, self.negatives, generator)
-        return torch.randint(len(self), (len(kind), self.negatives), generator=generator, device=self.device)
+            return self.table.draw_negative(class_, self.negatives, generator)
+        return torch.randint(len(self), (len(class_), self.negatives), generator=generator, device=self.device)
 
 
 class PairBatches(_DrawnBatches):
-    """Anchors and positives from a list of pairs (P, 2) of item numbers, either member the anchor alike.
+    """Contrastive batches from a list of matching pairs. Either member of a pair may be the anchor.
 
-    The anchors, which are the negatives of the batch, then follow the pairs' own marginal, as the loss asks.
+    A batch has no negatives of its own: the loss takes the other anchors. These follow the marginal of the pairs, as
+    the loss needs.
+
+    Args:
+        inputs: Tensor (N, ...), kept whole on `device`, or a map-style dataset that gives tensors of one shape. Bytes
+            (uint8) become float32 in [0, 1] as they are drawn.
+        pairs: Item numbers (P, 2), counted from 0.
+        batch_size: B.
+        augment: Function (inputs, generator) -> inputs for every drawn input.
+        device: Where to keep the items. Default: where they are. What does not fit on a GPU stays in memory.
+
+    Raises:
+        ValueError: If a pair names an item that does not exist or, without augment, pairs an item with itself.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> batches = al.PairBatches(torch.randn(10, 4), [[0, 1], [2, 3], [8, 9]], batch_size=5)
+        >>> anchor, positive = batches(0, torch.Generator().manual_seed(0))
+        >>> anchor.shape, positive.shape
+        (torch.Size([5, 4]), torch.Size([5, 4]))
     """
 
     def __init__(
@@ -233,13 +268,8 @@ class PairBatches(_DrawnBatches):
         super().__init__(inputs, batch_size, augment, device)
         pairs = torch.as_tensor(pairs)
         shape = tuple(pairs.shape)
-        require(
-            pairs.dim() == 2 and shape[1] == 2 and shape[0] > 0,
-            "pairs",
-            shape,
-            "not a list of pairs",
-            "pass item numbers of shape (P, 2)",
-        )
+        is_list = pairs.dim() == 2 and shape[1] == 2 and shape[0] > 0
+        require(is_list, "pairs", shape, "not a list of pairs", "pass item numbers of shape (P, 2)")
         require_whole("pairs", pairs)
         pairs = pairs.long()
         outside = ((pairs < 0) | (pairs >= len(self))).any(1)
@@ -249,67 +279,28 @@ class PairBatches(_DrawnBatches):
             require_rows("pairs", pairs, ~itself, "pairs an item with itself", "leave it out, or pass augment=")
         self.pairs = pairs.to(self.device)
 
-    def draw(self, generator: Generator | None = None) -> Drawn:
-        # One number for pair and order: the even ones as given, the odd ones turned round.
+    def draw(self, generator: Generator | None = None) -> ItemNumbers:
+        """Draw the item numbers of a batch.
+
+        Args:
+            generator: Random generator on the items' device. Default: torch's own.
+
+        Returns:
+            int64 numbers of the anchors (B,) and the positives (B,), and None.
+        """
+        # One random number for pair and order: even numbers keep the order, odd numbers reverse it.
         number = torch.randint(2 * len(self.pairs), (self.batch_size,), generator=generator, device=self.device)
-        pair, turned = self.pairs[number // 2], number % 2
-        return pair.gather(1, turned[:, None])[:, 0], pair.gather(1, 1 - turned[:, None])[:, 0], None
-
-
-class WorkerBatches:
-    """Batches made ahead by worker processes: an endless iterable, whose position is the number of batches taken."""
-
-    def __init__(self, batches: _DrawnBatches, workers: int, seed: int = 0, rank: int = 0):
-        require(
-            batches.device.type == "cpu",
-            "device",
-            str(batches.device),
-            "worker processes read from memory",
-            "keep the inputs on the CPU",
-        )
-        require(isinstance(workers, int) and workers >= 0, "workers", workers, "not a whole number", "pass 0 or more")
-        self.batches, self.workers, self.seed, self.rank = batches, workers, seed, rank
-        self.taken = 0
-
-    def __getitem__(self, step: int) -> Batch:
-        generator = torch.Generator().manual_seed(derived_seed(self.seed, self.rank, step))
-        return self.batches(step, generator)
-
-    def __iter__(self) -> Iterator[Batch]:
-        from torch.utils.data import DataLoader
-
-        steps = _CountFrom(self.taken)
-        for batch in DataLoader(self, batch_size=None, sampler=steps, num_workers=self.workers):  # type: ignore[arg-type]
-            self.taken += 1
-            yield tuple(batch)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"taken": self.taken, "seed": self.seed}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        require(state["seed"] == self.seed, "seed", self.seed, f"the run began with {state['seed']}", "pass that")
-        self.taken = state["taken"]
-
-
-class _CountFrom:
-    """start, start + 1, ... without end, as a sampler."""
-
-    def __init__(self, start: int):
-        self.start = start
-
-    def __iter__(self) -> Iterator[int]:
-        from itertools import count
-
-        return count(self.start)
+        pair, reverse = self.pairs[number // 2], number % 2
+        return pair.gather(1, reverse[:, None])[:, 0], pair.gather(1, 1 - reverse[:, None])[:, 0], None
 
 
 def _placed(inputs: Tensor, device: str | torch.device | None) -> Tensor:
-    """On the device, if there is room for all of it."""
+    """The inputs on the device, if there is room for all of them."""
     if device is None:
         return inputs
     device = torch.device(device)
     if device.type == "cuda" and not inputs.is_cuda:
         free, _ = torch.cuda.mem_get_info(device)
-        if inputs.numel() * inputs.element_size() > _ROOM * free:
+        if inputs.numel() * inputs.element_size() > _MEMORY_SHARE * free:
             return inputs
     return inputs.to(device)

@@ -1,4 +1,4 @@
-"""Data sets from their official homes, on request: checked, whole or not at all, with a progress bar."""
+"""Downloads of data sets from their official sites. A file appears whole or not at all."""
 
 import hashlib
 import io
@@ -7,15 +7,26 @@ import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from aleator.foundation import progress_bar, replace_file, require_one_of
 
 _PAPER = "https://raw.githubusercontent.com/mkirchhof/Probabilistic_Contrastive_Learning/main/data"
 
 
+DataSet = Literal["cifar10", "cifar10h", "cifar10n"]
+
+
 @dataclass(frozen=True)
-class Source:
-    """Where one file comes from. An archive is unpacked, `members` of it alone; md5 is of the download."""
+class RemoteFile:
+    """A file to download.
+
+    Args:
+        url: Where it is.
+        file: Name in the data folder; for an archive, the folder for its members.
+        md5: Checksum of the download. Default: not checked.
+        members: Files to unpack if it is an archive.
+    """
 
     url: str
     file: str
@@ -23,9 +34,9 @@ class Source:
     members: tuple[str, ...] = ()
 
 
-SOURCES: dict[str, tuple[Source, ...]] = {
+DATA_SETS: dict[DataSet, tuple[RemoteFile, ...]] = {
     "cifar10": (
-        Source(
+        RemoteFile(
             "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
             "cifar-10-batches-bin",
             "c32a1d4ab5d03f1284b67883e8d87530",
@@ -33,15 +44,15 @@ SOURCES: dict[str, tuple[Source, ...]] = {
         ),
     ),
     "cifar10h": (
-        Source(
+        RemoteFile(
             "https://raw.githubusercontent.com/jcpeterson/cifar-10h/master/data/cifar10h-counts.npy",
             "cifar10h-counts.npy",
         ),
-        *(Source(f"{_PAPER}/idx_set_{i}.csv", f"idx_set_{i}.csv") for i in range(5)),
-        Source(f"{_PAPER}/randomcrops_2000_0.25_1.0.csv", "randomcrops_2000_0.25_1.0.csv"),
+        *(RemoteFile(f"{_PAPER}/idx_set_{i}.csv", f"idx_set_{i}.csv") for i in range(5)),
+        RemoteFile(f"{_PAPER}/randomcrops_2000_0.25_1.0.csv", "randomcrops_2000_0.25_1.0.csv"),
     ),
     "cifar10n": (
-        Source(
+        RemoteFile(
             "https://raw.githubusercontent.com/UCSC-REAL/cifar-10-100n/main/data/CIFAR-10_human.pt",
             "CIFAR-10_human.pt",
         ),
@@ -50,26 +61,44 @@ SOURCES: dict[str, tuple[Source, ...]] = {
 
 
 def download(
-    folder: str | Path, names: Iterable[str] = ("cifar10", "cifar10h", "cifar10n"), progress: bool | None = None
+    folder: str | Path,
+    names: Iterable[DataSet] = ("cifar10", "cifar10h", "cifar10n"),
+    progress: bool | None = None,
 ) -> list[Path]:
-    """Fetch the named data sets into `folder`; what is there already stays. Returns what was added.
+    """Download data sets into a folder. Files that are there already stay.
 
-    Mind their terms: CIFAR-10H is CC BY-NC-SA 4.0, CIFAR-10N CC BY-NC 4.0.
+    Mind the licences: CIFAR-10H is CC BY-NC-SA 4.0, CIFAR-10N is CC BY-NC 4.0.
+
+    Args:
+        folder: The data folder. It is made if it is missing.
+        names: Data sets: "cifar10", "cifar10h" (with the paper's folds and crop sizes), "cifar10n".
+        progress: Whether to show a progress bar. Default: in a terminal.
+
+    Returns:
+        The files that were added.
+
+    Raises:
+        ConnectionError: If a file cannot be fetched.
+        ValueError: If a name is not known, or a download is damaged.
+
+    Examples:
+        >>> from aleator.data import download
+        >>> files = download("data")  # doctest: +SKIP
     """
     folder = Path(folder).expanduser()
     names = list(names)
     for name in names:
-        require_one_of("names", name, SOURCES)
+        require_one_of("names", name, get_args(DataSet))
     added: list[Path] = []
-    for source in (source for name in names for source in SOURCES[name]):
-        wanted = [folder / source.file / member for member in source.members] or [folder / source.file]
+    for remote in (remote for name in names for remote in DATA_SETS[name]):
+        wanted = [folder / remote.file / member for member in remote.members] or [folder / remote.file]
         if all(path.is_file() for path in wanted):
             continue
-        data = _fetch(source, folder, progress)
-        found = hashlib.md5(data, usedforsecurity=False).hexdigest()
-        if source.md5 is not None and found != source.md5:
-            raise ValueError(f"{source.url} gave {len(data)} bytes with MD5 {found}, not {source.md5}; try again")
-        contents = _members(data, source.members) if source.members else [data]
+        data = _fetch(remote, folder, progress)
+        md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+        if remote.md5 is not None and md5 != remote.md5:
+            raise ValueError(f"{remote.url} gave {len(data)} bytes with MD5 {md5}, not {remote.md5}; try again")
+        contents = _members(data, remote.members) if remote.members else [data]
         for path, content in zip(wanted, contents, strict=True):
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, content)
@@ -77,27 +106,28 @@ def download(
     return added
 
 
-def _fetch(source: Source, folder: Path, progress: bool | None) -> bytes:
+def _fetch(remote: RemoteFile, folder: Path, progress: bool | None) -> bytes:
+    """The content of a remote file; an error that names its URL."""
     content = io.BytesIO()
     try:
         with (
-            urllib.request.urlopen(source.url, timeout=30) as response,
+            urllib.request.urlopen(remote.url, timeout=30) as response,
             progress_bar(progress, bytes=True) as bar,
         ):
             size = response.headers.get("Content-Length")
-            task = bar.add_task(source.file, total=int(size) if size else None)
+            task = bar.add_task(remote.file, total=int(size) if size else None)
             while chunk := response.read(2**18):
                 content.write(chunk)
                 bar.update(task, advance=len(chunk))
     except OSError as problem:  # no network, no such host, refused, timed out, cut off
         raise ConnectionError(
-            f"{source.url} could not be fetched ({problem}); without a network, put the file into {folder} yourself"
+            f"{remote.url} could not be fetched ({problem}); without a network, put the file into {folder} yourself"
         ) from None
     return content.getvalue()
 
 
 def _members(archive: bytes, names: Iterable[str]) -> list[bytes]:
-    """The named members' bytes, wherever in the archive they lie; nothing is written by the archive's own paths."""
+    """Content of the named members of a tar archive, in whatever folder. The archive's own paths are not used."""
     contents = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for member in tar:

@@ -1,11 +1,11 @@
-"""How raw items become what an encoder takes, as data: a run keeps it beside its weights, as `inputs.json`.
+"""How raw items become the inputs of an encoder. A run saves this with its weights, as inputs.json.
 
     images     paths, bytes, PIL images or arrays -> (B, 3, size, size), float32, normalised
     features   vectors, or one matrix -> (B, F), float32, normalised
-    text       strings -> the list of them, for a backbone that brings its tokeniser
+    text       strings -> the list of strings, for a backbone with a tokeniser
 
-Files are not trusted. An image is measured before it is decoded, only common formats are tried, and a file that is
-cut short or is no image, whatever its name says, raises a ValueError that names it.
+Files are not trusted. The size of an image is checked before it is decoded, and only common formats are tried. A file
+that is truncated or not an image, whatever its name says, raises a ValueError that names it.
 """
 
 import io
@@ -13,37 +13,49 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from aleator.data.pixels import normalise, to_unit
 from aleator.foundation import reject, require, require_one_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-KINDS = ("images", "features", "text")
+InputKind = Literal["images", "features", "text"]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-# Formats that decode in-process and predictably; others (EPS, say) would start programs.
+# Formats that are decoded within this process. Others, such as EPS, would start programs.
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-MOST_PIXELS = 50_000_000  # 50 megapixels; decoded, 150 MB
+MOST_PIXELS = 50_000_000  # 50 megapixels: 150 MB when decoded
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What one item is, and how it is prepared.
+    """How raw items become the inputs of an encoder: what an item is, and how it is resized and normalised.
 
     Args:
-        kind: "images", "features" or "text".
-        size: side of the square that an image is cropped and resized to; its shorter side fits.
-        mean, std: subtracted and divided by, for each colour of an image scaled to [0, 1], or for each feature.
-        features: F.
-        most_pixels: larger images are refused before they are decoded.
+        kind: What an item is: "images", "features" or "text".
+        size: Side of the square that images are resized and cropped to. Needed for images.
+        mean: Numbers to subtract: one for each colour of an image in [0, 1], or for each feature. Default: none.
+        std: Numbers to divide by, likewise. mean and std come together.
+        features: F, the length of a feature vector. Needed for features.
+        most_pixels: Images with more pixels are refused before they are decoded.
+
+    Raises:
+        ValueError: If a needed argument is missing, or mean and std do not fit.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.data import Inputs
+        >>> inputs = Inputs("images", size=32, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+        >>> inputs.prepare([np.zeros((48, 64, 3), np.uint8)]).shape
+        torch.Size([1, 3, 32, 32])
     """
 
-    kind: str
+    kind: InputKind
     size: int | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -51,7 +63,7 @@ class Inputs:
     most_pixels: int = MOST_PIXELS
 
     def __post_init__(self) -> None:
-        require_one_of("kind", self.kind, KINDS)
+        require_one_of("kind", self.kind, get_args(InputKind))
         needed = {"images": "size", "features": "features"}.get(self.kind)
         if needed is not None:
             value = getattr(self, needed)
@@ -63,24 +75,50 @@ class Inputs:
             if value is None:
                 continue
             value = tuple(float(number) for number in value)
-            object.__setattr__(self, name, value)  # a list from JSON is as good as a tuple
+            object.__setattr__(self, name, value)  # JSON gives lists
             finite = len(value) == length and all(np.isfinite(value)) and (name == "mean" or min(value) > 0)
             require(finite, name, value[:8], f"not {length} usable numbers", "leave it out, or pass one for each")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, without what was left out."""
+        """The arguments as JSON values, without those that are None.
+
+        Returns:
+            Arguments by name.
+        """
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> "Inputs":
-        """The inverse of `to_dict`."""
-        unknown = sorted(set(facts) - set(cls.__dataclass_fields__))
+    def from_dict(cls, arguments: Mapping[str, Any]) -> "Inputs":
+        """The inverse of `to_dict`.
+
+        Args:
+            arguments: Arguments by name.
+
+        Returns:
+            The inputs.
+
+        Raises:
+            ValueError: If an argument is missing, not known or out of range.
+        """
+        unknown = sorted(set(arguments) - set(cls.__dataclass_fields__))
         require(not unknown, "inputs", unknown, "not known here", "load them with the release that wrote them")
-        require("kind" in facts, "inputs", sorted(facts), "do not say their kind", f"one of {KINDS}")
-        return cls(**facts)
+        known = get_args(InputKind)
+        require("kind" in arguments, "inputs", sorted(arguments), "kind is missing", f"add a kind, one of {known}")
+        return cls(**arguments)
 
     def prepare(self, items: Sequence[Any] | np.ndarray | Tensor) -> Any:
-        """B raw items -> what the encoder takes; see the module."""
+        """Turn raw items into the inputs of an encoder.
+
+        Args:
+            items: B items. Images: paths, bytes, PIL images, or arrays (H, W[, 3]) or tensors (3, H, W) of uint8.
+                Features: vectors, or one matrix (B, F). Text: strings.
+
+        Returns:
+            Images (B, 3, size, size) or features (B, F), float32 and normalised; for text, the list of strings.
+
+        Raises:
+            ValueError: If an item cannot be read. The error names it.
+        """
         if self.kind == "text":
             return [self._text(item, number) for number, item in enumerate(items)]
         if self.kind == "features":
@@ -89,7 +127,17 @@ class Inputs:
         return self.normalise(torch.stack([self.load(item) for item in items]))
 
     def load(self, item: Any) -> Tensor:
-        """One image, of any size -> (3, size, size) uint8, before normalisation."""
+        """Read one image and resize it. It is cropped to a square around its centre.
+
+        Args:
+            item: Path, bytes, PIL image, array or tensor.
+
+        Returns:
+            (3, size, size) uint8, not normalised.
+
+        Raises:
+            ValueError: If the image cannot be read.
+        """
         from PIL import ImageOps
 
         image, name = open_image(item, self.most_pixels, self.size)
@@ -99,29 +147,29 @@ class Inputs:
         return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
     def normalise(self, batch: Tensor) -> Tensor:
-        """Loaded images (B, 3, size, size) uint8, or features (B, F) -> float32, less the mean, over the deviation."""
-        batch = batch.float() / 255 if batch.dtype == torch.uint8 and self.kind == "images" else batch.float()
-        if self.mean is None:
-            return batch
-        shape = (-1, 1, 1) if self.kind == "images" else (-1,)
-        mean, std = (torch.tensor(value, device=batch.device).view(shape) for value in (self.mean, self.std))
-        return (batch - mean) / std
+        """Subtract mean and divide by std, if there are any.
+
+        Args:
+            batch: Images (B, 3, size, size), as bytes or in [0, 1], or features (B, F).
+
+        Returns:
+            float32, of the same shape.
+        """
+        pixels = batch.dtype == torch.uint8 and self.kind == "images"
+        batch = to_unit(batch) if pixels else batch.float()
+        return batch if self.mean is None or self.std is None else normalise(batch, self.mean, self.std)
 
     def _matrix(self, items: Any) -> Tensor:
+        """Vectors or a matrix -> (B, F), float32, checked."""
         if not isinstance(items, np.ndarray | Tensor):
-            lengths = {np.shape(item) for item in items}
-            require(
-                len(lengths) == 1, "features", sorted(lengths), "not of one length", f"pass rows of {self.features}"
-            )
+            shapes = {np.shape(item) for item in items}
+            way_out = f"pass rows of {self.features}"
+            require(len(shapes) == 1, "features", sorted(shapes), "not of one length", way_out)
             items = np.stack([np.asarray(item) for item in items])
         rows = torch.as_tensor(items)
-        require(
-            rows.dim() == 2 and rows.shape[1] == self.features and not rows.is_complex(),
-            "features",
-            tuple(rows.shape),
-            f"the encoder takes rows of {self.features} numbers",
-            f"pass (B, {self.features})",
-        )
+        fits = rows.dim() == 2 and rows.shape[1] == self.features and not rows.is_complex()
+        problem = f"the encoder takes rows of {self.features} numbers"
+        require(fits, "features", tuple(rows.shape), problem, f"pass (B, {self.features})")
         rows = rows.float()
         finite = rows.isfinite().all(1)
         if not bool(finite.all()):
@@ -130,15 +178,24 @@ class Inputs:
 
     @staticmethod
     def _text(item: Any, number: int) -> str:
-        require(isinstance(item, str), "text", item, f"item {number} is no text", "pass strings")
+        require(isinstance(item, str), "text", item, f"item {number} is not text", "pass strings")
         require(bool(item.strip()), "text", item, f"item {number} is empty", "leave it out")
         return item
 
 
 def open_image(item: Any, most_pixels: int = MOST_PIXELS, size: int | None = None) -> tuple["Image", str]:
-    """An image from a path, bytes, a PIL image or an array (H, W[, 3]), and what to call it in an error.
+    """Open and decode an image. It is rotated as its EXIF orientation says.
 
-    It is decoded and stands upright. `size` lets a JPEG be decoded at a fraction of its scale, never below that side.
+    Args:
+        item: Path, bytes, PIL image, array (H, W[, 3]) or tensor (3, H, W).
+        most_pixels: Larger images are refused before they are decoded.
+        size: A JPEG may be decoded at a fraction of its size, with sides of at least this many pixels.
+
+    Returns:
+        The image, and its name for errors.
+
+    Raises:
+        ValueError: If the image cannot be read.
     """
     from PIL import Image, ImageOps
 
@@ -160,14 +217,15 @@ def open_image(item: Any, most_pixels: int = MOST_PIXELS, size: int | None = Non
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         width, height = -1, -1
     except Image.UnidentifiedImageError:
-        reject("image", name, "is no image that can be read here", way_out)
-    except Exception as damage:  # decoders of damaged files raise whatever they stumble over
+        reject("image", name, "is not an image in a format that can be read here", way_out)
+    except Exception as damage:  # decoders raise errors of any kind for damaged files
         reject("image", name, f"is damaged ({damage})", way_out)
-    seen = "far too many" if width < 0 else f"{width} x {height}"
-    return reject("image", name, f"has {seen} pixels, and {most_pixels} are allowed", "make it smaller")
+    pixels = "far too many" if width < 0 else f"{width} x {height}"
+    return reject("image", name, f"has {pixels} pixels, and {most_pixels} are allowed", "make it smaller")
 
 
 def _from_array(item: np.ndarray | Tensor) -> "Image":
+    """A PIL image from an array (H, W[, 3]) or a tensor (3, H, W) of uint8."""
     from PIL import Image
 
     array = np.asarray(item.cpu() if isinstance(item, Tensor) else item)
@@ -176,13 +234,13 @@ def _from_array(item: np.ndarray | Tensor) -> "Image":
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
     fits = array.dtype == np.uint8 and array.size > 0 and (array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3))
-    problem = f"{array.dtype} of shape {array.shape} is no image"
+    problem = f"{array.dtype} of shape {array.shape} is not an image"
     require(fits, "image", type(item).__name__, problem, "pass uint8 (H, W) or (H, W, 3), or a tensor (3, H, W)")
     return Image.fromarray(np.ascontiguousarray(array))
 
 
 def _rgb(image: "Image") -> "Image":
-    """Any mode to RGB: 16 bits keep their upper eight, what is transparent becomes white."""
+    """Convert any mode to RGB. 16-bit values keep their upper eight bits; transparent pixels become white."""
     from PIL import Image
 
     if image.mode.startswith("I"):

@@ -1,104 +1,99 @@
-"""Where training batches come from, and how each kind of source picks up again where it stopped.
+"""How training reads its batches, whatever form they have, and how it continues after a stop.
 
-- A callable `batches(step, generator) -> batch`. The generator is seeded from (seed, process, step), so a
-  batch depends on nothing else and going on is exact. It lives on `batches.device` where there is one, else
-  on the training device.
-- An iterable with `state_dict` and `load_state_dict`: its own word on its position is kept in the checkpoint.
-- Any other iterable, such as a DataLoader; started again whenever it ends. To go on, the pass is started
-  again under the random state in which it had started, and the batches already seen are skipped. That is
-  exact when the order of a pass is fixed as it starts (a shuffling DataLoader, a list). An iterator that
-  cannot start again serves one pass.
+`fit` takes batches as a function or as an iterable. A source wraps either, gives the batch of a step, and saves and
+restores its position for checkpoints. (`batches.py` makes batches from data; this module only reads them.)
+
+- A function `batches(step, generator) -> batch`. The generator is seeded from (seed, process, step), so a batch
+  depends on nothing else, and continuing is exact. The generator lives on `batches.device` if there is one, else on
+  the training device.
+- An iterable with `state_dict` and `load_state_dict`. Its own state goes into the checkpoint.
+- Any other iterable, such as a DataLoader. It is started again whenever it ends. To continue, the pass is started
+  again from the random state in which it had started, and the batches already seen are skipped. This is exact if the
+  order of a pass is fixed when it starts (a shuffling DataLoader, a list). An iterator that cannot start again serves
+  for one pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from aleator.foundation import derived_seed, preserved_randomness, random_state, reject, require, set_random_state
 
-Batch = Any
-Batches = Callable[[int, torch.Generator], Batch] | Iterable[Batch]
+Batches = Callable[[int, torch.Generator], Any] | Iterable[Any]
 
 
-class SharedNegatives(NamedTuple):
-    """A batch's negatives where anchors have some in common: each is encoded once.
+def open_source(batches: Batches, seed: int, rank: int, device: torch.device) -> "Source":
+    """The source for batches of either form.
 
-    chosen (B, M) numbers the B positives first and the P inputs of the pool after them.
+    Args:
+        batches: A function (step, generator) -> batch, or an iterable of batches.
+        seed: Seed of the training run.
+        rank: Number of this process.
+        device: Training device.
+
+    Returns:
+        A `CalledSource` or an `IteratedSource`.
+
+    Raises:
+        ValueError: If `batches` is neither callable nor iterable.
     """
-
-    pool: Tensor
-    chosen: Tensor
-
-
-class RolledNegatives:
-    """Pairs, and to each anchor, as its one negative, the positive of the pair before, which is not encoded again."""
-
-    def __init__(self, pairs: Any):
-        self.pairs, self.device, self.capturable = pairs, pairs.device, pairs.capturable
-
-    def __call__(self, step: int, generator: torch.Generator) -> Batch:
-        anchor, positive = self.pairs(step, generator)
-        before = torch.arange(len(anchor), device=self.device).roll(1)
-        return anchor, positive, SharedNegatives(positive[:0], before[:, None])
-
-
-def open_source(batches: Batches, seed: int, rank: int, device: torch.device) -> "CalledSource | IteratedSource":
     if callable(batches):
         return CalledSource(batches, seed, rank, torch.device(getattr(batches, "device", device)))
-    require(
-        isinstance(batches, Iterable),
-        "batches",
-        type(batches).__name__,
-        "neither callable nor iterable",
-        "pass batches(step, generator) -> batch, or an iterable of batches",
-    )
+    way_out = "pass batches(step, generator) -> batch, or an iterable of batches"
+    iterable = isinstance(batches, Iterable)
+    require(iterable, "batches", type(batches).__name__, "neither callable nor iterable", way_out)
     return IteratedSource(batches, device)
 
 
 class CalledSource:
-    """Batches from a function of the step; the step is the whole position."""
+    """Batches from a function of the step. The step alone is the position, so there is nothing to save."""
 
-    def __init__(self, batches: Callable[[int, torch.Generator], Batch], seed: int, rank: int, device: torch.device):
+    def __init__(self, batches: Callable[[int, torch.Generator], Any], seed: int, rank: int, device: torch.device):
         self.batches, self.seed, self.rank = batches, seed, rank
         self.generator = torch.Generator(device)
 
     @property
     def capturable(self) -> bool:
-        """Whether a batch is drawn on the device alone, so that drawing it can be part of a CUDA graph."""
+        """Whether a batch is drawn on the device alone, so that a CUDA graph can hold the drawing."""
         return getattr(self.batches, "capturable", False)
 
     def seed_for(self, step: int) -> None:
+        """Seed the generator for a step."""
         self.generator.manual_seed(derived_seed(self.seed, self.rank, step))
 
-    def draw(self, step: int) -> Batch:
+    def draw(self, step: int) -> Any:
+        """Draw a batch with the generator as it is."""
         return self.batches(step, self.generator)
 
-    def next(self, step: int) -> Batch:
+    def next(self, step: int) -> Any:
+        """The batch of a step."""
         self.seed_for(step)
         return self.draw(step)
 
-    def peek(self) -> Batch:
+    def peek(self) -> Any:
+        """A batch to look at; the position stays."""
         return self.next(0)
 
     def state(self) -> dict[str, Any]:
+        """The position, for a checkpoint: empty."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        pass
+        """Go to a position that `state` gave."""
 
 
 class IteratedSource:
-    """Batches from an iterable, one pass after another; position: the pass, and how far into it."""
+    """Batches from an iterable, one pass after another. The position is the pass and the batches taken from it."""
 
-    def __init__(self, batches: Iterable[Batch], device: torch.device):
+    def __init__(self, batches: Iterable[Any], device: torch.device):
         self.batches, self.device = batches, device
         self.passes, self.taken = 0, 0
-        self.iterator: Iterator[Batch] | None = None
+        self.iterator: Iterator[Any] | None = None
         self.random: dict[str, Any] | None = None
 
-    def next(self, step: int) -> Batch:
+    def next(self, step: int) -> Any:
+        """The next batch. `step` is named in errors."""
         if self.iterator is None:
             self._start()
         for batch in self.iterator:  # type: ignore[union-attr]
@@ -115,7 +110,8 @@ class IteratedSource:
         self.passes, self.taken, self.iterator = self.passes + 1, 0, None
         return self.next(step)
 
-    def peek(self) -> Batch:
+    def peek(self) -> Any:
+        """A batch to look at; the position and the random state stay."""
         require(
             iter(self.batches) is not self.batches,
             "batches",
@@ -129,12 +125,14 @@ class IteratedSource:
         return reject("batches", type(self.batches).__name__, "is empty", "pass at least one batch")
 
     def state(self) -> dict[str, Any]:
+        """The position, for a checkpoint."""
         state: dict[str, Any] = {"passes": self.passes, "taken": self.taken, "random": self.random}
         if hasattr(self.batches, "state_dict"):
             state["own"] = self.batches.state_dict()
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Go to a position that `state` gave."""
         self.passes = state["passes"]
         if "own" in state:
             self.batches.load_state_dict(state["own"])  # type: ignore[attr-defined]
@@ -147,6 +145,7 @@ class IteratedSource:
         self.taken, self.random = state["taken"], state["random"]
 
     def _start(self) -> None:
+        """Start a pass, and remember the random state in which it started."""
         set_epoch = getattr(getattr(self.batches, "sampler", None), "set_epoch", None)
         if set_epoch is not None:  # torch's DistributedSampler shuffles by the number of the pass
             set_epoch(self.passes)

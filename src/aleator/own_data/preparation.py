@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from aleator.data import Inputs
+from aleator.data import Inputs, to_unit
 from aleator.encoders import MLP, Chain, Encoder, ResNet18, Standardise, UnitScale
 from aleator.foundation import CountBar, ProcessGroup, resolve_device, writing_atomically
 from aleator.own_data.collection import Collection
@@ -201,6 +201,6 @@ def _network_features(
 
 def _colour_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each colour in [0, 1], over a sample of images (N, 3, S, S) uint8."""
-    sample = images[:: max(1, len(images) // 2000)].double() / 255
+    sample = to_unit(images[:: max(1, len(images) // 2000)], torch.float64)
     std, mean = torch.std_mean(sample, (0, 2, 3))
     return tuple(mean.tolist()), tuple(std.clamp_min(1e-3).tolist())

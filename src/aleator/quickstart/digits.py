@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from aleator.data import Inputs, LabelledBatches
+from aleator.data import Inputs, LabelledBatches, to_bytes, to_unit
 from aleator.encoders import MLP, Chain, Encoder, Flatten
 from aleator.evaluation import plots, rank_correlation
 from aleator.foundation import one_thread
@@ -120,7 +120,7 @@ def _train(
     steps: int,
     progress: bool | None,
 ) -> Run:
-    sample = images[train].double() / 255
+    sample = to_unit(images[train], torch.float64)
     mean, std = (tuple(value.tolist()) for value in (sample.mean((0, 2, 3)), sample.std((0, 2, 3))))
     inputs = Inputs("images", size=SIZE, mean=mean, std=std)
     torch.manual_seed(seed)
@@ -152,8 +152,8 @@ def _degraded(images: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = Generator().manual_seed(seed)
     kind = torch.randint(len(KINDS), (len(images),), generator=generator)
     strength = torch.randint(101, (len(images),), generator=generator) / 100
-    worse = degrade(images.float() / 255, kind, strength, generator)
-    return (worse * 255).round().to(torch.uint8), kind, strength
+    worse = degrade(to_unit(images), kind, strength, generator)
+    return to_bytes(worse), kind, strength
 
 
 def _write_images(

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 
+from aleator.data import InputKind
 from aleator.foundation import require
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval import CredibleIndex
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Kind = Literal["images", "features", "text"]
 
 
 class Service:
@@ -68,8 +68,8 @@ class Service:
         return self._pictures is not None and self.collection.paths
 
     @property
-    def model(self) -> Kind | None:
-        return None if self._run is None else cast(Kind, self._run.inputs.kind)
+    def model(self) -> InputKind | None:
+        return None if self._run is None else self._run.inputs.kind
 
     @cached_property
     def info(self) -> CollectionInfo:
@@ -115,7 +115,7 @@ class Service:
         mu = torch.tensor([posterior.mu], dtype=torch.float64)
         return self._search(VonMisesFisher(mu, torch.tensor([float(posterior.kappa)], dtype=torch.float64)), ask)
 
-    def ask_about_raw(self, kind: Kind, item: Any, ask: Ask) -> Answer:
+    def ask_about_raw(self, kind: InputKind, item: Any, ask: Ask) -> Answer:
         """About something that the model embeds: the bytes of an image, a text, a list of features."""
         run = self._model_of(kind)
         if kind == "images":
@@ -126,7 +126,7 @@ class Service:
         require(mu.isfinite().all() & kappa.isfinite().all(), "item", "this one", "has no embedding", "send another")
         return self._search(VonMisesFisher(mu, kappa), ask)
 
-    def _model_of(self, kind: Kind) -> "Run":
+    def _model_of(self, kind: InputKind) -> "Run":
         if self._run is None:
             way_out = "so only items and posteriors can be asked about; start with --model"
             raise ProblemError(409, f"no model is loaded, {way_out}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from aleator.data import LabelledBatches, centre_crops, label_entropy, random_crops
+from aleator.data import LabelledBatches, centre_crops, label_entropy, random_crops, to_bytes, to_unit
 from aleator.encoders import Chain, Encoder, Features
 from aleator.evaluation import (
     MatchCalibration,
@@ -53,17 +53,13 @@ class HeldOut:
 
     def cropped(self) -> Tensor:
         """The paper's second test set: the middle of each image, of the paper's sizes; bytes."""
-        return _bytes(centre_crops(self.images.float() / 255, self.crop_sizes))
+        return to_bytes(centre_crops(to_unit(self.images), self.crop_sizes))
 
     def randomly_cropped(self, seed: int) -> tuple[Tensor, Tensor]:
         """The same with new sizes and windows anywhere: (bytes, proportions)."""
         generator = Generator().manual_seed(seed)
         sizes = 0.25 + 0.75 * torch.rand(len(self.images), generator=generator, dtype=torch.float64)
-        return _bytes(random_crops(self.images.float() / 255, sizes, generator)), sizes
-
-
-def _bytes(images: Tensor) -> Tensor:
-    return (images * 255).round().clamp(0, 255).to(torch.uint8)
+        return to_bytes(random_crops(to_unit(self.images), sizes, generator)), sizes
 
 
 def posteriors(encoder: Encoder, images: Tensor, views: int = 1) -> VonMisesFisher:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aleator.data import CLASSES, MEAN, STD, CifarImages, ImageAugmentation
+from aleator.data import CLASSES, MEAN, STD, CifarImages, ImageAugmentation, to_unit
 from aleator.encoders import ResNet18
 from aleator.foundation import (
     derived_seed,
@@ -158,7 +158,7 @@ def predictions(network: nn.Module, images: Tensor, prepare: Callable[[Tensor], 
     network.eval()
     prepare = prepare or ImageAugmentation(mean=MEAN, std=STD).normalise
     parts = [
-        network(prepare(part.to(device).float() / 255).contiguous(memory_format=torch.channels_last))
+        network(prepare(to_unit(part.to(device))).contiguous(memory_format=torch.channels_last))
         for part in images.split(_EVALUATED_AT_ONCE)
     ]
     network.train(was_training)
@@ -195,7 +195,7 @@ def _train(
                 for group in optimiser.param_groups:
                     group["lr"] = setting.learning_rate * factor
                 index = order[step * setting.batch_size : (step + 1) * setting.batch_size]
-                batch, target = augment(images[index].float().div_(255), generator), labels[index]
+                batch, target = augment(to_unit(images[index]), generator), labels[index]
                 if setting.mixup:
                     batch, target = _mixed(batch, target, setting.mixup, generator)
                 with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):

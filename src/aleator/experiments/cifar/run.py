@@ -15,7 +15,16 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from aleator.data import MEAN, STD, CifarImages, ImageAugmentation, LabelledBatches, RolledNegatives, data_folder
+from aleator.data import (
+    MEAN,
+    STD,
+    CifarImages,
+    ImageAugmentation,
+    LabelledBatches,
+    RolledNegatives,
+    data_folder,
+    to_unit,
+)
 from aleator.encoders import MLP, Beside, Chain, Encoder, ResNet18
 from aleator.evaluation import rank_correlation, recall_at_1
 from aleator.experiments.cifar.evaluation import (
@@ -133,7 +142,7 @@ def make_encoder(setting: CifarSetting, fold: int, started: Sequence[Pretrained 
 
 def network_input(images: Tensor) -> Tensor:
     """Bytes -> what the network is given."""
-    return ImageAugmentation(mean=MEAN, std=STD).normalise(images.float() / 255)
+    return ImageAugmentation(mean=MEAN, std=STD).normalise(to_unit(images))
 
 
 # Training

@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from torch import Generator
 
-from aleator.data import GenerativeProcess, NoisyDirection, RolledNegatives
+from aleator.data import (
+    Family,
+    GenerativeProcess,
+    NoisyDirection,
+    PositiveLaw,
+    ProcessKappaOf,
+    RolledNegatives,
+)
 from aleator.encoders import ControlledKappaOf, Encoder, Initialisation, controlled_encoder
 from aleator.evaluation import aligning_rotation, cap_coverage, mae, pairwise_agreement, rank_correlation, rmse, spread
 from aleator.experiments.runner import Outcome
@@ -65,10 +72,10 @@ class Setting:
     loss: LossName = "exact"
     dim: int = 10
     kappa_range: tuple[float, float] = (16.0, 32.0)
-    family: str = "vmf"
+    family: Family = "vmf"
     kappa_pos: float = 20.0
-    kappa_of: str = "input"
-    positives: str = "ratio"
+    kappa_of: ProcessKappaOf = "input"
+    positives: PositiveLaw = "ratio"
     batch_size: int = 512
     negatives: int | str = "batch"
     mu_phase_negatives: int | None = None
@@ -136,12 +143,12 @@ def run_seed(
 def _process(
     dim: int,
     kappa_range: tuple[float, float],
-    family: str,
+    family: Family,
     kappa_pos: float,
     seed: int,
     device: str,
     smoothing_steps: int,
-    kappa_of: str,
+    kappa_of: ProcessKappaOf,
 ) -> GenerativeProcess:
     """The process, cached: rows of a table share it, and it takes seconds to make."""
     kernel = AcceptanceKernel(kappa_pos)

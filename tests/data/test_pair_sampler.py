@@ -1,0 +1,247 @@
+"""Each way of drawing positives follows the law it says.
+
+On the circle (D = 2) the laws are integrated by brute force: posteriors on a grid of inputs and angles, without the
+series of expected positivity.
+"""
+
+import copy
+import math
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from aleator import AcceptanceKernel, VMFKernel, pairwise_log_positivity
+from aleator.data.generative import Family, GenerativeProcess
+from aleator.data.pair_sampler import PairSampler, PositiveLaw
+from aleator.encoders.backbones import MLP
+from aleator.encoders.encoder import Encoder
+from aleator.losses import ExactInfoNCE
+from aleator.training.loop import fit
+from aleator.training.objective import Objective
+from aleator.training.recipe import Recipe
+
+ANGLES, GRID, CELLS = 360, 24, 3
+
+
+def circle(family: str = "vmf", **options) -> GenerativeProcess:
+    """Few smoothing steps, so that the latents are far from uniform and the laws far from each other."""
+    return GenerativeProcess(2, (1.0, 10.0), family, seed=5, smoothing_steps=40, **options)
+
+
+@pytest.fixture(scope="module")
+def ten() -> GenerativeProcess:
+    return GenerativeProcess(10, (16.0, 32.0), seed=4, smoothing_steps=300)
+
+
+@pytest.mark.parametrize("positives", get_args(PositiveLaw))
+@pytest.mark.parametrize("family", get_args(Family))
+def test_batches_have_their_shapes_and_repeat(family, positives):
+    process = circle(family)
+    batches = process.batches(16, negatives=3, positives=positives)
+    batch = batches(0, torch.Generator().manual_seed(1))
+    assert [tuple(part.shape) for part in batch] == [(16, 2), (16, 2), (16, 3, 2)]
+    assert all(((part >= 0) & (part <= 1)).all() for part in batch)
+    again, other = (batches(0, torch.Generator().manual_seed(s)) for s in (1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(batch, again, strict=True))
+    assert not torch.equal(batch[1], other[1])
+    plain = process.batches(16, positives=positives, proposals=20)
+    assert plain.proposals == 20
+    assert len(plain()) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size = 0"),
+        ({"batch_size": 4, "negatives": -1}, "negatives = -1"),
+        ({"batch_size": 4, "proposals": 3}, "proposals = 3"),
+        ({"batch_size": 4, "negatives": 2, "group": 3}, "group = 3"),
+        ({"batch_size": 4, "positives": "forward"}, "'ratio', 'joint', 'partner'"),
+    ],
+)
+def test_bad_batches_are_refused(ten, options, message):
+    with pytest.raises(ValueError, match=message):
+        ten.batches(**options)
+
+
+def test_fit_takes_the_batches(ten):
+    torch.manual_seed(0)
+    encoder = Encoder(MLP(10, (8,)), 10, kappa="head")
+    result = fit(encoder, ExactInfoNCE(ten.kernel), ten.batches(8), Recipe(steps=3), device="cpu", progress=False)
+    assert result.steps == 3
+
+
+# The laws
+
+
+def brute_force_laws(process: GenerativeProcess) -> dict[str, Tensor]:
+    """For each law, the probability of every pair of cells (x, x+) of the square; (CELLS^4,)."""
+    ticks = (torch.arange(GRID) + 0.5) / GRID
+    x = torch.cartesian_prod(ticks, ticks)  # (n, 2)
+    theta = 2 * math.pi * torch.arange(ANGLES) / ANGLES
+    z = torch.stack([theta.cos(), theta.sin()], -1).double()
+    q = process.posterior(x)
+    cosine, kappa = q.mode.double() @ z.T, q.kappa.double()[:, None]
+    if process.family == "vmf":
+        density = torch.softmax(kappa * cosine, 1)
+    else:  # the projected normal on the circle
+        a = kappa.sqrt() * cosine
+        tail = math.sqrt(2 * math.pi) * torch.special.ndtr(a) * torch.exp(a.square() / 2)
+        density = torch.exp(-kappa / 2) * (1 + a * tail) / ANGLES
+        torch.testing.assert_close(density.sum(1), torch.ones(len(x)).double(), atol=1e-5, rtol=0)
+    g = process.kernel.log_values(2, (z @ z.T).clamp(-1, 1)).exp()
+    match = g @ density.T  # (angles, n): E g of a latent with the latents of x+
+    r = density @ match
+    laws = {
+        "joint": r / r.sum(),
+        "ratio": r / r.sum(1, keepdim=True) / len(x),
+        "partner": density @ (match / match.sum(1, keepdim=True)) / len(x),
+    }
+    cell = cell_of(x)
+    member = torch.nn.functional.one_hot(cell, CELLS**2).double()
+    return {name: (member.T @ law @ member).flatten() for name, law in laws.items()}
+
+
+def cell_of(x: Tensor) -> Tensor:
+    place = (x * CELLS).long().clamp_max(CELLS - 1)
+    return place[..., 0] * CELLS + place[..., 1]
+
+
+def cell_frequencies(batches: PairSampler, count: int) -> Tensor:
+    """How often a batch falls into each pair of cells; (count, CELLS^4)."""
+    generator = torch.Generator().manual_seed(11)
+    rows = []
+    for step in range(count):
+        x, positive = batches(step, generator)
+        joint = cell_of(x) * CELLS**2 + cell_of(positive)
+        rows.append(torch.bincount(joint, minlength=CELLS**4).double() / len(x))
+    return torch.stack(rows)
+
+
+def misfit(frequencies: Tensor, law: Tensor) -> float:
+    """The mean over cells of the squared error in standard errors, which are those between batches: 1 if law is right.
+
+    Anchors of a batch share candidates, so single pairs are not independent; batches are.
+    """
+    variance = frequencies.var(0) / len(frequencies)
+    seen = law * 128 * len(frequencies) > 5
+    z2 = (frequencies.mean(0) - law).square() / variance.clamp_min(1e-12)
+    assert z2[seen].max() < 4.5**2 or z2[seen].mean() > 2.5
+    return z2[seen].mean().item()
+
+
+@pytest.mark.parametrize("family", ["vmf", "gaussian"])
+@pytest.mark.parametrize("positives", get_args(PositiveLaw))
+def test_positives_follow_their_law_and_no_other(family, positives):
+    process = circle(family)
+    laws = brute_force_laws(process)
+    frequencies = cell_frequencies(process.batches(128, positives=positives), 300)
+    fits = {name: misfit(frequencies, law) for name, law in laws.items()}
+    # 81 cells: the mean of so many squared standard errors is 1 +- 0.16.
+    assert fits.pop(positives) < 1.6
+    assert all(other > 2.5 for other in fits.values()), fits
+
+
+def test_groups_share_their_negatives(ten):
+    """Four anchors have the same five, drawn from P(x); the loss sees what it would with each anchor's written out."""
+    batches = ten.batches(12, negatives=5, group=4)
+    x, positive, negative = batches(0, torch.Generator().manual_seed(1))
+    assert negative.shape == (3, 5, 10)
+    assert negative.flatten(0, 1).unique(dim=0).shape == (15, 10)
+    encoder = Encoder(MLP(10, (8,)), 10, kappa="head")
+    objective = Objective(encoder, ExactInfoNCE(ten.kernel), "joint", "given")
+    written_out = negative.repeat_interleave(4, 0)
+    torch.testing.assert_close(objective((x, positive, negative)), objective((x, positive, written_out)))
+
+
+@pytest.mark.parametrize("family", ["vmf", "gaussian"])
+def test_a_batch_of_several_groups_follows_the_same_law(family):
+    process = circle(family)
+    batches = process.batches(333)
+    assert batches._groups == 3
+    assert [len(part) for part in batches()] == [333, 333]
+    assert misfit(cell_frequencies(batches, 120), brute_force_laws(process)["ratio"]) < 1.6
+
+
+@pytest.mark.parametrize("kernel", [AcceptanceKernel(20.0), VMFKernel(4.0)], ids=["acceptance", "vmf"])
+def test_means_in_ten_dimensions(ten, kernel):
+    """E f under the laws from tables of r between inputs, against draws, within four standard errors."""
+    process = copy.copy(ten)
+    process.kernel = kernel
+    generator = torch.Generator().manual_seed(2)
+    functions = {
+        "cosine": lambda q, p: torch.linalg.vecdot(q.mu, p.mu),
+        "kappa": lambda q, p: q.kappa,
+        "kappa+": lambda q, p: p.kappa,
+    }
+    draws = {name: [] for name in ("ratio", "joint")}
+    for name in draws:
+        batches = process.batches(64, positives=name)
+        for step in range(80):
+            q, p = (process.posterior(part) for part in batches(step, generator))
+            draws[name].append(torch.stack([f(q, p).mean() for f in functions.values()]))
+
+    tables = {name: [] for name in draws}
+    for _ in range(10):
+        x, candidate = process.inputs(2, 300, generator=generator)
+        q, p = process.posterior(x), process.posterior(candidate)
+        r = pairwise_log_positivity(q, p, kernel).exp()
+        for name, weight in (("ratio", r / r.mean(1, keepdim=True)), ("joint", r / r.mean())):
+            values = [weight * f(q[:, None], p[None]) for f in functions.values()]
+            tables[name].append(torch.stack([v.mean() for v in values]))
+    for name in draws:
+        drawn, table = torch.stack(draws[name]), torch.stack(tables[name])
+        error = (drawn.var(0) / len(drawn) + table.var(0) / len(table)).sqrt()
+        assert ((drawn.mean(0) - table.mean(0)).abs() < 4 * error).all(), name
+
+
+@pytest.mark.parametrize("positives", get_args(PositiveLaw))
+def test_enough_proposals_are_made(ten, positives):
+    """The key u/w of the chosen one lies below 1/bound, that is, it was accepted: for every anchor of 20 batches."""
+    batches = ten.batches(64, positives=positives)
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(20):
+        if positives == "joint":
+            x, positive = ten.inputs(2, batches.proposals, generator=generator)
+            log_w = batches._log_pair_weights(x, positive, generator) - batches._log_bound(x)
+            accepted = torch.rand(log_w.shape, generator=generator) < log_w.exp()
+            assert accepted.sum() >= 64
+        else:
+            x, candidate = batches._inputs(64, batches.proposals, generator=generator)
+            log_w = batches._log_weights(x, candidate, generator) - batches._log_bound(x)[..., None]
+            assert log_w.max() <= 1e-5
+            accepted = torch.rand(log_w.shape, generator=generator) < log_w.exp()
+            assert accepted.any(-1).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("positives", get_args(PositiveLaw))
+@pytest.mark.parametrize("family", get_args(Family))
+def test_a_draw_is_captured_in_a_graph_without_synchronisation(family, positives):
+    process = GenerativeProcess(10, family=family, smoothing_steps=300, device="cuda")
+    batches = process.batches(64, negatives=2, positives=positives)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            batches()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            batches()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        batch = batches()
+    seen = []
+    for _ in range(3):
+        graph.replay()
+        seen.append(batch[1].clone())
+    assert not torch.equal(seen[0], seen[1])
+    # The same process as on the CPU.
+    x = process.inputs(5).cpu()
+    twin = GenerativeProcess(10, family=family, smoothing_steps=300)
+    torch.testing.assert_close(process.posterior(x.cuda()).mode.cpu(), twin.posterior(x).mode, atol=1e-4, rtol=0)
