@@ -46,6 +46,7 @@ TESTED_IN = {
     "retrieval.plots": "cli/test_retrieval.py",
     "retrieval.stores.faiss": "retrieval/test_recall.py",
     "retrieval.stores.ledger": "retrieval/stores/test_folder.py",
+    "special.debye": "special/test_bessel.py",
     "training.fabric": "training/test_resuming.py",
     "training.optimisers": "training/test_soap.py",
     "web.app": "web",

@@ -1,18 +1,18 @@
 r"""The angle between a von Mises-Fisher sample and its mode: probabilities, quantiles, and a table to sample from.
 
-The angle theta has the density f(theta) ~ exp(kappa cos theta) sin(theta)^(D-2) on [0, pi]. Its integrals are done by
-Gauss-Legendre quadrature over the part of [0, pi] that carries the mass, which is exact to rounding for every
-D >= 2 and kappa >= 0; its quantiles by Newton's method in the logarithm of the smaller tail.
+The angle theta has the density f(theta) ~ exp(kappa cos theta) sin(theta)^(D-2) on [0, pi]. It is integrated by
+Gauss-Legendre quadrature over the part of [0, pi] that carries the mass. This is exact to rounding for every D >= 2 and
+kappa >= 0. Quantiles come from Newton's method in the logarithm of the smaller tail.
 
-Sampling needs a quantile for every sample, so there the quantile is tabulated. The table maps the length sigma of a
-standard normal vector in D-1 dimensions (a chi variable, free with the noise that gives a sample its direction) to the
-angle theta of the same probability. In these coordinates the map is nearly linear,
+A sampler needs a quantile for every sample, so it uses a table (`AngleTable`). The noise of a sample is a standard
+normal vector in D-1 dimensions. Its direction becomes the direction of the sample. The table maps its length sigma, a
+chi variable, to the angle theta of the same probability. In these coordinates the map is nearly linear:
 
-    theta = sigma (kappa + c)^(-1/2) Y(sigma, kappa),    Y -> 1 as kappa -> inf,
+    theta = sigma (kappa + c)^(-1/2) Y(sigma, kappa),    Y -> 1 as kappa -> inf.
 
-so Y is smooth: a Chebyshev series in kappa/(kappa + c), whose coefficients are piecewise cubic in sigma. The result is
-one differentiable function of the noise, without rejection, branches or synchronisation, and its derivative in kappa at
-fixed noise is the unbiased pathwise gradient (Figurnov, Mohamed, Mnih, NeurIPS 2018).
+Y is smooth: a Chebyshev series in zeta = kappa/(kappa + c), whose coefficients are piecewise cubic in sigma. The sample
+is then a differentiable function of the noise, without rejection, branches or synchronisation with a GPU. Its
+derivative in kappa at fixed noise is the unbiased pathwise gradient (Figurnov, Mohamed, Mnih, NeurIPS 2018).
 """
 
 import math
@@ -27,16 +27,23 @@ from torch import Tensor
 from aleator.foundation import matmul_precision
 from aleator.fused import fused_kernels
 
-_NODES = 64
-# Where the density has fallen by e^-37 it no longer counts in float64: so many standard deviations.
+_NODES = 64  # of the quadrature
+# In standard deviations. Beyond, the density has fallen by e^-37, which is nothing in float64.
 _REACH = 8.6
 _NEWTON_STEPS = 14
 
 
 def angle_masses(dim: int, kappa: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """P(theta <= angle), P(theta >= angle) and the density at the angle; float64 tensors of one shape.
+    """Both tails of the distribution of the angle, and its density.
 
-    Both tails are integrated, so the smaller one keeps its relative accuracy. kappa must be finite.
+    Args:
+        dim: Dimension D of the space around the sphere.
+        kappa: Finite concentrations, float64.
+        angle: Angles in [0, pi], float64, in the shape of kappa.
+
+    Returns:
+        P(theta <= angle), P(theta >= angle) and the density at the angle, in the shape of kappa. Both tails are
+        integrated, so the smaller one keeps its relative accuracy.
     """
     mode, low, high = _support(dim, kappa)
     inside = torch.minimum(torch.maximum(angle, low), high)
@@ -47,11 +54,22 @@ def angle_masses(dim: int, kappa: Tensor, angle: Tensor) -> tuple[Tensor, Tensor
 
 
 def angle_quantile(dim: int, kappa: Tensor, below: Tensor, above: Tensor) -> Tensor:
-    """The angle with P(theta <= angle) = below, given above = 1 - below as well (so neither tail is rounded away)."""
+    """The angle with P(theta <= angle) = below.
+
+    Args:
+        dim: Dimension D of the space around the sphere.
+        kappa: Finite concentrations, float64.
+        below: Probabilities inside (0, 1), float64, in the shape of kappa.
+        above: 1 - below. Given as well, so that a small one keeps its digits.
+
+    Returns:
+        Angles in the shape of kappa.
+    """
     p, q = below.cpu().numpy(), above.cpu().numpy()
     lower, upper = special.gammaincinv((dim - 1) / 2, p), special.gammainccinv((dim - 1) / 2, q)
     chi2 = 2 * torch.as_tensor(np.where(p < 0.5, lower, upper), device=kappa.device)
-    # tan^2(theta/2) is chi2/(4 kappa) for large kappa, about chi2/(D-1) for kappa = 0; Ulrich (1984) joins them
+    # The start of Newton's method. tan^2(theta/2) is chi2/(4 kappa) for large kappa and about chi2/(D-1) for kappa = 0;
+    # this formula (after Ulrich 1984) has both limits.
     angle = 2 * torch.atan(torch.sqrt(chi2 / (2 * kappa + torch.hypot(2 * kappa, torch.full_like(kappa, dim - 1.0)))))
     use_below = below < above
     target = torch.where(use_below, below, above).log()
@@ -62,7 +80,7 @@ def angle_quantile(dim: int, kappa: Tensor, below: Tensor, above: Tensor) -> Ten
         error = (tail.log() - target) * torch.where(use_below, 1.0, -1.0)  # positive where the angle is too large
         low, high = torch.where(error < 0, angle, low), torch.where(error > 0, angle, high)
         step = angle - error * tail / density
-        # On the circle a tail may be linear up to the antipode, where the step in its logarithm goes too far.
+        # On the circle a tail may be linear up to the antipode. Then the step in its logarithm is too large.
         linear = angle - (tail - target.exp()) * torch.where(use_below, 1.0, -1.0) / density
         step = torch.where((step >= low) & (step <= high), step, linear)
         angle = torch.where((step >= low) & (step <= high), step, (low + high) / 2)
@@ -70,14 +88,14 @@ def angle_quantile(dim: int, kappa: Tensor, below: Tensor, above: Tensor) -> Ten
 
 
 def _support(dim: int, kappa: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The mode of the angle, where kappa sin^2 = (D-2) cos, and an interval around it that holds all the mass."""
+    """Mode of the angle, where kappa sin^2 = (D-2) cos, and lower and upper end of an interval that holds all mass."""
     r = (dim - 2) / (2 * kappa.clamp_min(1e-300))
     s = r + torch.hypot(r, torch.ones_like(r))  # 1 / cos(mode)
     excess = r + r / (torch.hypot(r, torch.ones_like(r)) + 1) * r  # s - 1, without cancellation
     mode = 2 * torch.atan(torch.sqrt(torch.where(s > 1e200, 1.0, excess / (s + 1))))
     sine2 = (torch.sin(mode) ** 2).clamp_min(1e-300)
-    down = kappa * torch.cos(mode) + (dim - 2) / sine2  # the curvature of -log f at the mode: larger further down
-    up = kappa * (4 / math.pi**2) + (dim - 2)  # a lower bound on it further up: 1 - cos x >= 2 x^2 / pi^2
+    down = kappa * torch.cos(mode) + (dim - 2) / sine2  # curvature of -log f at the mode; larger below the mode
+    up = kappa * (4 / math.pi**2) + (dim - 2)  # a lower bound of the curvature above: 1 - cos x >= 2 x^2 / pi^2
     low = (mode - _REACH / torch.sqrt(down.clamp_min(1e-300))).clamp_min(0.0)
     high = (mode + _REACH / torch.sqrt(up.clamp_min(1e-300))).clamp_max(math.pi)
     return mode, low, high
@@ -85,7 +103,7 @@ def _support(dim: int, kappa: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _density(dim: int, kappa: Tensor, mode: Tensor, angle: Tensor) -> Tensor:
     """exp(kappa cos) sin^(D-2), divided by its value at the mode."""
-    # cos(angle) - cos(mode) as a product, which does not cancel when kappa is large and both angles are small
+    # cos(angle) - cos(mode), written as a product: the difference would cancel where both angles are small.
     exponent = -2 * kappa * torch.sin((angle - mode) / 2) * torch.sin((angle + mode) / 2)
     if dim > 2:
         exponent = exponent + (dim - 2) * (torch.sin(angle) / torch.sin(mode)).clamp_min(1e-300).log()
@@ -93,6 +111,7 @@ def _density(dim: int, kappa: Tensor, mode: Tensor, angle: Tensor) -> Tensor:
 
 
 def _integral(dim: int, kappa: Tensor, mode: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Integral of `_density` from low to high."""
     x, w = (torch.as_tensor(a, device=kappa.device) for a in np.polynomial.legendre.leggauss(_NODES))
     half = (high - low) / 2
     angle = (low + half).unsqueeze(-1) + half.unsqueeze(-1) * x
@@ -101,17 +120,29 @@ def _integral(dim: int, kappa: Tensor, mode: Tensor, low: Tensor, high: Tensor) 
 
 @dataclass(frozen=True)
 class AngleTable:
-    """The map from sigma to theta for one dimension, dtype and device. All work on it is elementwise or one product."""
+    """The map from sigma and kappa to theta, for one dimension, dtype and device.
 
-    shift: float  # c
-    first: float  # sigma at the first node
+    Attributes:
+        shift: The constant c.
+        first: sigma at the first node.
+        spacing: Distance of the nodes.
+        intervals: Number of intervals between nodes.
+        coefficients: Chebyshev in zeta, cubic in sigma, shape (degree, 4 intervals).
+        slopes: Coefficients of the derivative in zeta, then `coefficients` again, shape (2 degree, 4 intervals).
+    """
+
+    shift: float
+    first: float
     spacing: float
     intervals: int
-    coefficients: Tensor  # (degree, intervals * 4): Chebyshev in zeta, cubic in sigma
-    slopes: Tensor  # (2 degree, intervals * 4): those of d/dzeta, then the coefficients again
+    coefficients: Tensor
+    slopes: Tensor
 
     def rows(self, kappa: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
-        """kappa (B,) -> cubic coefficients (B, intervals, 4) of theta/sigma, and of d(theta/sigma)/dkappa."""
+        """Coefficients of the cubics that give theta/sigma, for kappa (B,): shape (B, intervals, 4).
+
+        With `slopes`, also those that give its derivative in kappa.
+        """
         fused = fused_kernels(kappa)
         basis, parts = (fused.fused_basis if fused else plain_basis)(kappa, self.shift, len(self.coefficients), slopes)
         shape = (len(kappa), self.intervals, 4)
@@ -120,7 +151,10 @@ class AngleTable:
             return value, None if parts is None else (parts.mT @ self.slopes).view(shape)
 
     def angle(self, sigma: Tensor, value: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """sigma (K, B) and the rows of B posteriors -> theta/sigma and, given their slopes, its own; (K, B)."""
+        """theta/sigma for sigma (K, B), from the `rows` of B posteriors: shape (K, B).
+
+        With `slope`, also its derivative in kappa.
+        """
         position = (sigma - self.first) / self.spacing
         position.clamp_(0, self.intervals)
         interval = position.floor().clamp_max_(self.intervals - 1)
@@ -130,7 +164,10 @@ class AngleTable:
 
 
 def plain_basis(kappa: Tensor, shift: float, degree: int, slopes: bool) -> tuple[Tensor, Tensor | None]:
-    """What the coefficients of kappa (B,) are multiplied with for the angle, (degree, B), and for its slope."""
+    """Chebyshev polynomials at kappa (B,), scaled: factors of `AngleTable.coefficients`, (degree, B).
+
+    With `slopes`, also the factors of `AngleTable.slopes`, (2 degree, B).
+    """
     complement = shift / (kappa + shift)  # 1 - zeta, exact at kappa = inf
     x = (1 - 2 * complement).clamp(-1, 1)
     degrees = torch.arange(degree, dtype=kappa.dtype, device=kappa.device)
@@ -139,11 +176,12 @@ def plain_basis(kappa: Tensor, shift: float, degree: int, slopes: bool) -> tuple
     basis = polynomials * scale
     if not slopes:
         return basis, None
-    # d/dkappa: scale' = -scale^3/2 and dzeta/dkappa = c scale^4
+    # The derivative in kappa: scale' = -scale^3/2 and dzeta/dkappa = c scale^4.
     return basis, torch.cat([polynomials * (shift * scale**5), polynomials * (scale**3 / -2)])
 
 
 def _cubic(rows: Tensor, index: Tensor, x: Tensor) -> Tensor:
+    """Values (K, B) of the cubics with numbers `index` (K, B) among the rows (B, intervals, 4), at x (K, B)."""
     c = rows.view(-1, 4).index_select(0, index.flatten()).view(*index.shape, 4)
     y = c[..., 3] * x
     for i in (2, 1):
@@ -153,10 +191,10 @@ def _cubic(rows: Tensor, index: Tensor, x: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def angle_table(dim: int, dtype: torch.dtype, device: torch.device) -> AngleTable:
-    """The table of one dimension: built once, in about a quarter of a second, then kept."""
+    """The table of one dimension. It takes about a quarter of a second to build, and is cached."""
     first, spacing, shift, nodes = _build(dim)
     degree, count = nodes.shape
-    # Cubic through four neighbouring nodes, as powers of the position within the interval [0, 1].
+    # A cubic through four neighbouring nodes, in powers of the position within the interval [0, 1].
     lagrange = np.linalg.inv(np.vander([-1.0, 0.0, 1.0, 2.0], 4, increasing=True))
     pieces = np.stack([nodes[:, i : count - 3 + i] for i in range(4)], axis=-1) @ lagrange.T
     coefficients = torch.as_tensor(pieces.reshape(degree, -1))
@@ -174,10 +212,10 @@ def angle_table(dim: int, dtype: torch.dtype, device: torch.device) -> AngleTabl
 
 @lru_cache(maxsize=64)
 def _build(dim: int, nodes: int = 160) -> tuple[float, float, float, np.ndarray]:
-    """First sigma, spacing, c, and the Chebyshev coefficients (degree, nodes + 3) in zeta of Y at each sigma node.
+    """First sigma, spacing, c, and the Chebyshev coefficients in zeta of Y at each sigma node, (degree, nodes + 3).
 
-    Largest error of the tabulated distribution function over all kappa: 5e-5 in D = 2 (in the last 1e-4 of the mass,
-    next to the antipode), 7e-8 in D = 3, 7e-9 in D = 4, 2e-9 from D = 10 on.
+    Largest error of the tabulated distribution function over all kappa: 5e-5 for D = 2 (in the last 1e-4 of the mass,
+    next to the antipode), 7e-8 for D = 3, 7e-9 for D = 4, 2e-9 from D = 10 on.
     """
     a, tail = (dim - 1) / 2, 1e-13
     degree = 96 if dim <= 3 else 48  # on the circle the density at the antipode does not vanish, and Y bends sharply
@@ -185,8 +223,8 @@ def _build(dim: int, nodes: int = 160) -> tuple[float, float, float, np.ndarray]
     first = math.sqrt(2 * special.gammaincinv(a, tail)) if dim > 10 else 0.0
     last = math.sqrt(2 * special.gammainccinv(a, tail))
     spacing = (last - first) / nodes
-    sigma = first + spacing * np.arange(-1, nodes + 2)  # one node more at either end for the cubics
-    # Y is even in sigma, so a node below 0 mirrors one above; at 0 itself Y has a limit, reached from nearby.
+    sigma = first + spacing * np.arange(-1, nodes + 2)  # one more node at either end, for the cubics
+    # Y is even in sigma, so a node below 0 mirrors one above. At 0 its limit is taken from a point close by.
     length = np.maximum(np.abs(sigma), 1e-3 * spacing)
     x = np.cos(np.pi * (np.arange(degree) + 0.5) / degree)
     kappa = shift * (1 + x) / (1 - x)

@@ -2,13 +2,14 @@ r"""Moments of a logistic function on the sphere, with more digits than float64 
 
     m_n = int g P_n w dt / int g w dt,     g(t) = 1/(1 + exp(offset - slope t)),     w(t) = (1 - t^2)^((D-3)/2)
 
-fall like 1/sqrt(dim_n) and faster, and the series of harmonics.py multiplies them by dim_n, which in high dimensions is
-astronomical: an error of 1e-16 of m_0 would drown them. So they are summed here in fixed point, as Python integers.
+They are the coefficients of `AcceptanceKernel` (matching/kernels.py). They fall like 1/sqrt(dim_n) or faster, and the
+series of matching/series.py multiplies them by dim_n, which is huge in high dimensions: an error of 1e-16 in m_n would
+be larger than the terms. So the moments are computed here in fixed point, as Python integers.
 
-The rule is a plain sum over the angles pi (j + 1/2)/N. For even D the integrand g P_n sin^(D-2) is a smooth periodic
-function of the angle, and the sum converges like exp(-2 N d), d the distance of the nearest pole of g from the real
-angles. For odd D one sine is left, and Fejér's weights stand for it: they integrate polynomials below degree N exactly,
-and converge like exp(-N d).
+The quadrature is a plain sum over the angles pi (j + 1/2)/N. Let d be the distance of the nearest pole of g from the
+real angles. For even D the integrand g P_n sin^(D-2) is a smooth periodic function of the angle, and the sum converges
+like exp(-2 N d). For odd D one factor sin(angle) is left. Fejér's weights replace it: they integrate polynomials below
+degree N exactly, and the sum converges like exp(-N d).
 """
 
 import math
@@ -20,22 +21,37 @@ import numpy as np
 def logistic_moments(
     dim: int, slope: float, offset: float, terms: int, log_error: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """log |m_n| and the sign of m_n for n < terms, with an absolute error of about exp(log_error) in m_n."""
-    from mpmath import MPContext  # of torch's own dependencies, and slow to import
+    """Moments m_n of a logistic function for n < terms.
 
-    context = MPContext()  # one's own: no other user of mpmath sees its precision
+    Args:
+        dim: Dimension D of the space around the sphere.
+        slope: Slope of the logistic function's exponent.
+        offset: Offset of the exponent, at most log_growth(D/2 - 1, slope).
+        terms: Number of moments.
+        log_error: Log of the absolute error allowed in m_n.
+
+    Returns:
+        log |m_n| and the sign of m_n, float64, shape (terms,) each.
+    """
+    from mpmath import MPContext  # torch depends on it, and it is slow to import
+
+    context = MPContext()  # a private one: its precision does not change that of other users of mpmath
     distance = float(abs(context.acos(context.mpc(offset, context.pi) / slope).imag))
-    # With x = exp(slope t - offset), whose mean is at most 1 for these offsets, the mean of g is E x/(1 + x), not below
-    # E x/(1 + max x); the moments are relative to it.
+    # The moments are relative to the mean of g. With x = exp(slope t - offset), where E x >= 1, this mean is
+    # E x/(1 + x) >= 1/(1 + max x). It says how many more bits are needed.
     depth = max(slope - offset, 0.0) - log_error
     bits = math.ceil(depth / math.log(2))
-    count = math.ceil((depth / distance + terms + dim) / (4 if dim % 2 == 0 else 2))  # N/2: the other half mirrors it
+    count = math.ceil(
+        (depth / distance + terms + dim) / (4 if dim % 2 == 0 else 2)
+    )  # N/2 angles: the other half mirrors them
     context.prec = bits + 16
 
     def fixed(value: Any) -> int:
         return int(context.nint(context.ldexp(value, bits)))
 
-    quarter = [context.cospi(context.mpf(j) / (4 * count)) for j in range(2 * count + 1)]  # cos and, backwards, sin
+    quarter = [
+        context.cospi(context.mpf(j) / (4 * count)) for j in range(2 * count + 1)
+    ]  # cosines; read backwards, sines
     cosine, sine = quarter[1::2], quarter[-2::-2]
     if dim % 2 == 0:
         weight = [s ** (dim - 2) for s in sine]
@@ -57,22 +73,22 @@ def logistic_moments(
     moments = []
     for n in range(terms):
         moments.append(int(both[n % 2] @ P) >> bits)
-        # harmonics.recurrence, in integers; the first step is P_1 = t in any dimension, also where D - 2 is zero.
+        # `recurrence` of polynomials.py, in integers. P_1 = t is the first step in any dimension, also where D - 2 = 0.
         P, before = (((2 * n + dim - 2) * t * P >> bits) - n * before) // (n + dim - 2) if n else t, P
     logs = [_log(abs(m), bits) if m else -math.inf for m in moments]
     return np.array(logs), np.sign(np.array(moments, dtype=object)).astype(float)
 
 
 def _log(value: int, bits: int) -> float:
-    """log(value/2^bits) to the last digit: the logarithm of the integer itself may be far larger."""
+    """log(value / 2^bits) to the last digit. The logarithm of the integer alone may be far larger, and cancel."""
     length = value.bit_length()
     return math.log(value / (1 << length)) + (length - bits) * math.log(2)
 
 
 def _fejer_weights(cosine: list[int], bits: int) -> list[int]:
-    """Fejér's first rule at the first half of N angles, up to a factor: 1 - 2 sum_{0<k<N/2} cos(2 k theta)/(4 k^2 - 1).
+    """Weights of Fejér's first rule at the first half of N angles, up to a factor, in fixed point.
 
-    From cos(pi j/N) for j <= N/2, in fixed point.
+    They are 1 - 2 sum_{0<k<N/2} cos(2 k theta)/(4 k^2 - 1). `cosine` holds cos(pi j/N) for j <= N/2.
     """
     half = len(cosine) - 1
     upper = cosine + [-c for c in cosine[-2::-1]]
