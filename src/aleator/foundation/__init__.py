@@ -1,4 +1,4 @@
-"""What every other package uses: checks, devices, precision, randomness, processes, files, progress, provenance."""
+"""Tools of all other packages: checks, devices, precision, randomness, processes, files, progress, provenance."""
 
 from aleator.foundation.bundle import DamagedBundleError, pack_state, read_bundle, unpack_state, write_bundle
 from aleator.foundation.checks import (

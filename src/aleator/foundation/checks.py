@@ -1,4 +1,9 @@
-"""Errors for bad input. Each names the argument, its value and the way out."""
+"""Checks of arguments. An error names the argument, its value, the problem and a way out.
+
+    raise ValueError("p = 1.5: not a probability inside (0, 1); pass for example 0.95")
+
+`require` is the general check. The others say common checks in one line.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,16 +14,38 @@ from torch import Tensor
 
 
 def reject(argument: str, value: Any, problem: str, way_out: str) -> NoReturn:
-    """Raise the error that users see for a bad argument.
+    """Raise the error for a bad argument.
+
+    Args:
+        argument: Its name.
+        value: Its value. Of a large tensor, shape and dtype are shown.
+        problem: What is wrong with it.
+        way_out: What the user can do.
 
     Raises:
-        ValueError: always, as "argument = value: problem; way out".
+        ValueError: Always: "argument = value: problem; way out".
     """
     raise ValueError(f"{argument} = {_show(value)}: {problem}; {way_out}")
 
 
 def require(ok: bool | Tensor, argument: str, value: Any, problem: str, way_out: str) -> None:
-    """Raise unless `ok`. For a tensor of flags, the first value whose flag is false is shown."""
+    """Raise unless `ok`.
+
+    Args:
+        ok: One flag, or a tensor of flags. The first value whose flag is False is shown.
+        argument: Name of the argument.
+        value: Its value; for a tensor of flags, a tensor of the same shape.
+        problem: What is wrong with it.
+        way_out: What the user can do.
+
+    Raises:
+        ValueError: "argument = value: problem; way out".
+
+    Examples:
+        >>> require(2 > 3, "dim", 2, "too small", "pass 3 or more")
+        Traceback (most recent call last):
+        ValueError: dim = 2: too small; pass 3 or more
+    """
     if isinstance(ok, Tensor):
         if bool(ok.all()):
             return
@@ -30,15 +57,18 @@ def require(ok: bool | Tensor, argument: str, value: Any, problem: str, way_out:
 
 
 def require_one_of(argument: str, value: Any, known: Iterable[Any]) -> None:
-    """Raise unless `value` is one of `known`."""
+    """Raise unless `value` is one of `known`. The error lists them.
+
+    For a word with a Literal type, pass `get_args(TheType)`.
+    """
     known = list(known)
     require(value in known, argument, value, "not known", f"choose one of {', '.join(map(repr, known))}")
 
 
 def require_type(argument: str, value: Any, types: type | tuple[type, ...], way_out: str) -> None:
-    """Raise unless `value` is an instance of one of `types`."""
+    """Raise unless `value` is an instance of one of `types`. The error shows the type of `value`."""
     names = " or ".join(t.__name__ for t in (types if isinstance(types, tuple) else (types,)))
-    article = "an" if names[0] in "AEIOU" else "a"
+    article = "an" if names[0].upper() in "AEIOU" else "a"
     require(isinstance(value, types), argument, type(value).__name__, f"not {article} {names}", way_out)
 
 
@@ -48,7 +78,7 @@ def require_at_least(argument: str, value: float, least: float, way_out: str | N
 
 
 def require_probability(argument: str, value: float | Tensor, way_out: str) -> None:
-    """Raise unless `value` lies strictly between 0 and 1."""
+    """Raise unless `value`, or every entry of it, lies strictly between 0 and 1."""
     inside = (value > 0) & (value < 1) if isinstance(value, Tensor) else 0 < value < 1
     require(inside, argument, value, "not a probability inside (0, 1)", way_out)
 

@@ -1,4 +1,4 @@
-"""Which device a name means, and what can be used on it."""
+"""Devices by name, and the number of threads."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,21 +12,39 @@ _KNOWN = 'pass "cpu", "cuda", "cuda:1" or "auto"'
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name; "auto" is a GPU where there is one, each process of a machine its own."""
+    """The device of a name.
+
+    Args:
+        name: "cpu", "cuda", "cuda:1", or "auto": a GPU if there is one. Under torchrun, "auto" gives each process of a
+            machine its own GPU.
+
+    Returns:
+        The device.
+
+    Raises:
+        ValueError: If the name is not known, or if torch cannot use such a device here.
+
+    Examples:
+        >>> resolve_device("cpu")
+        device(type='cpu')
+    """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         name = f"cuda:{launched_process().local_rank % gpus}" if gpus else "cpu"
-    kind, _, index = name.partition(":")
-    number_fits = not index or (kind == "cuda" and index.isdecimal())
-    require(kind in ("cpu", "cuda") and number_fits, "device", name, "not known", _KNOWN)
-    require(kind == "cpu" or gpus > 0, "device", name, "there is no GPU that torch can use", 'pass "cpu"')
+    device_type, _, index = name.partition(":")
+    index_fits = not index or (device_type == "cuda" and index.isdecimal())
+    require(device_type in ("cpu", "cuda") and index_fits, "device", name, "not known", _KNOWN)
+    require(device_type == "cpu" or gpus > 0, "device", name, "there is no GPU that torch can use", 'pass "cpu"')
     require(not index or int(index) < gpus, "device", name, f"the last GPU here is cuda:{gpus - 1}", _KNOWN)
     return torch.device(name)
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Networks as small as these spend their time in waking threads, the more so where other work is running."""
+    """Compute on one CPU thread inside a block.
+
+    For small networks, handing work to other threads takes longer than the work itself, above all on a busy machine.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

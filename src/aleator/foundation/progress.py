@@ -1,4 +1,4 @@
-"""Bars with an amount and the time left; silent unless a person is watching."""
+"""Progress bars on standard error, shown only on a terminal unless asked for."""
 
 from typing import TYPE_CHECKING
 
@@ -9,13 +9,17 @@ if TYPE_CHECKING:
 def progress_bar(
     show: bool | None, writing: bool = True, *, bytes: bool = False, loss: bool = False, elapsed: bool = False
 ) -> "Progress":
-    """A bar on standard error, `disable`d where nobody would see it.
+    """A progress bar: description, bar, amount, time left.
 
     Args:
-        show: None means on a terminal.
-        writing: whether this process is the one that speaks.
-        bytes: the amount is in bytes rather than a count.
-        loss, elapsed: whether to show a field `loss`, and the time so far.
+        show: Whether to show it. None: on a terminal.
+        writing: Whether this process shows progress. Of several processes, only the first should.
+        bytes: Whether the amount is in bytes. Default: a count.
+        loss: Whether to show the task field `loss`.
+        elapsed: Whether to show the time since the start.
+
+    Returns:
+        A bar of rich. Its attribute `disable` is True if it is not shown.
     """
     from rich.console import Console
     from rich.progress import (
@@ -41,7 +45,15 @@ def progress_bar(
 
 
 class CountBar:
-    """Items done out of all."""
+    """A progress bar for a number of items, as a context manager.
+
+    Args:
+        what: Description of the work, such as "embedding".
+        total: Number of items.
+        done: Number of items that are done already.
+        show: Whether to show it. None: on a terminal.
+        writing: Whether this process shows progress.
+    """
 
     def __init__(self, what: str, total: int, done: int, show: bool | None, writing: bool = True):
         self.progress = progress_bar(show, writing)
@@ -55,4 +67,5 @@ class CountBar:
         self.progress.stop()
 
     def advance(self, count: int) -> None:
+        """Count `count` more items as done."""
         self.progress.advance(self.task, count)

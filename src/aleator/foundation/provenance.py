@@ -1,4 +1,4 @@
-"""Where a result came from: command, commit, device, versions, time. Every file under results/ carries it."""
+"""Provenance of a result: command, commit, device, versions, time. Every file under results/ holds it."""
 
 import os
 import platform
@@ -16,7 +16,15 @@ _LIBRARIES = ("aleator", "torch", "numpy", "scipy", "faiss-cpu", "lightning-fabr
 
 
 def describe_run(began: float, device: str | torch.device | None = None) -> dict[str, Any]:
-    """`began` is the time.time() at which the work started; `device` the one that did it, a GPU if there is one."""
+    """Provenance of a result that has just been computed.
+
+    Args:
+        began: `time.time()` at the start of the work.
+        device: The device that did it. Default: a GPU if there is one.
+
+    Returns:
+        JSON: command, commit, device, python, versions, wall_seconds, finished (a date).
+    """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return {
@@ -31,9 +39,9 @@ def describe_run(began: float, device: str | torch.device | None = None) -> dict
 
 
 def command() -> str:
-    """What was typed, without where this machine keeps its programs."""
+    """The command line of this process, without the folders of programs, which differ between machines."""
     program, *arguments = sys.orig_argv
-    if arguments and Path(arguments[0]).is_absolute():  # a script: an installed command goes by its own name
+    if arguments and Path(arguments[0]).is_absolute():  # a script; an installed command is shown without python
         script = Path(arguments.pop(0))
         return shlex.join([script.name] if not script.suffix else [Path(program).name, script.name]) + _rest(arguments)
     return Path(program).name + _rest(arguments)
@@ -44,12 +52,12 @@ def _rest(arguments: list[str]) -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source tree, with a plus where files differ from it; None outside a checkout.
+    """Commit of the source tree, with a plus if files differ from it; None outside a checkout.
 
-    ALEATOR_COMMIT stands in where the sources were copied without their history.
+    The environment variable ALEATOR_COMMIT replaces it, for sources that were copied without their history.
     """
-    if given := os.environ.get("ALEATOR_COMMIT"):
-        return given
+    if from_environment := os.environ.get("ALEATOR_COMMIT"):
+        return from_environment
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -62,6 +70,7 @@ def commit() -> str | None:
 
 
 def device_name(device: torch.device) -> str:
+    """Model of a GPU, or architecture and number of threads of the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"

@@ -1,4 +1,4 @@
-"""The random state of a process: seeds, and the state of every generator that training draws from."""
+"""Seeds, and the state of the global random generators that training draws from: torch, numpy and Python."""
 
 import contextlib
 import hashlib
@@ -11,33 +11,57 @@ import torch
 
 
 def derived_seed(*parts: int) -> int:
-    """A seed in [0, 2^63) that depends on every part, so that neighbouring parts share nothing."""
+    """A seed from several numbers, such as (seed, process, step).
+
+    Args:
+        *parts: The numbers. Seeds of neighbouring numbers are unrelated.
+
+    Returns:
+        A seed in [0, 2^63).
+
+    Examples:
+        >>> derived_seed(0, 1) == derived_seed(0, 1), derived_seed(0, 1) == derived_seed(1, 0)
+        (True, False)
+    """
     digest = hashlib.sha256(repr(parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """The global generators that training may draw from: torch (CPU and device), numpy and python."""
-    kind, keys, *rest = np.random.get_state(legacy=True)
+    """State of the global generators: torch on the CPU and on `device`, numpy, Python.
+
+    Args:
+        device: The device whose generator counts, too.
+
+    Returns:
+        The state, for `set_random_state`. `pack_state` can save it.
+    """
+    algorithm, keys, *rest = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "numpy": (kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest),
+        "numpy": (algorithm, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest),
         "python": random.getstate(),
     }
 
 
 def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Set the global generators to a state from `random_state`.
+
+    Args:
+        state: The state.
+        device: The device whose generator to set.
+    """
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"], device)
-    kind, keys, *rest = state["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    algorithm, keys, *rest = state["numpy"]
+    np.random.set_state((algorithm, keys.numpy().astype(np.uint32), *rest))
     random.setstate(state["python"])
 
 
 def seed_generators(seed: int) -> None:
-    """Seed all of them."""
+    """Seed the global generators of torch, numpy and Python."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
@@ -45,7 +69,11 @@ def seed_generators(seed: int) -> None:
 
 @contextlib.contextmanager
 def preserved_randomness(device: torch.device) -> Iterator[None]:
-    """Whatever is drawn inside leaves the global generators as they were."""
+    """After the block, the global generators are in the state they had before it.
+
+    Args:
+        device: The device whose generator counts, too.
+    """
     state = random_state(device)
     try:
         yield
