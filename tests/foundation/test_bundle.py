@@ -17,8 +17,8 @@ def test_pack_is_inverted_exactly():
         (1, "tuple key"): [float("inf")],
     }
     tensors: dict[str, torch.Tensor] = {}
-    facts = json.loads(json.dumps(pack_state(state, tensors)))
-    back = unpack_state(facts, tensors)
+    packed = json.loads(json.dumps(pack_state(state, tensors)))
+    back = unpack_state(packed, tensors)
     assert torch.equal(back["state"][0].pop("step"), state["state"][0].pop("step"))
     assert back == state
 

@@ -22,11 +22,11 @@ def test_known_names(monkeypatch, gpus, name, device):
 
 def test_each_process_of_a_machine_has_its_own_gpu(monkeypatch):
     pretend(monkeypatch, 2)
-    found = []
+    indices = []
     for rank in range(3):
         monkeypatch.setenv("LOCAL_RANK", str(rank))
-        found.append(resolve_device("auto").index)
-    assert found == [0, 1, 0]
+        indices.append(resolve_device("auto").index)
+    assert indices == [0, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -35,23 +35,23 @@ def test_between_turns_it_is_adam_in_the_basis_of_the_first_gradient():
     first, *later = gradients(30, 4, 6)
     start = torch.randn(4, 6, dtype=torch.float64)
     weight = nn.Parameter(start.clone())
-    found = descend(SOAP([weight], lr=0.1, betas=(0.9, 0.99), every=NEVER), weight, [first, *later])
+    weights = descend(SOAP([weight], lr=0.1, betas=(0.9, 0.99), every=NEVER), weight, [first, *later])
     left = torch.linalg.eigh(first @ first.T).eigenvectors
     right = torch.linalg.eigh(first.T @ first).eigenvectors
     turned = nn.Parameter(left.T @ start @ right)
     adam = torch.optim.Adam([turned], lr=0.1, betas=(0.9, 0.99))
     expected = left @ descend(adam, turned, [left.T @ one @ right for one in later]) @ right.T
-    assert (found - start).abs().max() > 0.1
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # steps are counted in float32
+    assert (weights - start).abs().max() > 0.1
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-5)  # steps are counted in float32
 
 
 @pytest.mark.parametrize("shape", [(7,), (), (2, 3, 4)])
 def test_what_is_no_matrix_is_left_to_adam(shape):
     first, *later = torch.randn(20, *shape, dtype=torch.float64)
     ours, theirs = (nn.Parameter(torch.ones(shape, dtype=torch.float64)) for _ in range(2))
-    found = descend(SOAP([ours], lr=0.1, betas=(0.9, 0.99), weight_decay=0.1), ours, [first, *later])
+    weights = descend(SOAP([ours], lr=0.1, betas=(0.9, 0.99), weight_decay=0.1), ours, [first, *later])
     expected = descend(torch.optim.AdamW([theirs], lr=0.1, betas=(0.9, 0.99), weight_decay=0.1), theirs, later)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # steps are counted in float32
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-5)  # steps are counted in float32
 
 
 def test_rotating_rows_and_columns_rotates_the_path():
@@ -102,9 +102,9 @@ def test_down_a_narrow_valley():
     turns = [torch.linalg.qr(torch.randn(8, 8, generator=generator, dtype=torch.float64)).Q for _ in range(2)]
     rows, columns = (turn @ scales for turn in turns)
 
-    def least(kind, steps=400):
+    def least(optimiser_class, steps=400):
         weight = nn.Parameter(torch.ones(8, 8, dtype=torch.float64))
-        optimiser = kind([weight], lr=0.1)
+        optimiser = optimiser_class([weight], lr=0.1)
         for step in range(steps):
             optimiser.param_groups[0]["lr"] = 0.1 * (1 - step / steps)
             optimiser.zero_grad()
@@ -126,7 +126,7 @@ def test_a_large_side_has_no_basis(monkeypatch):
 
 
 def test_turning_from_outside_is_the_same():
-    """As a captured step needs it."""
+    """A CUDA graph needs this."""
     drawn = gradients(21, 4, 6)
     own, outside = (nn.Parameter(torch.zeros(4, 6, dtype=torch.float64)) for _ in range(2))
     expected = descend(SOAP([own], lr=0.1, every=5), own, drawn)
@@ -211,13 +211,13 @@ def test_fit_with_soap_stops_and_goes_on_exactly(tmp_path):
     assert whole.history[-1]["loss"] < 2.5  # log 16 = 2.77 is chance
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "broken", 22, stop=13)
-    result, found = train(tmp_path / "broken", 22)
+    result, weights = train(tmp_path / "broken", 22)
     assert result.resumed_from == 10
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
 @pytest.mark.gpu
-def test_a_captured_step_takes_the_same_path():
+def test_a_cuda_graph_takes_the_same_path():
     paths = []
     for capture in (False, True):
         torch.manual_seed(0)

@@ -45,11 +45,11 @@ def test_selection_in_all_phases():
     settings = Recipe(
         steps=8, phases="mu-then-kappa", validate_every=2, select="score", select_in="all", learning_rate=0.1
     )
-    given, seen = iter([0.0, 5.0, 1.0, 2.0]), []
+    values, seen = iter([0.0, 5.0, 1.0, 2.0]), []
 
     def score(encoder):
         seen.append({name: value.clone() for name, value in encoder.state_dict().items()})
-        return {"score": next(given)}
+        return {"score": next(values)}
 
     result = fit(encoder, loss, pairs, settings, validate=score, device="cpu")
     assert result.best_step == 4

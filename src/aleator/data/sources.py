@@ -21,6 +21,10 @@ import torch
 from aleator.foundation import derived_seed, preserved_randomness, random_state, reject, require, set_random_state
 
 Batches = Callable[[int, torch.Generator], Any] | Iterable[Any]
+"""Batches for `fit`: a function batches(step, generator) -> batch, or an iterable of batches.
+
+A batch is (anchor, positive), (anchor, positive, negative), or a dict with these names.
+"""
 
 
 def open_source(batches: Batches, seed: int, rank: int, device: torch.device) -> "Source":
