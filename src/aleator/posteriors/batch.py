@@ -1,8 +1,8 @@
-"""Batches of posteriors: move, cast, reshape, pick and join them as one would a tensor.
+"""Batches of posteriors: move, cast, reshape, index and join them like tensors.
 
-Each operation acts on mu (..., D) and kappa (...) alike. Shapes and dimensions are those of the batch; the last
-dimension of mu stays as it is. A result is not checked again, since its source was: nothing waits for the device, so
-that all of this can be part of a CUDA graph.
+Each operation acts on mu (..., D) and on kappa (...). Shapes and dimensions in the arguments are those of the batch.
+The last dimension of mu never changes. The result is not validated, because its source is valid. So no operation waits
+for a GPU, and all of them can be recorded in a CUDA graph.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,9 @@ Scale = Tensor | float  # named here: inside the class, `float` is the method
 
 
 class PosteriorBatch(Distribution):
-    """Posteriors that are described by a direction mu and a concentration kappa each.
+    """Base class of posteriors with a direction mu and a concentration kappa.
+
+    The methods work like those of `torch.Tensor`. They return new posteriors, through which gradients flow.
 
     Attributes:
         mu: Unit vectors, shape (..., D).
@@ -40,7 +42,11 @@ class PosteriorBatch(Distribution):
         return self._event_shape[0]
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Posteriors on another device or in another dtype, with the arguments of `torch.Tensor.to`.
+        """Move to another device or cast to another dtype.
+
+        Args:
+            *args: As for `torch.Tensor.to`: a device, a dtype, both, or a tensor to follow.
+            **kwargs: As for `torch.Tensor.to`.
 
         Returns:
             Posteriors with the same batch shape.
@@ -53,7 +59,7 @@ class PosteriorBatch(Distribution):
         return self._derive(mu, self.kappa.to(*args, **kwargs))
 
     def cpu(self) -> Self:
-        """Posteriors in main memory.
+        """Move to the CPU.
 
         Returns:
             Posteriors with the same batch shape.
@@ -61,7 +67,7 @@ class PosteriorBatch(Distribution):
         return self.to("cpu")
 
     def float(self) -> Self:
-        """Posteriors in float32.
+        """Cast to float32.
 
         Returns:
             Posteriors with the same batch shape.
@@ -69,7 +75,7 @@ class PosteriorBatch(Distribution):
         return self.to(torch.float32)
 
     def double(self) -> Self:
-        """Posteriors in float64.
+        """Cast to float64.
 
         Returns:
             Posteriors with the same batch shape.
@@ -77,15 +83,15 @@ class PosteriorBatch(Distribution):
         return self.to(torch.float64)
 
     def detach(self) -> Self:
-        """Posteriors through which no gradient flows.
+        """Cut off from the graph of gradients.
 
         Returns:
-            Posteriors with the same batch shape, which share memory with these.
+            Posteriors with the same batch shape and the same memory, without gradients.
         """
         return self._derive(self.mu.detach(), self.kappa.detach())
 
     def reshape(self, *shape: Any) -> Self:
-        """Posteriors in another batch shape.
+        """Change the batch shape.
 
         Args:
             *shape: The new batch shape, as numbers or as one sequence. One entry may be -1.
@@ -96,7 +102,7 @@ class PosteriorBatch(Distribution):
         return self._reshaped(self.kappa.reshape(*shape))
 
     def unsqueeze(self, dim: int) -> Self:
-        """Posteriors with a new batch dimension of size 1.
+        """Insert a batch dimension of size 1.
 
         Args:
             dim: Place of the new dimension. Negative numbers count from the end of the new batch shape.
@@ -107,7 +113,7 @@ class PosteriorBatch(Distribution):
         return self._reshaped(self.kappa.unsqueeze(dim))
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """Posteriors with several batch dimensions made one.
+        """Join several batch dimensions into one.
 
         Args:
             start_dim: First batch dimension to join.
@@ -119,7 +125,7 @@ class PosteriorBatch(Distribution):
         return self._reshaped(self.kappa.flatten(start_dim, end_dim))
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
-        """Posteriors with one batch dimension made several.
+        """Divide one batch dimension into several.
 
         Args:
             dim: The batch dimension to divide.
@@ -131,7 +137,7 @@ class PosteriorBatch(Distribution):
         return self._reshaped(self.kappa.unflatten(dim, sizes))
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
-        """Posteriors repeated along new batch dimensions and those of size 1, without a copy.
+        """Repeat along new batch dimensions and those of size 1, without a copy.
 
         Args:
             batch_shape: The new batch shape. -1 keeps a size.
@@ -142,10 +148,10 @@ class PosteriorBatch(Distribution):
         return self._derive(self.mu.expand(*batch_shape, self.dim), self.kappa.expand(tuple(batch_shape)))
 
     def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
-        """Posteriors in several parts, as `torch.Tensor.split` makes them.
+        """Split into parts along a batch dimension.
 
         Args:
-            sizes: Size of each part, or one number for all but the last.
+            sizes: Sizes of the parts, or one size for all parts but the last.
             dim: The batch dimension to divide.
 
         Returns:
@@ -155,11 +161,11 @@ class PosteriorBatch(Distribution):
         return tuple(self._derive(*part) for part in zip(mu, kappa, strict=True))
 
     def index_select(self, dim: int, index: Tensor) -> Self:
-        """Posteriors picked along one batch dimension.
+        """Pick posteriors along one batch dimension.
 
         Args:
             dim: The batch dimension.
-            index: Which ones to pick, int64, shape (N,). Repetitions are allowed.
+            index: Positions to pick, int64, shape (N,). They may repeat.
 
         Returns:
             Posteriors with N in place of the size of that dimension.
@@ -167,10 +173,10 @@ class PosteriorBatch(Distribution):
         return self._derive(self.mu.index_select(self._mu_dim(dim), index), self.kappa.index_select(dim, index))
 
     def roll(self, shift: int, dim: int) -> Self:
-        """Posteriors shifted along one batch dimension; the last ones come first.
+        """Shift along one batch dimension. Posteriors that leave at the end come back at the start.
 
         Args:
-            shift: By how many places.
+            shift: Number of places.
             dim: The batch dimension.
 
         Returns:
@@ -179,7 +185,7 @@ class PosteriorBatch(Distribution):
         return self._derive(self.mu.roll(shift, self._mu_dim(dim)), self.kappa.roll(shift, dim))
 
     def scale_kappa(self, factor: Scale) -> Self:
-        """Posteriors with the same directions and every kappa multiplied by one factor.
+        """Multiply every kappa by a factor.
 
         Args:
             factor: A number >= 0, or a tensor of such numbers that broadcasts with kappa.
@@ -192,7 +198,7 @@ class PosteriorBatch(Distribution):
         return self._derive(self.mu, self.kappa * factor)
 
     def rotate(self, rotation: Tensor) -> Self:
-        """Posteriors with every direction turned: mu @ rotation.
+        """Rotate every direction: mu @ rotation.
 
         Args:
             rotation: An orthogonal matrix, shape (D, D), in the dtype of mu.
@@ -208,20 +214,20 @@ class PosteriorBatch(Distribution):
 
     @classmethod
     def cat(cls, posteriors: Sequence[Self], dim: int = 0) -> Self:
-        """Posteriors joined along a batch dimension.
+        """Join posteriors along a batch dimension.
 
         Args:
-            posteriors: Posteriors of one dimension D. Their batch shapes agree but for `dim`.
+            posteriors: Posteriors of one dimension D. Their batch shapes may differ in `dim` only.
             dim: The batch dimension. Negative numbers count from the end.
 
         Returns:
-            All posteriors in one batch, which checks its inputs if one of them does.
+            One batch. Its methods validate their arguments if those of some part do.
 
         Raises:
-            ValueError: If there are none, if D differs, or if they have no batch dimension.
+            ValueError: If the sequence is empty, if D differs, or if a part has no batch dimension.
         """
         posteriors = tuple(posteriors)
-        require(len(posteriors) > 0, "posteriors", posteriors, "nothing to join", "pass at least one")
+        require(len(posteriors) > 0, "posteriors", posteriors, "empty", "pass at least one")
         first = posteriors[0]
         for q in posteriors:
             require(q.dim == first.dim, "posteriors", f"dimension {q.dim}", f"the first has {first.dim}", "use one D")
@@ -233,22 +239,22 @@ class PosteriorBatch(Distribution):
 
     @classmethod
     def stack(cls, posteriors: Sequence[Self], dim: int = 0) -> Self:
-        """Posteriors joined along a new batch dimension.
+        """Join posteriors along a new batch dimension.
 
         Args:
             posteriors: Posteriors of one dimension D and one batch shape.
             dim: Place of the new dimension. Negative numbers count from the end of the new batch shape.
 
         Returns:
-            All posteriors in one batch, which checks its inputs if one of them does.
+            One batch. Its methods validate their arguments if those of some part do.
 
         Raises:
-            ValueError: If there are none, or if D differs.
+            ValueError: If the sequence is empty, or if D differs.
         """
         return cls.cat([q.unsqueeze(dim) for q in posteriors], dim)
 
     def __getitem__(self, index: Any) -> Self:
-        """Posteriors picked from the batch: `q[3]`, `q[mask]`, `q[:, None]`."""
+        """Index the batch like a tensor: `q[3]`, `q[mask]`, `q[:, None]`."""
         index = index if isinstance(index, tuple) else (index,)
         ellipsis = any(i is Ellipsis for i in index)
         return self._derive(self.mu[(*index, slice(None)) if ellipsis else (*index, Ellipsis)], self.kappa[index])
@@ -261,7 +267,7 @@ class PosteriorBatch(Distribution):
         return f"{type(self).__name__}(batch_shape={tuple(self.batch_shape)}, dim={self.dim}, dtype={self.mu.dtype})"
 
     def _derive(self, mu: Tensor, kappa: Tensor) -> Self:
-        """Posteriors from valid mu (..., D) and kappa (...): no checks, and later checks as in the source."""
+        """Posteriors with valid mu (..., D) and kappa (...), not validated; methods validate if the source's do."""
         new = object.__new__(type(self))
         new.mu, new.kappa = mu, kappa
         Distribution.__init__(new, kappa.shape, mu.shape[-1:], validate_args=False)
@@ -269,7 +275,7 @@ class PosteriorBatch(Distribution):
         return new
 
     def _reshaped(self, kappa: Tensor) -> Self:
-        """Posteriors whose mu takes the shape of a reshaped kappa."""
+        """Posteriors with this kappa, a reshaped one, and mu in the same batch shape."""
         return self._derive(self.mu.reshape(*kappa.shape, self.dim), kappa)
 
     def _mu_dim(self, dim: int) -> int:
