@@ -22,7 +22,7 @@ def directional_encoder():
     return Encoder(MLP(4, (16,)), 3, kappa="head", kappa_hidden=(8, 8), kappa_of="mu")
 
 
-KINDS = [norm_encoder, shared_encoder, independent_encoder, directional_encoder]
+ENCODERS = [norm_encoder, shared_encoder, independent_encoder, directional_encoder]
 
 
 class Pooled(nn.Module):

@@ -10,7 +10,7 @@ from aleator.encoders.backbones import MLP, Features, ResNet18
 from aleator.encoders.encoder import Encoder
 from aleator.encoders.heads import is_lazy
 from tests.encoders.cases import (
-    KINDS,
+    ENCODERS,
     Pooled,
     directional_encoder,
     independent_encoder,
@@ -21,10 +21,10 @@ from tests.encoders.cases import (
 BOUNDS = (1e-3, 1e6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("build", ENCODERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_posteriors_have_the_promised_shapes_and_dtype(kind, dtype):
-    q = kind().to(dtype)(torch.randn(7, 4, dtype=dtype))
+def test_posteriors_have_the_promised_shapes_and_dtype(build, dtype):
+    q = build().to(dtype)(torch.randn(7, 4, dtype=dtype))
     assert q.mu.shape == (7, 3)
     assert q.kappa.shape == (7,)
     assert q.mu.dtype == q.kappa.dtype == dtype
@@ -76,10 +76,10 @@ def test_zero_features_are_uncertain_not_undefined():
     torch.testing.assert_close(q.mu.norm(dim=-1), torch.ones(2))
 
 
-@pytest.mark.parametrize("kind", [shared_encoder, independent_encoder])
+@pytest.mark.parametrize("build", [shared_encoder, independent_encoder])
 @pytest.mark.parametrize("kappa_range", [(16.0, 32.0), (64.0, 128.0), (0.01, 1e5)])
-def test_a_head_spans_its_kappa_range_and_mu_stays(kind, kappa_range):
-    encoder, x = kind(), torch.rand(1000, 4)
+def test_a_head_spans_its_kappa_range_and_mu_stays(build, kappa_range):
+    encoder, x = build(), torch.rand(1000, 4)
     before = encoder(x).mu
     assert encoder.set_kappa_range(x, kappa_range) is encoder
     q = encoder(x)
@@ -109,9 +109,9 @@ def test_identical_inputs_get_the_middle_of_the_kappa_range():
 
 
 @pytest.mark.parametrize("factor", [0.01, 1.0, 3.7, 50.0])
-@pytest.mark.parametrize("kind", KINDS)
-def test_scaling_kappa_multiplies_every_kappa_and_leaves_mu(kind, factor):
-    encoder, x = kind().double(), torch.randn(200, 4, dtype=torch.float64)
+@pytest.mark.parametrize("build", ENCODERS)
+def test_scaling_kappa_multiplies_every_kappa_and_leaves_mu(build, factor):
+    encoder, x = build().double(), torch.randn(200, 4, dtype=torch.float64)
     encoder.set_kappa_range(x, (30.0, 300.0))
     before = encoder(x)
     assert encoder.scale_kappa(factor) is encoder
@@ -137,9 +137,9 @@ def test_only_positive_factors_scale_kappa(factor):
         shared_encoder().scale_kappa(factor)
 
 
-@pytest.mark.parametrize("kind", [norm_encoder, shared_encoder, directional_encoder])
-def test_another_backbone_with_the_same_output_layers(kind):
-    encoder, x = kind().eval(), torch.randn(9, 4)
+@pytest.mark.parametrize("build", [norm_encoder, shared_encoder, directional_encoder])
+def test_another_backbone_with_the_same_output_layers(build):
+    encoder, x = build().eval(), torch.randn(9, 4)
     encoder.scale_kappa(2.0)
     state = torch.get_rng_state()
     head = encoder.with_backbone(Features(16))
@@ -153,23 +153,23 @@ def test_another_backbone_with_the_same_output_layers(kind):
         Encoder(Pooled(), 4).with_backbone(Features(5))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_parameters_of_mu_and_kappa(kind):
-    encoder = kind()
+@pytest.mark.parametrize("build", ENCODERS)
+def test_parameters_of_mu_and_kappa(build):
+    encoder = build()
     mu, kappa = set(encoder.mu_parameters()), set(encoder.kappa_parameters())
     assert mu | kappa == set(encoder.parameters())
     assert (mu & kappa == set()) == encoder.separable
     q = encoder(torch.randn(5, 4))
     torch.autograd.grad(q.mu.sum(), list(mu), retain_graph=True)  # every one of them is used
     torch.autograd.grad(q.kappa.sum(), list(kappa), retain_graph=True)
-    if kind is independent_encoder:
+    if build is independent_encoder:
         unused = torch.autograd.grad(q.kappa.sum(), list(mu), allow_unused=True)
         assert unused == (None,) * len(mu)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_autocast_leaves_the_output_layers_in_float32(kind):
-    encoder = kind()
+@pytest.mark.parametrize("build", ENCODERS)
+def test_autocast_leaves_the_output_layers_in_float32(build):
+    encoder = build()
     x = torch.randn(64, 4) * 5
     exact = encoder(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):

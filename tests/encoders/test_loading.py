@@ -9,14 +9,14 @@ from aleator.encoders.backbones import MLP, ResNet18
 from aleator.encoders.controlled import controlled_encoder
 from aleator.encoders.encoder import Encoder
 from aleator.encoders.loading import load_encoder
-from tests.encoders.cases import KINDS, Pooled, norm_encoder, shared_encoder
+from tests.encoders.cases import ENCODERS, Pooled, norm_encoder, shared_encoder
 
 
 @pytest.mark.parametrize(
-    "kind", [*KINDS, lambda: controlled_encoder(2, kappa_of="mu"), lambda: norm_encoder().double()]
+    "build", [*ENCODERS, lambda: controlled_encoder(2, kappa_of="mu"), lambda: norm_encoder().double()]
 )
-def test_save_and_load_give_the_same_bits(kind, tmp_path):
-    encoder = kind().eval()
+def test_save_and_load_give_the_same_bits(build, tmp_path):
+    encoder = build().eval()
     size = encoder.backbone.arguments["in_features"]
     x = torch.randn(9, size, dtype=encoder.axis.dtype)
     if encoder.separable:
