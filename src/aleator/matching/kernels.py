@@ -5,8 +5,8 @@ expected positivity needs its coefficients in the Gegenbauer polynomials P_n, no
 
     lambda_n = int g P_n w dt / int g w dt,     w(t) = (1 - t^2)^((D-3)/2),     lambda_0 = 1.
 
-`ZonalKernel` finds them by quadrature (quadrature.py), `VMFKernel` in closed form, `AcceptanceKernel` in extended
-precision. How many of them are needed, and how sharp posteriors they resolve, is the matter of truncation.py.
+`ZonalKernel` computes them by quadrature (quadrature.py), `VMFKernel` in closed form, `AcceptanceKernel` in extended
+precision. truncation.py counts how many are needed and finds how sharp posteriors they resolve.
 """
 
 import math
@@ -336,6 +336,9 @@ class VMFKernel(_ConcentrationKernel):
         kappa_pos: Concentration of the kernel, > 0.
         requires_grad: Whether kappa_pos is learned. The parameter is its logarithm, `log_kappa_pos`.
 
+    Attributes:
+        kappa_pos: The concentration, a float64 tensor of shape ().
+
     Raises:
         ValueError: If kappa_pos is not one positive number, or is infinite and learned.
 
@@ -391,6 +394,9 @@ class AcceptanceKernel(_ConcentrationKernel):
     Args:
         kappa_pos: Concentration of p, > 0 and finite.
         requires_grad: Whether kappa_pos is learned. The parameter is its logarithm, `log_kappa_pos`.
+
+    Attributes:
+        kappa_pos: The concentration, a float64 tensor of shape ().
 
     Raises:
         ValueError: If kappa_pos is not one positive finite number.
