@@ -12,8 +12,8 @@ from aleator import CredibleIndex, VonMisesFisher
 from aleator.evaluation import metrics
 from aleator.retrieval import take_snapshot
 from aleator.web import create_app
-from aleator.web.collection import Collection
-from aleator.web.levels import LEVELS, cap_cosines
+from aleator.web.collection import CollectionView
+from aleator.web.credible_levels import LEVELS, cap_cosines
 from tests.web.shapes import SHAPES, draw, feature_run, png
 
 
@@ -156,7 +156,7 @@ def test_sizes_are_counted_as_the_search_decides():
     edge = float(posterior.cap(0.5)) + torch.linspace(-2e-7, 2e-7, 2000, dtype=torch.float64)[:, None]
     mu = (edge * query + (1 - edge**2).sqrt() * side).float()
     index = CredibleIndex.build(VonMisesFisher(mu, 10.0))
-    size, levels = Collection(index).credible_sets(posterior, 0.5)
+    size, levels = CollectionView(index).credible_sets(posterior, 0.5)
     assert size == levels[49].size == len(index.search(posterior, p=0.5)[0])
     assert 500 < size < 1500
 

@@ -113,7 +113,7 @@ def test_the_page_at_first_sight_and_with_an_answer(visit, artefacts, name, view
     page.screenshot(path=artefacts / f"first-{name}-{scheme}.png")
     ask_about_upload(page)
     has_count(page.locator("#histogram .marker"), 1)
-    assert "Surer than" in page.locator("#certainty-sentence").inner_text()
+    assert "more certain about this than about" in page.locator("#certainty-sentence").inner_text()
     is_loaded(page.locator("#query-face img"))
     page.screenshot(path=artefacts / f"answer-{name}-{scheme}.png", full_page=True)
     boxes = [one.bounding_box() for one in page.locator(".tile .face").all()[:6]]
@@ -179,7 +179,7 @@ def test_other_ways_to_search(visit):
     page = visit().open("/#item=" + "circle-0")
     page.locator("#query-title", has_text="circle-0").wait_for()
     page.get_by_text("Likely matches").click()
-    page.locator("#rule", has_text="likely that it shows the same").wait_for()
+    page.locator("#rule", has_text="with a probability of at least").wait_for()
     for percent in (10, 60, 90):
         set_slider(page, percent)
         chances = [
@@ -202,7 +202,7 @@ def test_click_through_to_a_hit_and_back(visit):
     tiles(page).nth(1).locator(".open").click()
     page.locator("#query-title", has_text=name).wait_for()
     assert f"#item=%22{name}%22" in page.url
-    assert "labelled" in page.locator("#query-label").inner_text()
+    assert "label: " in page.locator("#query-label").inner_text()
     assert name not in tiles(page).locator(".who b").all_inner_texts()  # not its own hit
     page.go_back()
     page.locator("#query-title", has_text="mine.png").wait_for()
@@ -269,7 +269,7 @@ def test_errors_are_said_and_the_page_goes_on(visit, artefacts):
     tiles(page).first.wait_for()
     upload(page, b"this is a text", "notes.png")
     alert = page.get_by_role("alert")
-    alert.get_by_text("This is no image that can be read here").wait_for()
+    alert.get_by_text("This file is not an image that the server can read").wait_for()
     page.screenshot(path=artefacts / "error.png")
     has_count(tiles(page), 48)
     page.get_by_role("button", name="Dismiss").click()
@@ -312,7 +312,7 @@ def test_everything_by_keyboard(visit):
     page.keyboard.press("ArrowRight")
     assert page.locator("#tab-least-sure").get_attribute("aria-selected") == "true"
     page.keyboard.press("ArrowRight")
-    page.locator("#status", has_text="the surest first").wait_for()
+    page.locator("#status", has_text="the most certain first").wait_for()
 
 
 def test_everything_has_a_name(visit):
@@ -331,8 +331,8 @@ def test_everything_has_a_name(visit):
 def test_surest_items_labels_and_the_reject_curve(visit, artefacts):
     page = visit().open()
     tiles(page).first.wait_for()
-    page.get_by_role("tab", name="Surest").click()
-    page.locator("#status", has_text="the surest first").wait_for()
+    page.get_by_role("tab", name="Most certain").click()
+    page.locator("#status", has_text="the most certain first").wait_for()
     page.locator("#label").select_option("square")
     page.locator("#status", has_text="30 items of 30").wait_for()
     assert set(page.locator(".who span").all_inner_texts()) == {"square"}

@@ -1,4 +1,4 @@
-"""A collection in the browser: a JSON API over a `CredibleIndex`, and the page that uses it."""
+"""A JSON API for a `CredibleIndex`, and the web page that uses it."""
 
 from aleator.web.app import create_app
 from aleator.web.limits import Limits

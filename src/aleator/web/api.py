@@ -1,4 +1,4 @@
-"""The routes of the JSON API. Each says what it takes and gives; `service.py` does the work."""
+"""The routes of the JSON API. `service.py` does the work."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -6,39 +6,40 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from aleator.web.ascii import Ascii
 from aleator.web.guard import HEALTH_PATH, UPLOAD_PATH
+from aleator.web.json_response import AsciiJSONResponse
 from aleator.web.models import (
     Answer,
-    Ask,
     CollectionInfo,
-    Features,
+    FeaturesQuestion,
     Health,
-    Item,
-    Items,
+    ItemPage,
+    ItemView,
     Order,
-    Posterior,
+    PosteriorQuestion,
     Problem,
     RejectCurve,
-    Text,
+    SearchOptions,
+    TextQuestion,
 )
 from aleator.web.problems import ProblemError
 from aleator.web.service import Service
 
 LONGEST_ID = 2048
-ItemId = Annotated[str, Query(max_length=LONGEST_ID, description="an id, as it is or as the `key` of an item")]
+_ID = "Id of an item, as plain text or as the `key` of the item."
+ItemId = Annotated[str, Query(max_length=LONGEST_ID, description=_ID)]
 
 _REASONS = {
-    400: "the request cannot be read",
-    401: "the token is missing or wrong",
-    404: "there is no such thing in the collection",
-    408: "the body took too long to arrive",
-    409: "no model is loaded, or it takes another kind of item",
-    413: "the body, or the image in it, is too large",
-    415: "not an image",
-    421: "the server does not go by this name",
-    422: "a value makes no sense",
-    503: "too much is under way, or the index cannot be reached; try again after the seconds in Retry-After",
+    400: "The request cannot be read.",
+    401: "The token is missing or wrong.",
+    404: "The collection does not have this.",
+    408: "The body took too long to arrive.",
+    409: "No model is loaded, or the model takes another kind of input.",
+    413: "The body, or the image in it, is too large.",
+    415: "The body is not an image.",
+    421: "The server has another name.",
+    422: "A value is not valid.",
+    503: "The server is busy, or the index cannot be reached. Try again after the seconds in Retry-After.",
 }
 _ALWAYS = (400, 401, 408, 413, 421, 422, 503)
 
@@ -48,65 +49,68 @@ def _problems(*others: int) -> dict[int | str, dict[str, Any]]:
     return {code: {"model": Problem, "description": _REASONS[code]} for code in codes}
 
 
-class AskItem(Ask):
-    """How to search, and with which item."""
+class ItemSearchOptions(SearchOptions):
+    """How to search, and about which item."""
 
-    id: str = Field(max_length=LONGEST_ID, description="an id, as it is or as the `key` of an item")
+    id: str = Field(max_length=LONGEST_ID, description=_ID)
 
 
-AskQuery = Annotated[Ask, Query()]
+Options = Annotated[SearchOptions, Query()]
 
 
 def make_router(service: Service) -> APIRouter:
+    """The routes. Their docstrings are the descriptions in OpenAPI."""
     router = APIRouter()
     collection, work = service.collection, service.work
 
     def position_of(id: str) -> int:
         position = collection.find(id)
         if position is None:
-            raise ProblemError(404, "no item has this id in the collection that was read when the server started")
+            raise ProblemError(404, "no item has this id; items that were added after the server started are not known")
         return position
 
     async def reply(task: Callable[..., BaseModel], *args: Any, bad: int = 422) -> Response:
-        """What the task gives. It is written down in the same thread: a long answer must not hold up the others."""
+        """Run a task in a worker thread, and make JSON of its result there: a long answer must not delay others."""
         try:
-            return await work(lambda: Ascii(task(*args).model_dump()))
+            return await work(lambda: AsciiJSONResponse(task(*args).model_dump()))
         except ValueError as problem:
             raise ProblemError(bad, str(problem)) from None
 
     @router.get(HEALTH_PATH, tags=["server"])
     async def health() -> Health:
-        """Answers as long as the server runs, without a token and under any load."""
+        """Whether the server runs. Needs no token, and is answered under any load."""
         return Health()
 
     @router.get("/api/collection", tags=["collection"], responses=_problems())
     async def collection_info() -> CollectionInfo:
-        """What the collection holds, and how sure it is of it."""
+        """Size, labels and certainties of the collection, and what the model takes."""
         return service.info
 
-    @router.get("/api/items", response_model=Items, tags=["collection"], responses=_problems())
+    @router.get("/api/items", response_model=ItemPage, tags=["collection"], responses=_problems())
     async def items(
         order: Order = "surest",
         offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=200)] = 48,
         label: Annotated[str | None, Query(max_length=1000)] = None,
     ) -> Response:
-        """Items by certainty, page by page."""
+        """Items in order of their certainty, or as they were added, page by page."""
         return await reply(collection.page, order, offset, limit, label, service.images)
 
     @router.get("/api/item", tags=["collection"], responses=_problems(404))
-    async def item(id: ItemId) -> Item:
+    async def item(id: ItemId) -> ItemView:
         """One item."""
         return service.item(position_of(id))
 
-    pictures: dict[int | str, dict[str, Any]] = {200: {"content": {"image/*": {}}, "description": "the picture"}}
+    pictures: dict[int | str, dict[str, Any]] = {200: {"content": {"image/*": {}}, "description": "The picture."}}
 
     @router.get("/api/image", tags=["collection"], response_class=Response, responses={**_problems(404), **pictures})
     async def image(
         id: ItemId,
-        size: Annotated[int | None, Query(ge=16, le=1024, description="longest side, for a small version")] = None,
+        size: Annotated[
+            int | None, Query(ge=16, le=1024, description="Longest side in pixels, for a small version.")
+        ] = None,
     ) -> Response:
-        """The picture of an item: the file that its metadata names as `path`, if it lies in the root folder."""
+        """The picture of an item: the file in the root folder that its metadata name as `path`."""
         try:
             picture = await work(service.picture, position_of(id), size)
         except ValueError as problem:
@@ -116,31 +120,34 @@ def make_router(service: Service) -> APIRouter:
 
     @router.get("/api/reject-curve", response_model=RejectCurve, tags=["collection"], responses=_problems(404))
     async def reject_curve() -> Response:
-        """How much better the surest items do: the share of them whose nearest neighbour has their label."""
+        """How often the nearest neighbour has the same label, for the most certain items."""
         return await reply(collection.reject_curve, bad=404)
 
     @router.get("/api/query/item", response_model=Answer, tags=["questions"], responses=_problems(404))
-    async def query_item(ask: Annotated[AskItem, Query()]) -> Response:
-        """Which other items could this item be?"""
-        return await reply(service.ask_about_item, position_of(ask.id), ask)
+    async def query_item(options: Annotated[ItemSearchOptions, Query()]) -> Response:
+        """Find the other items that an item could be."""
+        return await reply(service.ask_about_item, position_of(options.id), options)
 
     @router.post("/api/query/posterior", response_model=Answer, tags=["questions"], responses=_problems())
-    async def query_posterior(posterior: Posterior, ask: AskQuery) -> Response:
-        """Which items could this posterior be?"""
-        return await reply(service.ask_about_posterior, posterior, ask)
+    async def query_posterior(posterior: PosteriorQuestion, options: Options) -> Response:
+        """Find the items that a posterior could be."""
+        return await reply(service.ask_about_posterior, posterior, options)
 
     @router.post("/api/query/text", response_model=Answer, tags=["questions"], responses=_problems(409))
-    async def query_text(text: Text, ask: AskQuery) -> Response:
-        """Which items could this text be? Needs a model of texts."""
-        return await reply(service.ask_about_raw, "text", text.text, ask)
+    async def query_text(text: TextQuestion, options: Options) -> Response:
+        """Find the items that a text could be. Needs a model that takes text."""
+        return await reply(service.ask_about_raw, "text", text.text, options)
 
     @router.post("/api/query/features", response_model=Answer, tags=["questions"], responses=_problems(409))
-    async def query_features(features: Features, ask: AskQuery) -> Response:
-        """Which items could these features be? Needs a model of features."""
-        return await reply(service.ask_about_raw, "features", features.features, ask)
+    async def query_features(features: FeaturesQuestion, options: Options) -> Response:
+        """Find the items that features could be. Needs a model that takes features."""
+        return await reply(service.ask_about_raw, "features", features.features, options)
 
     binary = {"schema": {"type": "string", "format": "binary"}}
-    upload = {"required": True, "content": {kind: binary for kind in ("application/octet-stream", "image/*")}}
+    upload = {
+        "required": True,
+        "content": {media_type: binary for media_type in ("application/octet-stream", "image/*")},
+    }
 
     @router.post(
         UPLOAD_PATH,
@@ -149,8 +156,8 @@ def make_router(service: Service) -> APIRouter:
         responses=_problems(409, 415),
         openapi_extra={"requestBody": upload},
     )
-    async def query_image(request: Request, ask: AskQuery) -> Response:
-        """Which items could this image be? The body is the image file. Needs a model of images."""
-        return await reply(service.ask_about_raw, "images", await request.body(), ask)
+    async def query_image(request: Request, options: Options) -> Response:
+        """Find the items that an image could be. The body is the image file. Needs a model that takes images."""
+        return await reply(service.ask_about_raw, "images", await request.body(), options)
 
     return router

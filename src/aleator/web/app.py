@@ -1,4 +1,4 @@
-"""The application: the API, the page, and what stands before them."""
+"""The application: the API, the page, and the middleware before them."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable
@@ -13,8 +13,8 @@ import aleator
 from aleator.foundation import require
 from aleator.retrieval import CredibleIndex
 from aleator.web.api import make_router
-from aleator.web.ascii import Ascii
 from aleator.web.guard import Guard
+from aleator.web.json_response import AsciiJSONResponse
 from aleator.web.limits import Limits
 from aleator.web.problems import ProblemError
 from aleator.web.service import Service
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from aleator.own_data import Run
 
 SHORTEST_TOKEN = 16
-_DESCRIPTION = """A collection of posteriors, and which of its items a question could be.
+_DESCRIPTION = """Search a collection of items whose embeddings know how certain they are.
 
-Errors are `{"detail": "..."}`, with the way out. Under overload the answer is 503 with `Retry-After`."""
+A query and every item has a posterior: a direction `mu` on the sphere and a certainty `kappa`. A query is answered with
+the items that it could be, each with the probability that both show the same.
+
+An error is `{"detail": "what is wrong; how to solve it"}`. An overloaded server answers 503 with `Retry-After`."""
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
@@ -38,18 +41,39 @@ def create_app(
     hosts: Iterable[str] | None = None,
     limits: Limits | None = None,
 ) -> FastAPI:
-    """The page and the API over an index.
+    """Make the web application for an index: the page and the JSON API.
+
+    The items are read once, here. Items that are added to the index later are found by searches, but they are not
+    listed and cannot be asked about.
 
     Args:
-        run: what `load_run` gives: it embeds uploaded images, typed text and features.
-        root: the folder with the images that the items' metadata name as `path`.
-        token: what clients must show; None asks for nothing.
-        hosts: names by which the server may be called; None for any.
+        index: The index. It stays open; close it when the application ends.
+        run: A trained model from `load_run`. It embeds uploaded images, texts or features.
+        root: Folder of the images that the items' metadata name as `path`. None: no pictures.
+        token: Token that clients must send: letters, digits, - and _, at least 16 characters. None: no token.
+        hosts: Names of this server that a request may use; None for any.
+        limits: Limits on requests. Default: `Limits()`.
+
+    Returns:
+        An ASGI application, for uvicorn for example.
+
+    Raises:
+        ValueError: If the model and the index have different dimensions, if there is no folder `root`, or if the token
+            is too short.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.web import create_app
+        >>> from fastapi.testclient import TestClient
+        >>> index = al.CredibleIndex.build(al.VonMisesFisher(torch.eye(3), 5.0), ids=["x", "y", "z"])
+        >>> client = TestClient(create_app(index))  # or uvicorn.run(create_app(index))
+        >>> client.get("/api/item", params={"id": "x"}).json()["kappa"]
+        5.0
     """
     if token is not None:
-        plain = len(token) >= SHORTEST_TOKEN and token.isascii() and token.replace("-", "").replace("_", "").isalnum()
+        safe = len(token) >= SHORTEST_TOKEN and token.isascii() and token.replace("-", "").replace("_", "").isalnum()
         way_out = f"use at least {SHORTEST_TOKEN} letters, digits, - and _"
-        require(plain, "token", f"{len(token)} characters", "too short, or not safe in an address", way_out)
+        require(safe, "token", f"{len(token)} characters", "too short, or not safe in an address", way_out)
     limits = limits or Limits()
     service = Service(index, run, None if root is None else Path(root), limits)
 
@@ -63,9 +87,9 @@ def create_app(
         version=aleator.__version__,
         description=_DESCRIPTION,
         openapi_url="/api/openapi.json",
-        docs_url=None,  # their scripts come from another host
+        docs_url=None,  # its scripts come from another host
         redoc_url=None,
-        default_response_class=Ascii,
+        default_response_class=AsciiJSONResponse,
         lifespan=lifespan,
     )
     app.include_router(make_router(service))
@@ -82,8 +106,8 @@ def _add_page(app: FastAPI) -> None:
     def file(name: str) -> Response:
         if name not in files:
             raise HTTPException(404, "there is no such file")
-        kind = _TYPES[Path(name).suffix]
-        return Response(files[name], media_type=kind, headers={"Cache-Control": "no-cache"})
+        media_type = _TYPES[Path(name).suffix]
+        return Response(files[name], media_type=media_type, headers={"Cache-Control": "no-cache"})
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -95,16 +119,16 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Every error is one sentence, whatever it came from."""
+    """Answer every error with one sentence."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return Ascii({"detail": "the body is not JSON"}, 400)
+            return AsciiJSONResponse({"detail": "the body is not JSON"}, 400)
         where = ".".join(str(step) for step in first["loc"][1:])[:200] or "the request"
-        return Ascii({"detail": f"{where}: {first['msg']}"}, 422)
+        return AsciiJSONResponse({"detail": f"{where}: {first['msg']}"}, 422)
 
     @app.exception_handler(ProblemError)
     async def refused(_: Request, error: ProblemError) -> Response:
-        return Ascii({"detail": error.detail}, error.status, error.headers)
+        return AsciiJSONResponse({"detail": error.detail}, error.status, error.headers)

@@ -1,7 +1,7 @@
 """A collection as the page shows it: items by certainty, the distribution of kappa, sizes of credible sets.
 
-It is read once, when the server starts: ids, metadata, kappa and directions stay in memory. Searching is the
-index's work; here are the questions about the collection as a whole.
+The items are read once, when the server starts. Ids, metadata, kappa and directions stay in memory. The index searches;
+this module answers questions about the collection as a whole.
 """
 
 import json
@@ -26,17 +26,30 @@ from aleator.retrieval import (
     slack,
     take_snapshot,
 )
-from aleator.web.levels import LEVELS, cap_cosines
-from aleator.web.models import CertaintyDistribution, Item, Items, Label, Level, RejectCurve, certainty
+from aleator.web.credible_levels import LEVELS, cap_cosines
+from aleator.web.models import (
+    CertaintyDistribution,
+    CredibleLevel,
+    ItemPage,
+    ItemView,
+    LabelCount,
+    Order,
+    RejectCurve,
+    certainty,
+)
 
 _BINS = 40
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _MOST_LABELS = 200
-_MOST_NEIGHBOURS = 8_000  # labelled items among which neighbours are sought: their cosines are all computed
+_MOST_NEIGHBOURS = 8_000  # labelled items of the reject curve, which computes the cosines of all pairs
 
 
-class Collection:
-    """The items of an index, by position."""
+class CollectionView:
+    """The items of an index by position, in the order in which they were added.
+
+    Args:
+        index: The index. It is read completely.
+    """
 
     def __init__(self, index: CredibleIndex):
         snapshot = take_snapshot(index)
@@ -44,10 +57,10 @@ class Collection:
         self._metadata_json = snapshot.metadata_json
         self._position = {key: position for position, key in enumerate(self.keys)}
         self._ascending = np.sort(self.kappa).astype(np.float64)
-        facts = [json.loads(note) for note in self._metadata_json]
-        self._labels = [_label(one) for one in facts]
-        self.paths = any(isinstance(one.get("path"), str) for one in facts)
-        self.texts = any(isinstance(one.get("text"), str) for one in facts)
+        metadata = [json.loads(text) for text in self._metadata_json]
+        self._labels = [_label(item) for item in metadata]
+        self.paths = any(isinstance(item.get("path"), str) for item in metadata)
+        self.texts = any(isinstance(item.get("text"), str) for item in metadata)
         surest = np.argsort(-self.kappa, kind="stable")
         self._orders = {"surest": surest, "least-sure": surest[::-1], "added": np.arange(len(self.keys))}
         self._curve: RejectCurve | None = None
@@ -56,43 +69,48 @@ class Collection:
         return len(self.keys)
 
     def find(self, text: str) -> int | None:
-        """The position of the item that a user names: by its id as JSON text or, failing that, as plain text."""
+        """The position of an item by its id: as JSON text or, if there is none, as plain text."""
         exact = self._position.get(text)
         return self._position.get(json.dumps(text)) if exact is None else exact
 
     def metadata(self, position: int) -> dict[str, Any]:
+        """The metadata of an item."""
         return json.loads(self._metadata_json[position])
 
     def posterior(self, position: int) -> VonMisesFisher:
-        """Batch shape (1,)."""
+        """The posterior of an item, batch shape (1,)."""
         mu = torch.from_numpy(self.mu[position : position + 1].astype(np.float64))
         kappa = torch.from_numpy(self.kappa[position : position + 1].astype(np.float64))
         return VonMisesFisher(mu, kappa)
 
-    def item(self, position: int, images: bool) -> Item:
-        facts = facts_of(decode_id(self.keys[position]), float(self.kappa[position]), self.metadata(position), images)
-        return Item(**facts, surer_than=self.surer_than(float(self.kappa[position])))
+    def item(self, position: int, images: bool) -> ItemView:
+        """The description of an item; `images` says whether pictures can be shown."""
+        id, kappa = decode_id(self.keys[position]), float(self.kappa[position])
+        fields = item_fields(id, kappa, self.metadata(position), images)
+        return ItemView(**fields, surer_than=self.surer_than(kappa))
 
-    def page(self, order: str, offset: int, limit: int, label: str | None, images: bool) -> Items:
-        """Items in order of their certainty, or as they were added."""
+    def page(self, order: Order, offset: int, limit: int, label: str | None, images: bool) -> ItemPage:
+        """Some items in order of their certainty, or as they were added."""
         chosen = self._orders[order]
         if label is not None:
             chosen = chosen[[self._labels[position] == label for position in chosen.tolist()]]
         shown = [self.item(position, images) for position in chosen[offset : offset + limit].tolist()]
-        return Items(total=len(chosen), offset=offset, items=shown)
+        return ItemPage(total=len(chosen), offset=offset, items=shown)
 
     def surer_than(self, kappa: float) -> float:
-        """The share of the items whose kappa is smaller."""
+        """The share of the items with a smaller kappa."""
         return float(np.searchsorted(self._ascending, kappa)) / max(1, len(self))
 
-    def labels(self) -> list[Label]:
+    def labels(self) -> list[LabelCount]:
+        """The most frequent labels."""
         counted = Counter(label for label in self._labels if label is not None)
-        return [Label(label=label, count=count) for label, count in counted.most_common(_MOST_LABELS)]
+        return [LabelCount(label=label, count=count) for label, count in counted.most_common(_MOST_LABELS)]
 
     def distribution(self) -> CertaintyDistribution:
+        """A histogram of kappa."""
         proper = self._ascending[(self._ascending > 0) & np.isfinite(self._ascending)]
         low, high = (proper[0], proper[-1]) if len(proper) else (1.0, 1.0)
-        if high / low < 1.01:  # one value: a bin needs some width
+        if high / low < 1.01:  # all kappas are about equal, but bins need a width
             low, high = low / 1.1, high * 1.1
         edges = np.geomspace(low, high, _BINS + 1)
         inside = np.clip(self._ascending, edges[0], edges[-1])
@@ -102,22 +120,22 @@ class Collection:
         counts = np.bincount(cell, minlength=_BINS)
         return CertaintyDistribution(edges=edges.tolist(), counts=counts.tolist(), quantiles=quantiles)
 
-    def credible_sets(self, query: VonMisesFisher, p: float, leave_out: int = 0) -> tuple[int, list[Level]]:
-        """The size of the p-credible set of a query, batch shape (1,), and the sets of all levels.
+    def credible_sets(self, query: VonMisesFisher, p: float, leave_out: int = 0) -> tuple[int, list[CredibleLevel]]:
+        """The size of the p-credible set of a query of batch shape (1,), and the sets of all levels.
 
-        `leave_out` items are the query itself, which lies in every set of its own.
+        Each set counts `leave_out` items less: a query that is an item of the collection lies in all of its own sets.
         """
         radius = np.append(cap_cosines(query.dim, float(query.kappa[0])), cap_radii(query, p))
         sizes = self._within(directions(query, "query")[0], radius) - leave_out
         lines = zip(LEVELS, radius.tolist(), sizes.tolist(), strict=False)
-        return int(sizes[-1]), [Level(p=level, cosine=cosine, size=size) for level, cosine, size in lines]
+        return int(sizes[-1]), [CredibleLevel(p=level, cosine=cosine, size=size) for level, cosine, size in lines]
 
     def _within(self, mu: np.ndarray, radius: np.ndarray) -> np.ndarray:
-        """How many items' cosines with mu (D,) reach each radius (L,): exactly those that a search finds."""
+        """The number (L,) of items whose cosine with mu (D,) reaches each radius (L,), exactly as a search counts."""
         order = np.argsort(radius)
         edges = radius[order]
         cosine = (self.mu @ mu).astype(np.float64)
-        # A float32 product decides all but the items close to an edge.
+        # A float32 product decides, except for items close to an edge. Their cosines are computed exactly.
         above = np.searchsorted(edges, cosine)
         below = np.maximum(above - 1, 0)
         gap = np.minimum(np.abs(edges[np.minimum(above, len(edges) - 1)] - cosine), np.abs(edges[below] - cosine))
@@ -129,7 +147,11 @@ class Collection:
         return sizes
 
     def reject_curve(self) -> RejectCurve:
-        """How often the nearest neighbour has an item's label, for the surest share of the items; kept once made."""
+        """How often the nearest neighbour has the same label, for the most certain items. It is computed once.
+
+        Raises:
+            ValueError: If no two items share a label.
+        """
         if self._curve is None:
             labelled = [position for position, label in enumerate(self._labels) if label is not None]
             shared = [label for label, count in Counter(self._labels).items() if label is not None and count > 1]
@@ -151,8 +173,8 @@ class Collection:
         return self._curve
 
 
-def facts_of(id: Id, kappa: float, metadata: dict[str, Any], images: bool) -> dict[str, Any]:
-    """What is shown of any item. An id or a text may hold halves of characters, which no response can carry."""
+def item_fields(id: Id, kappa: float, metadata: dict[str, Any], images: bool) -> dict[str, Any]:
+    """The fields of an `ItemView` except `surer_than`."""
     text = metadata.get("text")
     return {
         "key": encode_id(id),
@@ -166,7 +188,7 @@ def facts_of(id: Id, kappa: float, metadata: dict[str, Any], images: bool) -> di
 
 
 def _label(metadata: dict[str, Any]) -> str | None:
-    """A label as text; a list of probabilities is none."""
+    """A label as text; None if there is none, or if it is a list of probabilities."""
     label = metadata.get("label")
     if isinstance(label, bool) or not isinstance(label, str | int | float):
         return None
@@ -174,4 +196,5 @@ def _label(metadata: dict[str, Any]) -> str | None:
 
 
 def _whole(text: str) -> str:
+    """Text that UTF-8 can encode: half a surrogate pair becomes a question mark."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""What stands before the API: who may ask, how much at a time, and what every answer says to the browser."""
+"""Middleware before the API: tokens, host names, limits, and security headers."""
 
 import asyncio
 import hmac
@@ -15,7 +15,7 @@ from aleator.web.problems import ProblemError, busy
 COOKIE = "aleator_token"
 UPLOAD_PATH = "/api/query/image"
 HEALTH_PATH = "/api/health"
-# The page takes everything from this server, and nothing of it may be framed, inlined or sent elsewhere.
+# The page loads everything from this server. It may not be framed, run inline scripts or send data elsewhere.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -30,15 +30,17 @@ _HEADERS = [
 
 
 class Guard:
-    """ASGI middleware.
+    """ASGI middleware that checks requests before any work is done for them.
 
-    A body is read here, up to its limit and in limited time, before any other work is done for it: so memory
-    is bounded by the limits, whatever clients send.
+    It reads the body of a request, up to a limit and in limited time. So the limits bound the memory, whatever clients
+    send.
 
     Args:
-        token: what a client must show, as `Authorization: Bearer` or as the cookie that `/?token=` sets.
-        hosts: names by which the server may be called, None for any. A server without a token names its own, so
-            that no web page can reach it under a name that it made point here (DNS rebinding).
+        app: The application behind it.
+        limits: Limits on requests.
+        token: What a client must send, as `Authorization: Bearer` or as the cookie that `/?token=` sets. None: nothing.
+        hosts: Names of this server that a request may use; None for any. A server without a token must set them.
+            Otherwise a web page could reach it under a domain name of its own (DNS rebinding).
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, token: str | None = None, hosts: Iterable[str] | None = None):
@@ -71,7 +73,7 @@ class Guard:
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name: value for name, value in scope["headers"]}
         if self._hosts is not None and _host(headers.get(b"host", b"")) not in self._hosts:
-            raise ProblemError(421, "this server does not go by that name; call it as its command line printed it")
+            raise ProblemError(421, "this server has another name; use the address that `aleator serve` printed")
         if scope["path"] == HEALTH_PATH:
             return await self._app(scope, receive, send)
         self._require_token(scope, headers)
@@ -90,25 +92,24 @@ class Guard:
     def _require_token(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         if self._token is None:
             return
-        shown = headers.get(b"authorization", b"")
-        scheme, _, bearer = shown.partition(b" ")
+        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"bearer" and hmac.compare_digest(bearer.strip(), self._token):
             return
         if hmac.compare_digest(_cookie(headers.get(b"cookie", b"")), self._token):
             return
         if scope["path"] == "/":
-            asked = parse_qs(scope["query_string"].decode("latin-1"), errors="replace").get("token", [""])[0]
-            if hmac.compare_digest(asked.encode("utf-8", "replace"), self._token):
+            in_address = parse_qs(scope["query_string"].decode("latin-1"), errors="replace").get("token", [""])[0]
+            if hmac.compare_digest(in_address.encode("utf-8", "replace"), self._token):
                 cookie = f"{COOKIE}={self._token.decode()}; Path=/; HttpOnly; SameSite=Lax"
-                # The address without the token is what the browser keeps in its history.
+                # Redirect, so that the browser's history holds the address without the token.
                 raise ProblemError(303, "", location="/", set_cookie=cookie)
         way_out = "open the address with ?token= that `aleator serve` printed, or send Authorization: Bearer"
         raise ProblemError(401, f"the token is missing or wrong; {way_out}", www_authenticate="Bearer")
 
     async def _read(self, receive: Receive, headers: dict[bytes, bytes], most: int) -> bytes:
-        claimed = headers.get(b"content-length", b"0")
+        content_length = headers.get(b"content-length", b"0")
         too_large = ProblemError(413, f"the request has more than {most} bytes; send less", connection="close")
-        if claimed.isdigit() and int(claimed[:20]) > most:
+        if content_length.isdigit() and int(content_length[:20]) > most:
             raise too_large
         body = bytearray()
         try:
@@ -127,26 +128,27 @@ class Guard:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body once more, as one message, and then whatever else the connection says."""
-    given = False
+    """A `receive` that returns the body as one message, and then further messages of the connection."""
+    returned = False
 
-    async def again() -> Message:
-        nonlocal given
-        if given:
+    async def receive_again() -> Message:
+        nonlocal returned
+        if returned:
             return await receive()
-        given = True
+        returned = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return receive_again
 
 
 async def _answer(send: Send, path: str, problem: ProblemError) -> None:
+    """Send an error: JSON for the API, plain text for the page."""
     api = path.startswith("/api/")
     content = json.dumps({"detail": problem.detail}) if api else problem.detail
     body = content.encode()
-    kind = b"application/json" if api else b"text/plain; charset=utf-8"
+    content_type = b"application/json" if api else b"text/plain; charset=utf-8"
     own = [(name.encode(), value.encode()) for name, value in problem.headers.items()]
-    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *own]
+    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode()), *own]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -160,8 +162,9 @@ def _host(header: bytes) -> str:
 
 
 def _cookie(header: bytes) -> bytes:
+    """The token in a Cookie header; empty if there is none."""
     try:
-        found = SimpleCookie(header.decode("latin-1")).get(COOKIE)
+        cookie = SimpleCookie(header.decode("latin-1")).get(COOKIE)
     except CookieError:
         return b""
-    return b"" if found is None else found.value.encode("latin-1", "replace")
+    return b"" if cookie is None else cookie.value.encode("latin-1", "replace")

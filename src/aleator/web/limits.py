@@ -1,17 +1,33 @@
-"""How much one server takes on at a time."""
+"""Limits on what a server accepts at a time."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Beyond `requests` or `uploads` under way at once, a server answers 503 and asks to try again."""
+    """Limits on requests, images and waiting times of one server.
+
+    Args:
+        upload_bytes: Largest upload. A larger one is answered with 413.
+        body_bytes: Largest body of any other request, which is JSON. A larger one is answered with 413.
+        pixels: Most pixels of an uploaded or stored image; 25 megapixels take 75 MB when decoded.
+        stored_bytes: Largest file of an image in the collection.
+        requests: Most requests at a time. Further ones are answered with 503 and `Retry-After`.
+        uploads: Most uploads at a time, likewise.
+        workers: Threads that search, embed and decode.
+        patience: Seconds within which the body of a request must arrive. Later it is answered with 408.
+
+    Examples:
+        >>> from aleator.web import Limits
+        >>> Limits(upload_bytes=4 * 2**20).upload_bytes
+        4194304
+    """
 
     upload_bytes: int = 16 * 2**20
-    body_bytes: int = 2**20  # of JSON
-    pixels: int = 25_000_000  # of an image; 75 MB when decoded
-    stored_bytes: int = 64 * 2**20  # of an image of the collection
+    body_bytes: int = 2**20
+    pixels: int = 25_000_000
+    stored_bytes: int = 64 * 2**20
     requests: int = 128
     uploads: int = 8
-    workers: int = 2  # threads that search, embed and decode
-    patience: float = 30.0  # seconds for a body to arrive
+    workers: int = 2
+    patience: float = 30.0

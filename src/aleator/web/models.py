@@ -1,13 +1,15 @@
-"""What the API takes and gives. These classes are its OpenAPI description."""
+"""What the API takes and returns. FastAPI makes the OpenAPI description from these classes."""
 
 import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-By = Literal["credible", "match", "nearest"]
+from aleator.data import InputKind
+from aleator.retrieval import SearchBy
+
 Order = Literal["surest", "least-sure", "added"]
-# JSON has no infinity; this word is one to Python's float() and to JavaScript's Number().
+# JSON has no infinity. Python's float() and JavaScript's Number() both read this word as one.
 Certainty = Annotated[float, Field(ge=0)] | Literal["Infinity"]
 
 LONGEST_TEXT = 10_000
@@ -15,54 +17,61 @@ LONGEST_VECTOR = 16_384
 
 
 def certainty(kappa: float) -> Certainty:
+    """A kappa as JSON can hold it."""
     return "Infinity" if math.isinf(kappa) else float(kappa)
 
 
 class Problem(BaseModel):
-    """What went wrong, and the way out."""
+    """What went wrong, and how to solve it."""
 
     detail: str
 
 
 class Health(BaseModel):
+    """The server is running."""
+
     status: Literal["ok"] = "ok"
 
 
-class Item(BaseModel):
+class ItemView(BaseModel):
     """One item of the collection."""
 
-    key: str = Field(description='the id as JSON text, which tells 7 from "7"; every parameter `id` takes it')
+    key: str = Field(description='The id as JSON text, so that 7 and "7" differ. Every parameter `id` accepts it.')
     id: str | int
-    kappa: Certainty
-    surer_than: float = Field(description="share of the collection with a smaller kappa")
+    kappa: Certainty = Field(description="Certainty of the item: large for a clear item, small for an ambiguous one.")
+    surer_than: float = Field(description="Share of the collection with a smaller kappa.")
     label: str | None
     text: str | None
-    image: bool = Field(description="whether /api/image may have a picture of it")
+    image: bool = Field(description="Whether /api/image may have a picture of the item.")
     metadata: dict[str, Any]
 
 
-class Hit(Item):
-    """An item that answers a query, and why."""
+class HitView(ItemView):
+    """An item of an answer, with its scores."""
 
-    cosine: float = Field(description="of its mu with the query's")
-    match_probability: float = Field(description="that both show the same, under both posteriors")
+    cosine: float = Field(description="Cosine of the item's mu with the mu of the query; 1 is the same direction.")
+    match_probability: float = Field(
+        description="Probability that item and query show the same, given the certainty of both."
+    )
 
 
-class Items(BaseModel):
+class ItemPage(BaseModel):
     """A page of items."""
 
-    total: int
+    total: int = Field(description="Number of items on all pages.")
     offset: int
-    items: list[Item]
+    items: list[ItemView]
 
 
-class Label(BaseModel):
+class LabelCount(BaseModel):
+    """A label, and the number of items that have it."""
+
     label: str
     count: int
 
 
 class CertaintyDistribution(BaseModel):
-    """A histogram of kappa with bins of equal ratio; 0 counts in the first bin, infinity in the last."""
+    """A histogram of kappa. All bins have the same ratio; 0 counts in the first bin and infinity in the last."""
 
     edges: list[float]
     counts: list[int]
@@ -70,78 +79,96 @@ class CertaintyDistribution(BaseModel):
 
 
 class CollectionInfo(BaseModel):
+    """What the collection holds, and which questions the server can answer."""
+
     name: str
-    items: int
-    dim: int
+    items: int = Field(description="Number of items.")
+    dim: int = Field(description="Dimension of the posteriors.")
     certainty: CertaintyDistribution
-    labels: list[Label] = Field(description="the most frequent first, at most 200")
-    images: bool
-    texts: bool
-    model: Literal["images", "features", "text"] | None = Field(description="what the model, if any, can embed")
-    model_features: int | None = Field(description="how many numbers make an item, where the model takes features")
-    kernel: str
-    exact: bool = Field(description="false where the index searches approximately")
-    upload_bytes: int
-    pixels: int
+    labels: list[LabelCount] = Field(description="The most frequent labels first, at most 200.")
+    images: bool = Field(description="Whether items have pictures.")
+    texts: bool = Field(description="Whether items have texts.")
+    model: InputKind | None = Field(description="What the model can embed; null without a model.")
+    model_features: int | None = Field(description="How many numbers make an item, if the model takes features.")
+    kernel: str = Field(description="Kernel of the match probabilities.")
+    exact: bool = Field(description="False if the index searches approximately.")
+    upload_bytes: int = Field(description="Largest upload, in bytes.")
+    pixels: int = Field(description="Most pixels of an uploaded image.")
 
 
-class Level(BaseModel):
-    """One credible set: the items whose cosine with the query reaches `cosine`."""
+class CredibleLevel(BaseModel):
+    """One credible set: the items whose cosine with the query is at least `cosine`."""
 
-    p: float
+    p: float = Field(description="Level of the credible set.")
     cosine: float
-    size: int
+    size: int = Field(description="Number of items in the set.")
 
 
-class Query(BaseModel):
+class QueryView(BaseModel):
     """The posterior that was asked about."""
 
     kappa: Certainty
-    surer_than: float
+    surer_than: float = Field(description="Share of the collection with a smaller kappa.")
     mu: list[float]
-    item: Item | None = Field(description="where the query is an item of the collection; it is not among its own hits")
+    item: ItemView | None = Field(
+        description="The item, if the query is an item of the collection. It is not one of its own hits."
+    )
 
 
 class Answer(BaseModel):
-    query: Query
-    by: By
+    """The items that a query could be."""
+
+    query: QueryView
+    by: SearchBy
     p: float
-    size: int | None = Field(description="of the whole answer, of which `hits` are the first; null where not known")
-    hits: list[Hit]
-    levels: list[Level] = Field(description='credible sets of other levels; empty unless by is "credible"')
+    size: int | None = Field(description="Number of items in the whole answer; `hits` may be fewer. Null if unknown.")
+    hits: list[HitView]
+    levels: list[CredibleLevel] = Field(
+        description='Sizes of the credible sets of all levels; empty unless by is "credible".'
+    )
 
 
 class RejectCurve(BaseModel):
-    """How often an item's nearest neighbour has its label, among the surest share `kept` of the items."""
+    """Share of items whose nearest neighbour has the same label, among the most certain items."""
 
-    kept: list[float]
-    hits: list[float]
-    items: int = Field(description="labelled items it was measured on")
-    labelled: int = Field(description="labelled items there are")
+    kept: list[float] = Field(description="Share of the items that is kept, the most certain ones.")
+    hits: list[float] = Field(description="Share of the kept items whose nearest neighbour has the same label.")
+    items: int = Field(description="Number of labelled items that were used.")
+    labelled: int = Field(description="Number of labelled items in the collection.")
 
 
-class Posterior(BaseModel):
+class PosteriorQuestion(BaseModel):
+    """A posterior to ask about."""
+
     model_config = ConfigDict(extra="forbid")
-    # A little more than a unit vector's entries, for rounding; the length is checked against 1 afterwards.
+    # A little more than the entries of a unit vector, for rounding. The length is checked later.
     mu: list[Annotated[float, Field(ge=-1.01, le=1.01)]] = Field(min_length=2, max_length=LONGEST_VECTOR)
     kappa: Certainty
 
 
-class Text(BaseModel):
+class TextQuestion(BaseModel):
+    """A text to ask about."""
+
     model_config = ConfigDict(extra="forbid")
     text: str = Field(min_length=1, max_length=LONGEST_TEXT)
 
 
-class Features(BaseModel):
+class FeaturesQuestion(BaseModel):
+    """Features to ask about."""
+
     model_config = ConfigDict(extra="forbid")
     features: list[Annotated[float, Field(allow_inf_nan=False)]] = Field(min_length=1, max_length=LONGEST_VECTOR)
 
 
-class Ask(BaseModel):
-    """How to search, in the query string of every question."""
+class SearchOptions(BaseModel):
+    """How to search; in the query string of every question."""
 
     model_config = ConfigDict(extra="forbid")
-    by: By = "credible"
-    p: float = Field(0.95, ge=0.001, le=0.999, description="level of the credible set")
-    limit: int = Field(60, ge=1, le=500, description="most hits")
-    threshold: float = Field(0.5, ge=0, lt=1, description='least match probability, for by = "match"')
+    by: SearchBy = Field(
+        "credible",
+        description="Which items belong to the answer: those in the credible set of the query, "
+        "those with a high match probability, or the nearest ones.",
+    )
+    p: float = Field(0.95, ge=0.001, le=0.999, description="Level of the credible set.")
+    limit: int = Field(60, ge=1, le=500, description="Most hits in the answer.")
+    threshold: float = Field(0.5, ge=0, lt=1, description='Least match probability, for by = "match".')

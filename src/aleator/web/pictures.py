@@ -1,4 +1,4 @@
-"""Images in and out of the server: nothing outside the root folder, nothing that is not an image, nothing huge."""
+"""Images that the server reads and sends: only files in the root folder, only images, only up to a size."""
 
 import contextlib
 import io
@@ -12,18 +12,27 @@ from typing import NamedTuple
 from aleator.data import open_image
 from aleator.web.problems import ProblemError
 
-# What browsers show. Other formats that can be read are turned into PNG.
+# Formats that browsers show. Other formats are converted to PNG.
 _TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif", "BMP": "image/bmp"}
 _READABLE = (*_TYPES, "TIFF", "PPM")
 
 
 class Picture(NamedTuple):
+    """An image file."""
+
     data: bytes
     media_type: str
 
 
 class Pictures:
-    """The images of a collection, which lie in one folder. Small versions are kept, the latest of them."""
+    """The images of a collection, which are in one folder. A cache keeps the latest small versions.
+
+    Args:
+        root: The folder.
+        most_bytes: Largest file.
+        most_pixels: Most pixels of an image.
+        cache_bytes: Size of the cache.
+    """
 
     def __init__(self, root: Path, most_bytes: int, most_pixels: int, cache_bytes: int = 32 * 2**20):
         self._root = root
@@ -33,14 +42,18 @@ class Pictures:
         self._lock = threading.Lock()
 
     def show(self, path: str, size: int | None) -> Picture:
-        """The image at a path below the root, its longer side at most `size`; ValueError where there is none."""
+        """Read the image at a path below the root; with `size`, scaled so that its longer side is at most `size`.
+
+        Raises:
+            ValueError: If there is no such image.
+        """
         if size is None:
             return self._read(path, None)
         with self._lock:
-            kept = self._cache.get((path, size))
-            if kept is not None:
+            cached = self._cache.get((path, size))
+            if cached is not None:
                 self._cache.move_to_end((path, size))
-                return kept
+                return cached
         picture = self._read(path, size)
         with self._lock:
             replaced = self._cache.pop((path, size), None)  # another thread may have been faster
@@ -52,11 +65,11 @@ class Pictures:
 
     def _read(self, path: str, size: int | None) -> Picture:
         data = read_inside(self._root, path, self._most_bytes)
-        kind = image_format(data)
-        image, _ = open_image(data, self._most_pixels, size)  # decodes it: what cannot be decoded is not served
+        format = image_format(data)
+        image, _ = open_image(data, self._most_pixels, size)  # a file that cannot be decoded is not sent
         with image:
-            if kind in _TYPES and (size is None or max(image.size) <= size):
-                return Picture(data, _TYPES[kind])
+            if format in _TYPES and (size is None or max(image.size) <= size):
+                return Picture(data, _TYPES[format])
             if size is not None:
                 image.thumbnail((size, size))
             opaque = image.mode in ("RGB", "L", "CMYK", "YCbCr") and "transparency" not in image.info
@@ -69,15 +82,18 @@ class Pictures:
 
 
 def read_inside(root: Path, path: str, most_bytes: int) -> bytes:
-    """A regular file below `root`, step by step: no step may lead up, or be a link, whoever changes the folder
-    meanwhile."""
+    """Read a regular file below `root`.
+
+    The path is opened step by step, and no step may lead up or be a link. So the check also holds if somebody changes
+    the folder meanwhile.
+    """
     steps = PurePosixPath(path).parts
     if not steps or path.startswith("/") or any(step == ".." or "\0" in step or "\\" in step for step in steps):
         raise ValueError("the path leads out of the root folder")
     with contextlib.ExitStack() as opened:
 
-        def descend(step: str | Path, kind: int, folder: int | None) -> int:
-            inner = os.open(step, os.O_RDONLY | kind, dir_fd=folder)
+        def descend(step: str | Path, flags: int, folder: int | None) -> int:
+            inner = os.open(step, os.O_RDONLY | flags, dir_fd=folder)
             opened.callback(os.close, inner)
             return inner
 
@@ -85,30 +101,30 @@ def read_inside(root: Path, path: str, most_bytes: int) -> bytes:
             folder = descend(root, os.O_DIRECTORY, None)
             for step in steps[:-1]:
                 folder = descend(step, os.O_DIRECTORY | os.O_NOFOLLOW, folder)
-            # Without O_NONBLOCK, opening a named pipe would wait for ever.
+            # Without O_NONBLOCK, opening a named pipe would wait forever.
             file = descend(steps[-1], os.O_NOFOLLOW | os.O_NONBLOCK, folder)
-        except (OSError, ValueError):  # a name may have characters that the file system cannot have
+        except (OSError, ValueError):  # a name may have characters that file systems do not allow
             raise ValueError("there is no such file in the root folder, or it is a link") from None
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > most_bytes:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
             raise ValueError(f"it is not a file of at most {most_bytes} bytes")
         with open(file, "rb", closefd=False) as content:
             return content.read(most_bytes)
 
 
 def image_format(data: bytes) -> str | None:
-    """The format that the content has, whatever its name says; None where it is no image."""
+    """The format of an image from its content, whatever its name is; None if it is not an image."""
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(data), formats=_READABLE) as image:
             return image.format
-    except Exception:  # decoders of damaged files raise whatever they stumble over
+    except Exception:  # decoders raise many kinds of errors for damaged files
         return None
 
 
 def check_upload(data: bytes, most_pixels: int) -> None:
-    """Refuse what is no image (415) or has too many pixels (413), from its header alone."""
+    """Refuse a file that is not an image (415) or has too many pixels (413), from its header alone."""
     from PIL import Image
 
     try:
@@ -117,8 +133,8 @@ def check_upload(data: bytes, most_pixels: int) -> None:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         width = height = most_pixels
     except Image.UnidentifiedImageError:
-        known = ", ".join(_READABLE)
-        raise ProblemError(415, f"this is no image that can be read here; send one of {known}") from None
+        formats = ", ".join(_READABLE)
+        raise ProblemError(415, f"this file is not an image that the server can read; send one of {formats}") from None
     except Exception as damage:
         raise ProblemError(422, f"the image is damaged ({damage}); convert it to PNG or JPEG again") from None
     if width * height > most_pixels:

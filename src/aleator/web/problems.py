@@ -1,8 +1,14 @@
-"""What a client is told when its request cannot be answered."""
+"""Errors that a client can get."""
 
 
 class ProblemError(Exception):
-    """A status, a sentence with the way out, and headers for HTTP."""
+    """A request that cannot be answered.
+
+    Args:
+        status: HTTP status.
+        detail: One sentence that says what is wrong and how to solve it.
+        headers: Further HTTP headers, with _ for -.
+    """
 
     def __init__(self, status: int, detail: str, **headers: str):
         super().__init__(detail)
@@ -11,5 +17,5 @@ class ProblemError(Exception):
 
 
 def busy(detail: str) -> ProblemError:
-    """The one answer of the 500s that a client may get: try again."""
+    """The error 503, which asks the client to try again."""
     return ProblemError(503, f"{detail}; try again in a second", retry_after="1")

@@ -1,5 +1,5 @@
-// Talking to the server. A request that it is too busy for is tried again; every other failure is an Error whose
-// message is the server's own sentence.
+// Requests to the server. A request is repeated if the server is busy. Every other failure is an Error with the message
+// of the server.
 
 const PATIENCE = 3;
 

@@ -1,4 +1,4 @@
-// Three figures, drawn as SVG. Each says in words what it shows.
+// Three figures as SVG. Each has a label that describes it in words.
 
 import { count, element, kappaText, percent, svg } from "./words.js";
 
@@ -6,7 +6,7 @@ const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(
 const text = (x, y, content, anchor = "middle", kind = undefined) =>
   svg("text", { x, y, "text-anchor": anchor, class: kind }, content);
 
-// The collection's kappas on a logarithmic axis, and where the query's lies among them.
+// Histogram of the collection's kappas on a logarithmic axis, with the kappa of the query.
 export function histogram({ edges, counts }, kappa) {
   const [width, height, top, bottom] = [320, 116, 24, 18];
   const [low, high] = [Math.log(edges[0]), Math.log(edges.at(-1))];
@@ -35,7 +35,7 @@ export function histogram({ edges, counts }, kappa) {
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words }, ...parts);
 }
 
-// How many items the credible set holds at each level; the slider below it moves the marker.
+// Size of the credible set at each level. The slider below it moves the marker.
 export function sizeCurve(levels, chosen) {
   const [width, height] = [320, 62];
   const most = Math.max(1, levels.at(-1).size);
@@ -45,7 +45,7 @@ export function sizeCurve(levels, chosen) {
   const at = points[chosen];
   return svg(
     "svg",
-    { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `The set grows to ${count(most)} items at level 99 %` },
+    { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Size of the credible set by level; ${count(most)} items at level 99 %` },
     svg("path", { class: "area", d: `${path(points)}L${width} ${height}L0 ${height}Z` }),
     svg("path", { class: "line", d: path(points) }),
     svg("line", { class: "marker", x1: at[0], x2: at[0], y1: at[1], y2: height }),
@@ -53,7 +53,7 @@ export function sizeCurve(levels, chosen) {
   );
 }
 
-// The share of nearest neighbours with the right label, against the share of least sure items that are set aside.
+// Share of items whose nearest neighbour has the same label, against the share of least certain items left out.
 export function rejectCurve({ kept, hits, items, labelled }, width) {
   const [height, left, right, top, bottom] = [Math.min(300, 160 + width / 4), 48, 14, 14, 42];
   const aside = kept.map((share) => 1 - share);
@@ -73,17 +73,17 @@ export function rejectCurve({ kept, hits, items, labelled }, width) {
   }
   for (const share of [0, 0.25, 0.5, 0.75]) grid.push(text(x(share), height - bottom + 18, percent(share)));
   const dots = points.map(([cx, cy], i) =>
-    svg("circle", { class: "point", cx, cy, r: 4 }, svg("title", {}, `${percent(aside[i])} set aside: ${percent(hits[i])} right`)),
+    svg("circle", { class: "point", cx, cy, r: 4 }, svg("title", {}, `${percent(aside[i])} left out: ${percent(hits[i])} have the same label`)),
   );
-  const words = `With all items ${percent(hits.at(-1))} of nearest neighbours have the right label; with the surer half ${percent(hits[kept.indexOf(0.5)])}`;
+  const words = `The nearest neighbour has the same label for ${percent(hits.at(-1))} of all items, and for ${percent(hits[kept.indexOf(0.5)])} of the more certain half`;
   const figure = svg(
     "svg",
     { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words },
     ...grid, svg("path", { class: "line", d: path(points) }), ...dots,
-    text((left + width - right) / 2, height - 4, "share of least sure items set aside"),
+    text((left + width - right) / 2, height - 4, "share of least certain items left out"),
   );
   const rows = kept.map((share, i) => element("tr", {}, element("td", {}, percent(share)), element("td", {}, `${(100 * hits[i]).toFixed(1)} %`)));
-  const head = element("tr", {}, element("th", { scope: "col" }, "surest"), element("th", { scope: "col" }, "right neighbour"));
+  const head = element("tr", {}, element("th", { scope: "col" }, "most certain"), element("th", { scope: "col" }, "same label"));
   const sample = items < labelled ? `${count(items)} of ${count(labelled)} labelled items` : `${count(items)} labelled items`;
   return [
     element("p", {}, `${words}.`),

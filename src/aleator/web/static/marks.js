@@ -1,4 +1,4 @@
-// Items that someone marked, kept in the browser, and given out as a file to label.
+// Items that the user marked. They are stored in the browser, and can be downloaded as a file for labelling.
 
 import { face } from "./tiles.js";
 import { element, kappaText, plural } from "./words.js";
@@ -23,13 +23,13 @@ export class Marks {
     );
   }
 
-  // Each collection has marks of its own.
+  // Each collection has its own marks.
   open(name) {
     this.#place = `aleator marks ${name}`;
     try {
       for (const item of JSON.parse(localStorage.getItem(this.#place) ?? "[]")) this.#items.set(item.key, item);
     } catch {
-      this.#items.clear(); // not what this page wrote
+      this.#items.clear(); // this page did not write it
     }
     this.#show();
   }
@@ -55,7 +55,7 @@ export class Marks {
     try {
       localStorage.setItem(this.#place, JSON.stringify([...this.#items.values()]));
     } catch {
-      // Storage is full or forbidden: the marks last as long as the page.
+      // The storage is full or not allowed. The marks are then lost with the page.
     }
     this.#show();
     this.#changed();
@@ -69,8 +69,8 @@ export class Marks {
   #list() {
     const items = [...this.#items.values()];
     $("marked-hint").textContent = items.length
-      ? `${plural(items.length, "item")}. A new label, if you know it, goes into the file too.`
-      : "Nothing yet. Mark items with the star on their tile, or with the key m.";
+      ? `${plural(items.length, "item")}. A new label that you type here goes into the downloaded file.`
+      : "No items yet. Mark an item with the star on its tile, or with the key m.";
     for (const id of ["download-csv", "download-json", "marked-clear"]) $(id).disabled = items.length === 0;
     $("marked-list").replaceChildren(...items.map((item) => this.#line(item)));
   }

@@ -1,5 +1,5 @@
-// The page: what is asked, what is shown. A question's answer holds the hits of the widest set and where the smaller
-// ones end, so that the slider needs no further request.
+// The page: questions and their answers. One answer holds the hits of the widest credible set, and the cosine at which
+// each smaller set ends. So the slider needs no further request.
 
 import { call, post } from "./api.js";
 import { histogram, rejectCurve, sizeCurve } from "./charts.js";
@@ -12,14 +12,14 @@ const MOST_HITS = 200;
 const PAGE = 48;
 const WIDEST = { p: 0.99, threshold: 0.05 };
 
-let info; // of the collection
+let info; // about the collection
 let subject = null; // what is asked about
 let answer = null;
 let tab = "least-sure";
-let shown = []; // items in the grid, as drawn
+let shown = []; // [tile, item] pairs in the grid
 let level = 95; // of the credible set, in percent
-let threshold = 50; // of the match probability, in percent
-let held = null; // the last image that was dropped: not an item, so the address cannot name it
+let threshold = 50; // least match probability, in percent
+let droppedImage = null; // the last image of the user; the address of the page cannot name it
 let pending = new AbortController();
 let previewAddress = null;
 
@@ -39,13 +39,13 @@ async function ask(next, { focus = false } = {}) {
   const params = { by: by(), limit: MOST_HITS, ...WIDEST };
   $("grid").setAttribute("aria-busy", "true");
   try {
-    const found = await {
+    const received = await {
       item: () => call("/api/query/item", { params: { id: next.key, ...params }, signal }),
       text: () => post("/api/query/text", { text: next.text }, { params, signal }),
       features: () => post("/api/query/features", { features: next.features }, { params, signal }),
       image: () => call("/api/query/image", { params, signal, method: "POST", body: next.file }),
     }[next.kind]();
-    [subject, answer, tab] = [next, found, "answer"];
+    [subject, answer, tab] = [next, received, "answer"];
     showQuery();
     showAnswer();
     $("alert").hidden = true;
@@ -62,7 +62,7 @@ async function ask(next, { focus = false } = {}) {
   }
 }
 
-// The address names the question, so that back, forward and a bookmark work.
+// The address names the question, so that back, forward and bookmarks work.
 function go(hash) {
   if (location.hash === hash) follow();
   else location.hash = hash;
@@ -73,7 +73,7 @@ function follow({ focus = true } = {}) {
   if (kind === "item") ask({ kind, key: decodeURIComponent(value) }, { focus });
   else if (kind === "text") ask({ kind, text: decodeURIComponent(value) }, { focus });
   else if (kind === "features") ask({ kind, features: decodeURIComponent(value).split(",").map(Number) }, { focus });
-  else if (kind === "image" && held) ask({ kind, file: held }, { focus });
+  else if (kind === "image" && droppedImage) ask({ kind, file: droppedImage }, { focus });
   else clear();
 }
 
@@ -82,7 +82,7 @@ const openItem = (item) => go(`#item=${encodeURIComponent(item.key)}`);
 function askImage(file) {
   if (!file) return;
   if (file.size > info.upload_bytes) return complain(`The image is larger than ${megabytes(info.upload_bytes)}.`);
-  held = file;
+  droppedImage = file;
   go("#image");
 }
 
@@ -97,16 +97,16 @@ function clear() {
 // ---- the query and its certainty
 
 function showQuery() {
-  const there = answer !== null;
-  for (const id of ["query", "level", "tab-answer"]) $(id).hidden = !there;
-  document.querySelector("main").classList.toggle("answered", there);
+  const answered = answer !== null;
+  for (const id of ["query", "level", "tab-answer"]) $(id).hidden = !answered;
+  document.querySelector("main").classList.toggle("answered", answered);
   drawCertainty();
-  if (!there) return;
+  if (!answered) return;
   const item = answer.query.item;
   const text = item?.text ?? subject.text ?? null;
   const title = item ? String(item.id) : { image: subject.file?.name || "Your image", text: "Your text", features: "Your features" }[subject.kind];
   $("query-title").textContent = title;
-  $("query-label").textContent = item?.label == null ? "" : `labelled ${item.label}`;
+  $("query-label").textContent = item?.label == null ? "" : `label: ${item.label}`;
   $("query").classList.toggle("wordy", text !== null && !item?.image);
   const own = item ?? { image: false, text, surer_than: answer.query.surer_than };
   const picture = face(own, 320);
@@ -134,9 +134,9 @@ function showQueryMark() {
 function drawCertainty() {
   const query = answer?.query;
   const { quantiles } = info.certainty;
-  const range = info.items ? `Half of the items lie between κ ${kappaText(quantiles["0.25"])} and ${kappaText(quantiles["0.75"])}.` : "";
+  const range = info.items ? `Half of the items have a κ between ${kappaText(quantiles["0.25"])} and ${kappaText(quantiles["0.75"])}.` : "";
   $("certainty-sentence").replaceChildren(
-    ...(query ? ["Surer than ", element("strong", {}, percent(query.surer_than)), " of the collection."] : [range]),
+    ...(query ? ["The model is more certain about this than about ", element("strong", {}, percent(query.surer_than)), " of the collection."] : [range]),
   );
   $("histogram").replaceChildren(histogram(info.certainty, query?.kappa));
 }
@@ -155,18 +155,18 @@ function showAnswer() {
   applySlider();
 }
 
-// Hits come in order, so whatever the slider says, the answer is a beginning of them.
+// Hits are in order, so the answer for any position of the slider is the beginning of the list.
 function applySlider() {
   const value = Number($("slider").value);
   const { hits } = answer;
-  let [visible, size, rule, set] = [hits.length, null, "The items nearest in direction, however unsure.", "nearest"];
+  let [visible, size, rule, set] = [hits.length, null, "The items nearest in direction, whether or not they could be a match.", "nearest"];
   if (answer.by === "credible") {
     level = value;
     const chosen = answer.levels[level - 1];
     visible = hits.filter((hit) => hit.cosine >= chosen.cosine).length;
     size = chosen.size;
     const degrees = (Math.acos(chosen.cosine) * 180) / Math.PI;
-    rule = `An item belongs if its direction lies within ${degrees.toFixed(1)}° of the query’s: a cosine of ${chosen.cosine.toFixed(3)} or more.`;
+    rule = `The model gives a probability of ${level} % to the region within ${degrees.toFixed(1)}° of the query’s direction. The answer is all items in it: those with a cosine of ${chosen.cosine.toFixed(3)} or more.`;
     set = `in the ${level} % credible set`;
     $("slider-label").textContent = `Credible level ${level} %`;
     $("sizes").replaceChildren(sizeCurve(answer.levels, level - 1));
@@ -174,9 +174,9 @@ function applySlider() {
     threshold = value;
     visible = hits.filter((hit) => hit.match_probability >= threshold / 100).length;
     size = visible < hits.length || answer.size !== null ? visible : null;
-    rule = `An item belongs if both posteriors make it at least ${threshold} % likely that it shows the same.`;
-    set = `that match with ${threshold} % or more`;
-    $("slider-label").textContent = `At least ${threshold} % likely`;
+    rule = `The answer is all items that show the same as the query with a probability of at least ${threshold} %, given how certain the model is about both.`;
+    set = `with a match probability of ${threshold} % or more`;
+    $("slider-label").textContent = `Match probability of ${threshold} % or more`;
   }
   shown.forEach(([box], i) => (box.hidden = i >= visible));
   const total = size === null ? `${count(visible)}${answer.by === "match" ? "+" : ""}` : count(size);
@@ -188,7 +188,7 @@ function applySlider() {
       ? `${plural(size, "item")} ${set}; the nearest ${count(visible)} are shown`
       : answer.by === "nearest" ? `The ${plural(visible, "nearest item")}` : `${total} ${visible === 1 ? "item" : "items"} ${set}`;
   $("empty").hidden = visible > 0;
-  $("empty").textContent = "No item belongs to the answer: nothing in the collection could be this. Move the slider to see what comes close.";
+  $("empty").textContent = "No item belongs to the answer: nothing in the collection looks like this. Move the slider to see what comes close.";
   makeReachable($("grid"));
 }
 
@@ -205,7 +205,7 @@ async function browse(more = false) {
   try {
     const page = await call("/api/items", { params, signal });
     drawGrid(page.items, more);
-    $("status").textContent = `${plural(shown.length, "item")} of ${count(page.total)}, the ${tab === "surest" ? "surest" : "least sure"} first`;
+    $("status").textContent = `${plural(shown.length, "item")} of ${count(page.total)}, the ${tab === "surest" ? "most" : "least"} certain first`;
     $("more").hidden = shown.length >= page.total;
     $("empty").hidden = shown.length > 0;
     $("empty").textContent = "The collection is empty.";
@@ -217,12 +217,12 @@ async function browse(more = false) {
 }
 
 async function showCurve() {
-  $("status").textContent = "Comparing neighbours …";
+  $("status").textContent = "Comparing nearest neighbours …";
   try {
     const curve = await call("/api/reject-curve");
     const width = Math.min(680, Math.max(260, $("curve").clientWidth - 40)); // as wide as it is shown: text keeps its size
     $("curve").replaceChildren(...rejectCurve(curve, width));
-    if (tab === "curve") $("status").textContent = "How often the nearest neighbour has the right label, as the least sure items are set aside";
+    if (tab === "curve") $("status").textContent = "How often the nearest neighbour has the same label, when the least certain items are left out";
   } catch (error) {
     complain(error.message);
   }
@@ -272,7 +272,7 @@ function complain(message) {
 
 const megabytes = (bytes) => `${Math.round(bytes / 2 ** 20)} MB`;
 
-// ---- wiring
+// ---- events
 
 function wire() {
   $("tabs").addEventListener("click", (event) => {
@@ -305,12 +305,12 @@ function wire() {
   $("features-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const numbers = $("features").value.split(/[\s,;[\]]+/).filter(Boolean);
-    if (numbers.some((number) => !Number.isFinite(Number(number)))) return complain("Features are numbers, with commas or spaces between them.");
+    if (numbers.some((number) => !Number.isFinite(Number(number)))) return complain("Features are numbers, separated by commas or spaces.");
     go(`#features=${encodeURIComponent(numbers.join(","))}`);
   });
   $("file").addEventListener("change", (event) => {
     askImage(event.target.files[0]);
-    event.target.value = ""; // so that the same file can be chosen again
+    event.target.value = ""; // otherwise the same file could not be chosen again
   });
   walkable($("grid"), (key) => marks.toggle(shown.find(([, item]) => item.key === key)[1]));
   window.addEventListener("hashchange", () => follow());
@@ -319,7 +319,7 @@ function wire() {
 // An image may be dropped anywhere, or pasted.
 function wireDropping() {
   const drop = $("drop");
-  let inside = 0; // the events of nested elements come in pairs
+  let inside = 0; // nested elements send the events in pairs
   window.addEventListener("dragenter", () => drop.classList.toggle("over", ++inside > 0));
   window.addEventListener("dragleave", () => drop.classList.toggle("over", --inside > 0));
   window.addEventListener("dragover", (event) => event.preventDefault());
@@ -342,7 +342,7 @@ function introduce() {
   $("features-form").hidden = info.model !== "features";
   $("features-label").textContent = `${count(info.model_features ?? 0)} features of your own, as numbers`;
   $("id").placeholder = info.model ? "or an item’s id" : "an item’s id";
-  $("ask-hint").textContent = info.model ? "Or pick any item you see." : "Pick any item you see. Start the server with --model to ask about things of your own.";
+  $("ask-hint").textContent = info.model ? "Or click any item." : "Click any item. Start the server with --model to ask about your own data.";
   $("tab-curve").hidden = info.labels.every((one) => one.count < 2);
   const all = element("option", { value: "" }, "any");
   $("label").replaceChildren(all, ...info.labels.map(({ label, count: n }) => element("option", { value: label }, `${label} (${count(n)})`)));

@@ -3,7 +3,7 @@
 import { imageAddress } from "./api.js";
 import { element, kappaText, percent, svg } from "./words.js";
 
-// What can be shown of an item: its picture, its words or, failing both, its certainty as a wedge on a circle.
+// A picture of an item: its image, its text or, without both, its certainty as a wedge on a circle.
 export function face(item, size) {
   const box = element("div", { class: "face" });
   if (item.image) {
@@ -20,7 +20,7 @@ export function face(item, size) {
 const words = (text) => element("p", { class: "words" }, text.slice(0, 600));
 
 export function glyph(sureness) {
-  const half = 0.06 + 1.4 * (1 - sureness); // the wider, the less sure
+  const half = 0.06 + 1.4 * (1 - sureness); // the wider, the less certain
   const at = (angle) => `${(32 + 24 * Math.cos(angle)).toFixed(2)} ${(32 - 24 * Math.sin(angle)).toFixed(2)}`;
   const [from, to] = [Math.PI / 2 - half, Math.PI / 2 + half];
   return svg(
@@ -32,12 +32,13 @@ export function glyph(sureness) {
 }
 
 export function tile(item, marks, open) {
-  const facts = [["κ", kappaText(item.kappa), `its own certainty: surer than ${percent(item.surer_than)} of the collection`]];
+  const rank = `certainty: more certain than ${percent(item.surer_than)} of the collection`;
+  const scores = [["κ", kappaText(item.kappa), rank]];
   if (item.cosine !== undefined) {
-    facts.unshift(["cos", item.cosine.toFixed(3), "cosine of its direction with the query’s"]);
-    facts.push(["match", percent(item.match_probability), "probability that both show the same, under both posteriors"]);
+    scores.unshift(["cos", item.cosine.toFixed(3), "cosine between the directions of item and query"]);
+    scores.push(["match", percent(item.match_probability), "probability that item and query show the same"]);
   }
-  const why = facts.map(([name, value, title]) => element("div", { title }, element("dt", {}, name), element("dd", {}, value)));
+  const why = scores.map(([name, value, title]) => element("div", { title }, element("dt", {}, name), element("dd", {}, value)));
   const sureness = element("i");
   sureness.style.width = `${Math.max(2, 100 * item.surer_than)}%`;
   sureness.style.setProperty("--whole", `${100 / Math.max(0.02, item.surer_than)}%`);
@@ -46,7 +47,7 @@ export function tile(item, marks, open) {
     "button",
     { class: "open", type: "button", tabindex: -1, "aria-keyshortcuts": "m", onclick: () => open(item) },
     picture,
-    element("div", { class: "sureness", title: `surer than ${percent(item.surer_than)} of the collection` }, sureness),
+    element("div", { class: "sureness", title: rank }, sureness),
     element("div", { class: "who" }, element("b", { title: String(item.id) }, String(item.id)), item.label === null ? null : element("span", {}, item.label)),
     element("dl", { class: "why" }, ...why),
   );
@@ -63,7 +64,7 @@ export function showMark(box, item, marked) {
   mark.textContent = marked ? "★" : "☆";
 }
 
-// One tile of the grid takes part in tabbing; arrows move on from it, Enter opens it (it is a button), m marks it.
+// One tile of the grid takes part in tabbing. Arrow keys move to other tiles, Enter opens a tile, m marks it.
 export function walkable(grid, mark) {
   const tiles = () => [...grid.querySelectorAll(".tile:not([hidden]) .open")];
   grid.addEventListener("focusin", (event) => {

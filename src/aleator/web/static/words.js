@@ -1,7 +1,7 @@
-// Numbers and small elements, as the page writes them.
+// Numbers as text, and small elements.
 
 export const count = (n) => n.toLocaleString("en");
-// Nothing is certain but 0 and 1.
+// Only 0 and 1 are shown as 0 % and 100 %.
 export function percent(share) {
   if (share > 0 && share < 0.005) return "<1\u00a0%";
   if (share < 1 && share > 0.995) return ">99\u00a0%";

@@ -1,4 +1,4 @@
-"""How answers are written down."""
+"""JSON responses."""
 
 import json
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from fastapi.responses import JSONResponse
 
 
-class Ascii(JSONResponse):
-    """JSON in ASCII: a string from a request may hold half a character, which UTF-8 has no bytes for."""
+class AsciiJSONResponse(JSONResponse):
+    """JSON in ASCII. A string from a request may hold half a surrogate pair, which UTF-8 cannot encode."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()

@@ -1,8 +1,8 @@
 """The cosines of all credible levels of a query at once, fast enough for a slider.
 
-`VonMisesFisher.cap_angle` is a search for a root. As a function of kappa alone the angle is analytic, so one
-Chebyshev series for each level, made once for a dimension, gives it for any query (compare `scoring.cap_radii`,
-which does so for one level).
+`VonMisesFisher.cap_angle` searches for a root. For a fixed level the angle is an analytic function of kappa. So one
+Chebyshev series for each level, made once for a dimension, gives the angle for any query. `retrieval.cap_radii` does
+this for one level.
 """
 
 from functools import lru_cache
@@ -18,8 +18,8 @@ LEVELS = [percent / 100 for percent in range(1, 100)]
 
 
 def cap_cosines(dim: int, kappa: float) -> np.ndarray:
-    """The cosine (99,) that an item's mu must reach to be in the set of each level; -1 is all of them."""
-    if kappa == 0:  # a flat density has no smaller level set than everything
+    """The cosine (99,) that an item's mu must reach to be in the credible set of each level; -1 for all items."""
+    if kappa == 0:  # the only level set of a flat density is the whole sphere
         return np.full(len(LEVELS), -1.0)
     shift, series = _series(dim)
     if series is None:
@@ -31,8 +31,10 @@ def cap_cosines(dim: int, kappa: float) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _series(dim: int) -> tuple[float, np.ndarray | None]:
-    """c, and in kappa / (kappa + c) the Chebyshev series (64, 99) of sqrt(kappa + c) times the angles; None on the
-    circle, where the angles bend too sharply for that."""
+    """A shift c, and the Chebyshev series (64, 99) of sqrt(kappa + c) times the angles, in kappa / (kappa + c).
+
+    On the circle no short series is accurate enough; the second value is then None.
+    """
     shift, count = (dim - 1) / 2 + 4, 64
     x = np.cos(np.pi * (np.arange(count) + 0.5) / count)
     kappa = shift * (1 + x) / (1 - x)
