@@ -27,7 +27,6 @@ from aleator.evaluation.metrics import (
     rmse,
     spread,
 )
-from aleator.evaluation.plots import contours
 
 __all__ = [
     "MatchCalibration",
@@ -39,7 +38,6 @@ __all__ = [
     "average_precision",
     "calibrate_matches",
     "cap_coverage",
-    "contours",
     "expected_calibration_error",
     "mae",
     "map_at_r",

@@ -1,4 +1,4 @@
-"""Figures from results. Every function returns a matplotlib Figure and leaves saving and showing to its caller."""
+"""Figures. Every function returns a matplotlib `Figure`; save it with `figure.savefig(path)`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,31 @@ from aleator.posteriors import VonMisesFisher
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Distinguishable with any colour vision, in this order (Okabe and Ito 2008).
+# Can be told apart with any colour vision (Okabe and Ito 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _GREY = "#8a8a8a"
 
 
 def circle(panels: dict[str, VonMisesFisher], height: float = 3.4) -> "Figure":
-    """Posteriors in the plane, one panel per entry: densities drawn around the unit circle, a dot at each mode.
+    """Posteriors in the plane, drawn around the unit circle, with a dot at each mode.
 
     Args:
-        panels: title -> posteriors (N,) with D = 2. The n-th posterior has the same colour in every panel.
+        panels: Title of each panel -> posteriors with D = 2, batch shape (N,). Posterior n has the same colour in every
+            panel.
+        height: Height of the figure in inches.
+
+    Returns:
+        A figure with one panel for each entry.
+
+    Raises:
+        ValueError: If a posterior has another dimension than 2.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.evaluation import plots
+        >>> q = al.VonMisesFisher(torch.eye(2), torch.tensor([5.0, 50.0]))
+        >>> len(plots.circle({"learned": q}).axes)
+        1
     """
     for title, q in panels.items():
         require(q.dim == 2, title, f"dimension {q.dim}", "only the plane can be drawn as a circle", "pass D = 2")
@@ -49,7 +64,23 @@ def circle(panels: dict[str, VonMisesFisher], height: float = 3.4) -> "Figure":
 
 
 def agreement(true: Tensor, predicted: Tensor, label: str = "kappa", height: float = 3.4) -> "Figure":
-    """Predicted against true values, with the diagonal on which they would agree."""
+    """Scatter plot of predicted against true values, with the diagonal.
+
+    Args:
+        true: True values, shape (N,).
+        predicted: Predicted values, shape (N,).
+        label: Name of the quantity, for the axes.
+        height: Height of the figure in inches.
+
+    Returns:
+        The figure.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.evaluation import plots
+        >>> plots.agreement(torch.tensor([10.0, 20.0]), torch.tensor([11.0, 19.0])).axes[0].get_xlabel()
+        'true kappa'
+    """
     figure, (axis,) = _figure(1, height)
     true, predicted = true.detach().cpu(), predicted.detach().cpu()
     low, high = float(min(true.min(), predicted.min())), float(max(true.max(), predicted.max()))
@@ -60,7 +91,21 @@ def agreement(true: Tensor, predicted: Tensor, label: str = "kappa", height: flo
 
 
 def reject_curve(kept: Sequence[float], recall_at_1: Sequence[float], height: float = 3.0) -> "Figure":
-    """Recall@1 of the surest items, against the share of items that are kept."""
+    """Recall@1 of the most certain items against the share of items that is kept.
+
+    Args:
+        kept: Shares of the items, increasing; the last is 1.
+        recall_at_1: Recall@1 for each share.
+        height: Height of the figure in inches.
+
+    Returns:
+        The figure.
+
+    Examples:
+        >>> from aleator.evaluation import plots
+        >>> plots.reject_curve([0.25, 0.5, 1.0], [0.99, 0.95, 0.9]).axes[0].get_ylabel()
+        'Recall@1'
+    """
     figure, (axis,) = _figure(1, height, width=1.25 * height)
     axis.plot([100 * share for share in kept], recall_at_1, color=COLOURS[0], marker="o", markersize=3)
     axis.axhline(recall_at_1[-1], color=_GREY, linewidth=0.8, linestyle="--")
@@ -74,9 +119,23 @@ def reject_curve(kept: Sequence[float], recall_at_1: Sequence[float], height: fl
 def reliability_diagram(
     predicted: Sequence[float], observed: Sequence[float], count: Sequence[float], height: float = 3.0
 ) -> "Figure":
-    """Reliability diagram: observed share of matches against the predicted probability; (bins,) each.
+    """Reliability diagram: observed share of matches against the predicted probability.
 
-    The area of a dot is its share of the pairs.
+    The arguments are the fields of `aleator.evaluation.ReliabilityDiagram`. The area of a dot shows its share of pairs.
+
+    Args:
+        predicted: Mean predicted probability in each bin.
+        observed: Share of matches in each bin.
+        count: Number of pairs in each bin.
+        height: Height of the figure in inches.
+
+    Returns:
+        The figure.
+
+    Examples:
+        >>> from aleator.evaluation import plots
+        >>> plots.reliability_diagram([0.1, 0.9], [0.2, 0.8], [100, 50]).axes[0].get_xlabel()
+        'match probability'
     """
     figure, (axis,) = _figure(1, height, width=1.25 * height)
     axis.plot([0, 1], [0, 1], color=_GREY, linewidth=1, zorder=1)
@@ -90,7 +149,22 @@ def reliability_diagram(
 
 
 def histogram(edges: Sequence[float], count: Sequence[float], label: str = "kappa", height: float = 3.0) -> "Figure":
-    """How a positive quantity is distributed, on a logarithmic axis."""
+    """Histogram of a positive quantity on a logarithmic axis.
+
+    Args:
+        edges: Edges of the bins, one more than there are bins.
+        count: Number of items in each bin.
+        label: Name of the quantity.
+        height: Height of the figure in inches.
+
+    Returns:
+        The figure.
+
+    Examples:
+        >>> from aleator.evaluation import plots
+        >>> plots.histogram([1.0, 10.0, 100.0], [5, 20]).axes[0].get_xscale()
+        'log'
+    """
     figure, (axis,) = _figure(1, height, width=1.25 * height)
     axis.stairs(count, edges, fill=True, color=COLOURS[0], alpha=0.8)
     axis.set(xscale="log", xlabel=label, ylabel="items")
@@ -101,7 +175,26 @@ def histogram(edges: Sequence[float], count: Sequence[float], label: str = "kapp
 def levels(
     values: dict[str, Sequence[float]], xlabel: str, ylabel: str = "kappa", log: bool = True, height: float = 3.0
 ) -> "Figure":
-    """Distributions side by side: the middle half as a box, the middle nine tenths as a line, the median as a dot."""
+    """Distributions side by side, each by its quantiles.
+
+    A box shows the middle half of the values, a line the middle nine tenths, a dot the median.
+
+    Args:
+        values: Name of each group -> its values.
+        xlabel: Label of the groups.
+        ylabel: Label of the values.
+        log: Whether the axis of the values is logarithmic.
+        height: Height of the figure in inches.
+
+    Returns:
+        The figure.
+
+    Examples:
+        >>> from aleator.evaluation import plots
+        >>> figure = plots.levels({"clear": [50.0, 60.0], "blurred": [5.0, 9.0]}, "image")
+        >>> [text.get_text() for text in figure.axes[0].get_xticklabels()]
+        ['clear', 'blurred']
+    """
     figure, (axis,) = _figure(1, height, width=1.25 * height)
     for place, sample in enumerate(values.values()):
         low, first, median, third, high = torch.quantile(
@@ -129,7 +222,27 @@ def lines(
     diagonal: bool = False,
     height: float = 3.4,
 ) -> "Figure":
-    """Curves over one axis; a value is a number, or {"mean": ..., "stderr": ...}, drawn with its error."""
+    """Curves over one axis, with error bars where errors are known.
+
+    Args:
+        x: Positions on the x axis, shape (N,).
+        curves: Name of each curve -> N values. A value is a number, or {"mean": ..., "stderr": ...}.
+        xlabel: Label of the x axis.
+        ylabel: Label of the y axis.
+        log_x: Whether the x axis is logarithmic.
+        log_y: Whether the y axis is logarithmic.
+        diagonal: Whether to draw the line y = x.
+        height: Height of the figure in inches.
+
+    Returns:
+        The figure.
+
+    Examples:
+        >>> from aleator.evaluation import plots
+        >>> values = [{"mean": 0.5, "stderr": 0.1}, 0.7]
+        >>> len(plots.lines([1, 2], {"ours": values, "theirs": [0.4, 0.5]}, "steps", "rank").axes)
+        1
+    """
     figure, (axis,) = _figure(1, height, width=1.25 * height)
     if diagonal:
         axis.plot([min(x), max(x)], [min(x), max(x)], color=_GREY, linewidth=1)
@@ -144,7 +257,7 @@ def lines(
         axis.minorticks_off()
     if log_y:
         axis.set_yscale("log")
-    if len(curves) > 3:  # too many names to stand beside the curves
+    if len(curves) > 3:  # too many names for a legend inside the axes
         figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=2)
     elif len(curves) > 1:
         axis.legend(frameon=False, fontsize=9)
@@ -154,7 +267,26 @@ def lines(
 def grid(
     values: Tensor, rows: Sequence[Any], columns: Sequence[Any], row: str, column: str, label: str, height: float = 3.0
 ) -> "Figure":
-    """A table (R, C) of numbers as colours, with the numbers written in."""
+    """A table of numbers as coloured cells, with the numbers written in.
+
+    Args:
+        values: Table, shape (R, C).
+        rows: Value of each row, shape (R,).
+        columns: Value of each column, shape (C,).
+        row: Label of the rows.
+        column: Label of the columns.
+        label: Name of the quantity.
+        height: Height of the figure in inches.
+
+    Returns:
+        The figure.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.evaluation import plots
+        >>> plots.grid(torch.eye(2), [1, 2], [0, 1], "a", "b", "rank correlation").axes[0].get_ylabel()
+        'a'
+    """
     figure, (axis,) = _figure(1, height, width=0.6 * height * values.shape[1] / values.shape[0] + 1.5)
     picture = axis.imshow(values.numpy(), cmap="viridis", aspect="auto")
     middle = float(values.min() + values.max()) / 2
@@ -172,7 +304,25 @@ def grid(
 def contours(
     axis_values: Tensor, height: Tensor, points: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
 ) -> "Figure":
-    """A surface (rows y, columns x) over a square by its contours, each four times the one before; and named points."""
+    """Contours of a surface over a square, each four times the one before, and named points.
+
+    Args:
+        axis_values: Positions on both axes, shape (N,).
+        height: Heights of the surface, shape (N, N): rows are y, columns are x.
+        points: Name of each point -> (x, y).
+        xlabel: Label of the x axis.
+        ylabel: Label of the y axis.
+
+    Returns:
+        The figure.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.evaluation import plots
+        >>> x = torch.linspace(-0.5, 0.5, 11)
+        >>> plots.contours(x, x[:, None] ** 2 + x**2, {"minimum": (0.0, 0.0)}, "x", "y").axes[0].get_xlabel()
+        'x'
+    """
     figure, (axis,) = _figure(1, 4.2, width=5.6)
     levels = [1e-5 * 4**n for n in range(9)]
     lines = axis.contour(axis_values, axis_values, height, levels, colors=_GREY, linewidths=0.8)
@@ -185,7 +335,24 @@ def contours(
 
 
 def spread_out(q: VonMisesFisher, count: int) -> Tensor:
-    """Indices of posteriors whose modes lie far apart: the surest, then each the farthest from those chosen before."""
+    """Choose posteriors whose modes lie far apart.
+
+    The first is the most certain one. Each next one is the farthest from those chosen before.
+
+    Args:
+        q: Posteriors, batch shape (N,).
+        count: How many to choose.
+
+    Returns:
+        Indices, shape (count,).
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.evaluation import plots
+        >>> mu = torch.tensor([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]])
+        >>> plots.spread_out(al.VonMisesFisher(mu, torch.tensor([9.0, 1.0, 1.0])), 2)
+        tensor([0, 2])
+    """
     chosen = [int(q.kappa.argmax())]
     for _ in range(count - 1):
         nearest = (q.mu @ q.mu[chosen].T).max(1).values
@@ -194,7 +361,23 @@ def spread_out(q: VonMisesFisher, count: int) -> Tensor:
 
 
 def image_rows(rows: dict[str, list[tuple[Any, str]]], first_apart: bool = False, side: float = 0.75) -> "Figure":
-    """Rows of small images (H, W[, 3]), each with a caption; `first_apart` sets the first of each row off."""
+    """Rows of small images with captions.
+
+    Args:
+        rows: Title of each row -> images (H, W) or (H, W, 3), each with its caption.
+        first_apart: Whether the caption of the first image of each row has its own colour, for example for a query.
+        side: Width of an image in inches.
+
+    Returns:
+        The figure.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.evaluation import plots
+        >>> image = np.zeros((8, 8))
+        >>> len(plots.image_rows({"query": [(image, "a 3"), (image, "a 5")]}).axes)
+        2
+    """
     from matplotlib.figure import Figure
 
     columns = max(len(images) for images in rows.values())
@@ -213,7 +396,8 @@ def image_rows(rows: dict[str, list[tuple[Any, str]]], first_apart: bool = False
 
 
 def _figure(columns: int, height: float, width: float | None = None) -> tuple["Figure", Sequence[Any]]:
-    # The object-oriented way: no global state, no window, safe in threads.
+    """A figure with panels side by side, `width` (default: `height`) x `height` inches each."""
+    # Without pyplot there is no global state and no window, and threads are safe.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(columns * (width or height), height), layout="constrained", dpi=150)
@@ -224,7 +408,7 @@ def _figure(columns: int, height: float, width: float | None = None) -> tuple["F
 
 
 def _plain_ticks(axis: Any, low: float, high: float) -> None:
-    """Label a logarithmic axis with plain numbers, and with more than one of them where it spans less than a decade."""
+    """Label a logarithmic axis with plain numbers. A short axis gets more of them, so that it has at least two."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     narrow = high / low < 30

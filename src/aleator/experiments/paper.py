@@ -1,7 +1,8 @@
-"""The figures that the paper reports, by row of our tables: (experiment, setting, loss) -> metric -> (mean, error).
+"""The figures that the paper reports (Kirchhof, Kasneci, Oh, ICML 2023).
 
-What the paper calls an RMSE is a mean absolute error in its code (Kirchhof, Kasneci, Oh, ICML 2023), so it stands here
-under the names of mean absolute errors. None: not reported.
+`PAPER` maps a row of our tables, (experiment, setting, loss), to metrics: name -> (mean, standard error). The error is
+None if the paper does not report it. What the paper calls RMSE is a mean absolute error in its code, so it is listed
+here under the names of mean absolute errors.
 """
 
 from aleator.experiments.cifar.tables import CIFAR_PAPER
@@ -85,7 +86,10 @@ PAPER: dict[tuple[str, str, str], Figures] = {
 
 
 def paper_figure(experiment: str, setting: str, loss: str, metric: str) -> tuple[float, float | None] | None:
-    """The paper's figure for a row; beside the exact loss stands the paper's own loss, which it replaces."""
+    """The paper's (mean, error) for a row and metric, or None.
+
+    The paper has no exact loss. The figures of MCInfoNCE, which it replaces, are shown beside it.
+    """
     for name in (loss, "mcinfonce") if loss == "exact" else (loss,):
         figures = PAPER.get((experiment, setting, name))
         if figures is not None:

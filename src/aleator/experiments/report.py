@@ -1,4 +1,4 @@
-"""The report: results/README.md, made from the JSON files beside it, the paper's figures beside ours."""
+"""The report results/README.md: tables made from the JSON files in results/, with the paper's figures beside ours."""
 
 import json
 import math
@@ -8,6 +8,7 @@ from typing import Any
 from aleator.experiments.catalogue import EXPERIMENTS
 from aleator.experiments.paper import paper_figure
 
+# Metrics that are shown, in this order, and their names in tables. Others are in the JSON files only.
 COLUMNS = {
     "mu_rmse": "mu RMSE",
     "mu_mae": "mu MAE",
@@ -44,26 +45,27 @@ paper's figures for MCInfoNCE, the loss it replaces.
 
 
 def write_report(folder: Path) -> Path:
-    """Write README.md into a folder of results."""
+    """Write README.md into a folder of results, and return its path."""
     parts = [_HEAD]
     for name, experiment in EXPERIMENTS.items():
-        found = [(preset, folder / name / f"{preset}.json") for preset in ("best", "paper", "quick")]
-        found = [(preset, path) for preset, path in found if path.is_file()]
-        if found:
+        files = [(preset, folder / name / f"{preset}.json") for preset in ("best", "paper", "quick")]
+        files = [(preset, path) for preset, path in files if path.is_file()]
+        if files:
             parts.append(f"## {name}: {experiment.title}\n")
-            parts += [section(json.loads(path.read_text()), preset, folder / name) for preset, path in found]
+            parts += [section(json.loads(path.read_text()), preset, folder / name) for preset, path in files]
     path = folder / "README.md"
     path.write_text("\n".join(parts))
     return path
 
 
 def section(result: dict[str, Any], preset: str, folder: Path) -> str:
+    """The part of the report about one preset of an experiment: provenance, table and figures, in Markdown."""
     origin = result["provenance"]
-    facts = f"`{origin['device']}`, {origin['wall_seconds']:,.0f} s, commit `{origin['commit']}`"
+    subtitle = f"`{origin['device']}`, {origin['wall_seconds']:,.0f} s, commit `{origin['commit']}`"
     rows = shown_rows(result["rows"])
     if len(rows) < len(result["rows"]):
-        facts += f"; the best of {len(result['rows'])} by the rank correlation of kappa"
-    lines = [f"### Preset {preset}\n", facts + "\n", table(result["experiment"], rows)]
+        subtitle += f"; the best of {len(result['rows'])} by the rank correlation of kappa"
+    lines = [f"### Preset {preset}\n", subtitle + "\n", table(result["experiment"], rows)]
     pictures = sorted((folder / preset).glob("*.png"))
     lines += [
         "",
@@ -73,7 +75,7 @@ def section(result: dict[str, Any], preset: str, folder: Path) -> str:
 
 
 def table(experiment: str, rows: list[dict[str, Any]]) -> str:
-    """Rows of a result as a table in Markdown."""
+    """The rows of a result as a Markdown table."""
     metrics = [name for name in COLUMNS if any(name in row["metrics"] for row in rows)]
     lines = ["| setting | loss | runs | " + " | ".join(COLUMNS[name] for name in metrics) + " |"]
     lines.append("|---|---|---|" + "---|" * len(metrics))
@@ -84,7 +86,7 @@ def table(experiment: str, rows: list[dict[str, Any]]) -> str:
 
 
 def cell(experiment: str, row: dict[str, Any], metric: str) -> str:
-    """Ours, with its error, and the paper's figure in brackets."""
+    """One cell of the table: our mean and its error, and the paper's figure in brackets if there is one."""
     value = row["metrics"].get(metric)
     text = "" if value is None else with_error(value["mean"], value["stderr"])
     theirs = paper_figure(experiment, row["setting"], row["loss"], metric)
@@ -92,11 +94,12 @@ def cell(experiment: str, row: dict[str, Any], metric: str) -> str:
 
 
 def with_error(mean: float, error: float | None) -> str:
+    """A mean and its standard error, for example "0.9900 ± 0.0012". Without an error, the mean alone."""
     return number(mean) if error is None else f"{number(mean)} ± {number(error)}"
 
 
 def number(value: float) -> str:
-    """Short, with as many places as matter: four below one, where errors and correlations live, and fewer above."""
+    """A number in few characters: four decimals below 1, where most errors and correlations lie, and fewer above."""
     if not math.isfinite(value):
         return str(value)
     for bound, style in ((1, ".4f"), (10, ".3f"), (1000, ".1f"), (1e5, ",.0f")):
@@ -106,17 +109,17 @@ def number(value: float) -> str:
 
 
 def shown_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All of them, but of a grid its winners, which are what it was made for."""
+    """The rows to show: all of a table, but only the winners of a large grid."""
     return rows if len(rows) <= 25 else winners(rows)
 
 
 def winners(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each loss the three rows with the best rank correlation of kappa; a run without one comes last."""
+    """The three rows of each loss with the best rank correlation of kappa. Rows without one come last."""
 
     def score(row: dict[str, Any]) -> float:
-        metrics = row["metrics"]  # on images, where no kappa is known, the paper chooses by crops
-        figure = metrics.get("kappa_rank", metrics.get("validation_crop_rank"))
-        return figure["mean"] if figure is not None and math.isfinite(figure["mean"]) else -2.0
+        # The true kappa of images is unknown, so the CIFAR experiments choose by crops, as the paper does.
+        rank = row["metrics"].get("kappa_rank", row["metrics"].get("validation_crop_rank"))
+        return rank["mean"] if rank is not None and math.isfinite(rank["mean"]) else -2.0
 
     chosen = []
     for loss in dict.fromkeys(row["loss"] for row in rows):

@@ -39,7 +39,7 @@ _CALIBRATION_STEPS = (-0.7, 0.7)
 
 
 def evaluation_labels(labels: Labels, count: int) -> Labels:
-    """Labels as evaluation needs them: pairs become groups, items that are linked by pairs."""
+    """Labels with one group for each set of items that pairs link. Other kinds of labels are returned unchanged."""
     if labels.kind != "pairs":
         return labels
     from scipy.sparse import coo_array
@@ -47,17 +47,46 @@ def evaluation_labels(labels: Labels, count: int) -> Labels:
 
     first, second = labels.values.T
     links = coo_array((np.ones(len(first), bool), (first, second)), shape=(count, count))
-    found, group = connected_components(links, directed=False)
-    return Labels("groups", group.astype(np.int64), tuple(str(g) for g in range(found)))
+    groups, group = connected_components(links, directed=False)
+    return Labels("groups", group.astype(np.int64), tuple(str(g) for g in range(groups)))
 
 
 def evaluate(
     q: VonMisesFisher, labels: Labels, kernel: VMFKernel, prior: float = DEFAULT_PRIOR, *, seed: int = 0
 ) -> dict[str, Any]:
-    """Posteriors (N,) against labels: numbers, and the curves behind the figures, as JSON.
+    """Evaluate posteriors against labels.
 
-    recall_at_1, recall_at_1_surer_half, r_auroc (does kappa tell hits from misses), the reject curve, match_ece and
-    reliability (of match_probability on pairs half of which were drawn to match), and the distribution of kappa.
+    Of more than 10,000 items, a random sample is evaluated.
+
+    Args:
+        q: Posteriors, batch shape (N,).
+        labels: Labels of the items.
+        kernel: Kernel of the match probabilities.
+        prior: Prior of the match probabilities.
+        seed: Seed of the pairs and of the sample.
+
+    Returns:
+        Metrics and the data of the figures, ready for JSON:
+
+        - items: number of items
+        - recall_at_1, and recall_at_1_surer_half for the more certain half of the items
+        - r_auroc: how well kappa tells hits from misses; None if there are only hits or only misses
+        - reject_curve: recall_at_1 of the most certain items, for each share that is kept
+        - match_ece, reliability: calibration error and reliability diagram of match probabilities, on pairs half of
+          which are drawn to match
+        - mean_kappa, kappa_quantiles, kappa_histogram
+
+    Raises:
+        ValueError: If no two items share a label, or all do.
+
+    Examples:
+        >>> import numpy as np, torch, aleator as al
+        >>> from aleator.own_data import Labels, evaluate
+        >>> classes = np.arange(60) % 3
+        >>> q = al.VonMisesFisher(torch.eye(3)[classes], torch.linspace(10, 50, 60))
+        >>> metrics = evaluate(q, Labels("classes", classes, ("cat", "dog", "owl")), al.VMFKernel(20.0))
+        >>> metrics["recall_at_1"], metrics["items"]
+        (1.0, 60)
     """
     labels = evaluation_labels(labels, len(q))
     q, labels = _sample(q, labels, seed)
@@ -93,7 +122,7 @@ def evaluate(
 
 
 def figures(metrics: dict[str, Any]) -> dict[str, "Figure"]:
-    """The figures of an evaluation, by name."""
+    """Figures of what `evaluate` returned, by name: reject-curve, reliability and kappa."""
     return {
         "reject-curve": plots.reject_curve(**metrics["reject_curve"]),
         "reliability": plots.reliability_diagram(**metrics["reliability"]),
@@ -102,10 +131,10 @@ def figures(metrics: dict[str, Any]) -> dict[str, "Figure"]:
 
 
 def matching_pairs(labels: Labels, count: int, seed: int) -> MatchPairs:
-    """Pairs of different items, half drawn to match and half at random, some of which match by chance.
+    """Draw pairs of different items, half of them to match and half independently.
 
-    A pair drawn to match is an item and another of a class drawn from its labels. Of such pairs a share r / (r + 1) was
-    drawn to match, by Bayes' rule: what `match_probability` says at the prior 1/2.
+    A pair that matches is an item, a class drawn from the item's labels, and another item drawn from that class. Some
+    of the independent pairs share a class by chance.
     """
     generator = np.random.default_rng(seed)
     probability = _probabilities(labels)
@@ -113,7 +142,7 @@ def matching_pairs(labels: Labels, count: int, seed: int) -> MatchPairs:
     halves = []
     for matching in (True, False):
         first, second = np.empty(0, np.int64), np.empty(0, np.int64)
-        for _ in range(100):  # until no pair of an item with itself is left to draw again
+        for _ in range(100):  # pairs of an item with itself are dropped and drawn again
             a = generator.integers(n, size=count)
             b = _partners(probability, a, generator) if matching else generator.integers(n, size=count)
             first, second = np.concatenate([first, a[a != b]]), np.concatenate([second, b[a != b]])
@@ -149,7 +178,7 @@ def calibrate_on_labels(q: VonMisesFisher, labels: Labels, kernel: VMFKernel, se
 
 
 def _histogram(values: Tensor) -> dict[str, list[float]]:
-    """Counts in bins that are equal in the logarithm, between the 0.1 % and 99.9 % quantiles."""
+    """Histogram over 40 bins of equal width in the logarithm, between the 0.1 % and 99.9 % quantiles."""
     logs = values.double().log()
     low, high = torch.quantile(logs, torch.tensor([0.001, 0.999], dtype=torch.float64)).tolist()
     if high - low < 1e-6:
@@ -159,7 +188,7 @@ def _histogram(values: Tensor) -> dict[str, list[float]]:
 
 
 def _probabilities(labels: Labels) -> Any:
-    """(N, C), sparse."""
+    """P(class | item) as a sparse matrix (N, C)."""
     from scipy.sparse import csr_array
 
     if labels.kind == "soft":
@@ -169,13 +198,13 @@ def _probabilities(labels: Labels) -> Any:
 
 
 def _partners(probability: Any, anchors: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """For each anchor x a class c from P(C|x), and an item in proportion to P(C=c|item)."""
+    """For each anchor x, draw a class c from P(c | x), then an item in proportion to P(c | item); shape (P,)."""
     classes = _draw(probability, anchors, generator)
     return _draw(probability.T.tocsr(), classes, generator)
 
 
 def _draw(rows: Any, which: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """A column for each row named, in proportion to that row's entries."""
+    """For each row number in `which`, draw a column in proportion to the entries of that row."""
     total = np.concatenate([[0.0], np.cumsum(rows.data)])
     start, stop = total[rows.indptr[which]], total[rows.indptr[which + 1]]
     entry = np.searchsorted(total, start + generator.random(len(which)) * (stop - start), "right") - 1
@@ -183,6 +212,7 @@ def _draw(rows: Any, which: np.ndarray, generator: np.random.Generator) -> np.nd
 
 
 def _sample(q: VonMisesFisher, labels: Labels, seed: int) -> tuple[VonMisesFisher, Labels]:
+    """All items, or a random sample if there are more than 10,000."""
     if len(q) <= _MOST_ITEMS:
         return q, labels
     chosen = np.sort(np.random.default_rng(seed).choice(len(q), _MOST_ITEMS, replace=False))

@@ -205,7 +205,7 @@ def test_with_their_mirror_images_posteriors_do_not_tell_left_from_right(stand_i
 
 def test_views_are_the_image_shifted_and_mirrored():
     image = torch.arange(64.0).reshape(1, 1, 8, 8)
-    plain, right, left, down, up, *mirrored = cifar_evaluation.seen_from(image, 10)
+    plain, right, left, down, up, *mirrored = cifar_evaluation.make_views(image, 10)
     assert torch.equal(plain, image)
     assert torch.equal(right[..., 2:], image[..., :-2])
     assert torch.equal(left[..., :-2], image[..., 2:])
@@ -214,7 +214,7 @@ def test_views_are_the_image_shifted_and_mirrored():
     for view, other in zip((plain, right, left, down, up), mirrored, strict=True):
         assert torch.equal(view, other.flip(-1))
     with pytest.raises(ValueError, match="views = 3"):
-        cifar_evaluation.seen_from(image, 3)
+        cifar_evaluation.make_views(image, 3)
 
 
 def test_rolled_negatives_are_the_positives_before(stand_in):

@@ -1,1 +1,1 @@
-"""The CIFAR-10H experiments: certainty beside people's disagreement, lost information and errors."""
+"""The CIFAR-10H experiments: does certainty follow people's disagreement, lost information and errors?"""

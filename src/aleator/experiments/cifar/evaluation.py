@@ -1,5 +1,8 @@
-"""What is measured on held-out CIFAR-10H images: do certainties agree with people, with lost information, with errors,
-and are match probabilities right?"""
+"""Metrics on held-out CIFAR-10H images.
+
+Does certainty agree with people's disagreement, with lost information (crops), and with retrieval errors? Are match
+probabilities right?
+"""
 
 import math
 from dataclasses import dataclass
@@ -30,12 +33,19 @@ from aleator.posteriors import VonMisesFisher
 PAIRS = 20_000  # of held-out images, half of them drawn as positives
 KEPT = tuple(i / 20 for i in range(1, 21))  # shares of images in a reject curve
 _LOG_ODDS_LIMIT = math.log(1e9 - 1)  # match probabilities count as at least 1e-9 and at most 1 - 1e-9
-_SHIFT = 2  # pixels
+_SHIFT = 2  # pixels, of a shifted view
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One fold of images: bytes (N, 3, 32, 32), soft labels (N, 10), crop proportions (N,), and their numbers (N,)."""
+    """One fold of images.
+
+    Args:
+        images: Bytes, shape (N, 3, 32, 32).
+        labels: Soft labels, shape (N, 10).
+        crop_sizes: Side of each crop as a share of the image's side, shape (N,).
+        number: Numbers of the images in CIFAR-10's test set, shape (N,).
+    """
 
     images: Tensor
     labels: Tensor
@@ -44,32 +54,36 @@ class HeldOut:
 
     @property
     def hard(self) -> Tensor:
-        """The class that most people saw."""
+        """The class that most people chose, shape (N,)."""
         return self.labels.argmax(1)
 
     @property
     def entropy(self) -> Tensor:
+        """Entropy of the soft labels in nats, shape (N,)."""
         return label_entropy(self.labels)
 
     def cropped(self) -> Tensor:
-        """The paper's second test set: the middle of each image, of the paper's sizes; bytes."""
+        """The paper's second test set: the middle of each image, in the paper's sizes; bytes (N, 3, 32, 32)."""
         return to_bytes(centre_crops(to_unit(self.images), self.crop_sizes))
 
     def randomly_cropped(self, seed: int) -> tuple[Tensor, Tensor]:
-        """The same with new sizes and windows anywhere: (bytes, proportions)."""
+        """The same with random sizes and positions: bytes (N, 3, 32, 32), and sizes (N,) as for `crop_sizes`."""
         generator = Generator().manual_seed(seed)
         sizes = 0.25 + 0.75 * torch.rand(len(self.images), generator=generator, dtype=torch.float64)
         return to_bytes(random_crops(to_unit(self.images), sizes, generator)), sizes
 
 
 def posteriors(encoder: Encoder, images: Tensor, views: int = 1) -> VonMisesFisher:
-    """Of bytes (N, 3, 32, 32), in evaluation mode; on the CPU, float64. `views`: see `CifarSetting`."""
+    """Posteriors (N,) of bytes (N, 3, 32, 32), in evaluation mode; on the CPU, in float64.
+
+    `views`: see `CifarSetting`.
+    """
     q = predictions(_Stacked(encoder, views), images).cpu().double()
     return VonMisesFisher(torch.nn.functional.normalize(q[:, 1:], dim=-1), q[:, 0], validate_args=False)
 
 
 class _Stacked(torch.nn.Module):
-    """kappa and mu in one tensor (B, 1 + D)."""
+    """Images (B, 3, H, W) -> kappa and mu in one tensor (B, 1 + D), from mean features over views."""
 
     def __init__(self, encoder: Encoder, views: int):
         super().__init__()
@@ -77,31 +91,34 @@ class _Stacked(torch.nn.Module):
         self.train(encoder.training)
 
     def forward(self, images: Tensor) -> Tensor:
-        views = seen_from(images, self.views)
+        views = make_views(images, self.views)
         features = sum(self.network(view) for view in views) / len(views)
         q = self.head(features)
         return torch.cat([q.kappa[:, None], q.mu], 1)
 
 
-def seen_from(images: Tensor, views: int) -> list[Tensor]:
-    """The images (B, C, H, W) themselves; 2: their mirror images too; 10: both shifted four ways as well."""
+def make_views(images: Tensor, views: int) -> list[Tensor]:
+    """Views of images (B, C, H, W).
+
+    1: the images. 2: also their mirror images. 10: also both shifted in four directions.
+    """
     require_one_of("views", views, (1, 2, 10))
-    seen = [images]
+    made = [images]
     if views == 10:
         height, width = images.shape[-2:]
         padded = torch.nn.functional.pad(images, (_SHIFT,) * 4, mode="reflect")
         corners = ((_SHIFT, 0), (_SHIFT, 2 * _SHIFT), (0, _SHIFT), (2 * _SHIFT, _SHIFT))
-        seen += [padded[..., top : top + height, left : left + width] for top, left in corners]
-    return seen if views == 1 else seen + [view.flip(-1) for view in seen]
+        made += [padded[..., top : top + height, left : left + width] for top, left in corners]
+    return made if views == 1 else made + [view.flip(-1) for view in made]
 
 
 def image_network(encoder: Encoder) -> torch.nn.Module:
-    """Of its backbone, the part that sees images; a chain has layers on the features after it."""
+    """The part of the encoder's backbone that takes images. In a chain, layers on its features follow."""
     return encoder.backbone.parts[0] if isinstance(encoder.backbone, Chain) else encoder.backbone
 
 
 def output_layers(encoder: Encoder) -> Encoder:
-    """The rest of the encoder: features -> posteriors, through the same layers and not copies of them."""
+    """The rest of the encoder: features -> posteriors. It shares its layers with the encoder."""
     backbone = encoder.backbone
     layers = backbone.parts[1] if isinstance(backbone, Chain) else Features(encoder.mu_head.in_features)
     return encoder.with_backbone(layers)
@@ -110,7 +127,18 @@ def output_layers(encoder: Encoder) -> Encoder:
 def certainty_metrics(
     embeddings: Tensor, certainty: Tensor, cropped: Tensor, randomly_cropped: tuple[Tensor, Tensor], fold: HeldOut
 ) -> dict[str, float]:
-    """What needs no more than embeddings (N, D) and a certainty (N,) of every image, whole and cropped."""
+    """Metrics that need only embeddings and certainties.
+
+    Args:
+        embeddings: Of the fold's images, shape (N, D).
+        certainty: Of the fold's images, shape (N,).
+        cropped: Certainty of the cropped images, shape (N,).
+        randomly_cropped: Certainty of randomly cropped images, and the sizes of their crops; (N,) each.
+        fold: The images and labels.
+
+    Returns:
+        Metrics by name. r_auroc is missing if all images are hits or all are misses.
+    """
     hits = neighbour_hits(embeddings, fold.hard).double()
     metrics = {
         "entropy_rank": rank_correlation(-certainty, fold.entropy),
@@ -120,9 +148,9 @@ def certainty_metrics(
         "recall_at_1_surer_half": reject_curve(certainty, hits, (0.5,))[0],
         "map_at_r": map_at_r(embeddings, fold.hard),
     }
-    told_apart = r_auroc(certainty, hits)
-    if told_apart is not None:
-        metrics["r_auroc"] = told_apart
+    area = r_auroc(certainty, hits)
+    if area is not None:
+        metrics["r_auroc"] = area
     return metrics
 
 

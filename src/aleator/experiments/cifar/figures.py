@@ -1,4 +1,8 @@
-"""Figures of the CIFAR-10H experiments: from the rows of a result and the arrays of their first runs."""
+"""Figures of the CIFAR-10H experiments.
+
+Each function takes the rows of a result and the arrays of each row's first run, and returns figures by name. `FIGURES`
+says which function draws which experiment.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,50 +24,54 @@ Rows = Sequence[dict[str, Any]]
 
 
 def losses(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    """Human entropy against predicted uncertainty, and the reliability of match probabilities, loss by loss."""
+    """For each loss: uncertainty against people's entropy, and a reliability diagram. Also validations over time."""
     figures = {}
-    for name, found in _named(rows, arrays):
-        figures[f"entropy-{name}"] = entropy_figure(found)
-        if "reliability" in found:
-            figures[f"reliability-{name}"] = plots.reliability_diagram(*found["reliability"].T.tolist())
-    curves = {name: found["validations"] for name, found in _named(rows, arrays) if _followed(found)}
+    for name, run in _named(rows, arrays):
+        figures[f"entropy-{name}"] = entropy_figure(run)
+        if "reliability" in run:
+            figures[f"reliability-{name}"] = plots.reliability_diagram(*run["reliability"].T.tolist())
+    curves = {name: run["validations"] for name, run in _named(rows, arrays) if _has_validations(run)}
     if curves:
         figures["training"] = training_figure(curves)
     return figures
 
 
 def labels(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    return {f"entropy-{name}": entropy_figure(found) for name, found in _named(rows, arrays)}
+    """Uncertainty against people's entropy for each row."""
+    return {f"entropy-{name}": entropy_figure(run) for name, run in _named(rows, arrays)}
 
 
 def rejection(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    """Recall@1 over the surest images."""
+    """Recall@1 of the most certain images, against the share that is kept."""
     curves = {}
-    for name, found in _named(rows, arrays):
-        if name.endswith("-infonce"):  # it has no certainty to go by
+    for name, run in _named(rows, arrays):
+        if name.endswith("-infonce"):  # it learns no certainty
             continue
-        hits = neighbour_hits(found["mu"], found["label"]).double()
-        curves[name] = reject_curve(found["kappa"], hits, KEPT)
+        hits = neighbour_hits(run["mu"], run["label"]).double()
+        curves[name] = reject_curve(run["kappa"], hits, KEPT)
     shares = [100 * share for share in KEPT]
     return {"reject": plots.lines(shares, curves, "surest images kept, %", "Recall@1")}
 
 
 def overfitting(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    """The entropy correlation on validation images as training goes on."""
-    curves = {row["setting"]: found["validations"] for row, found in zip(rows, arrays, strict=True) if _followed(found)}
+    """Correlations on validation images during training."""
+    runs = {row["setting"]: run for row, run in zip(rows, arrays, strict=True)}
+    curves = {name: run["validations"] for name, run in runs.items() if _has_validations(run)}
     return {"training": training_figure(curves)}
 
 
 def retrieval(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    return {f"credible-sets-{name}": credible_sets(found) for name, found in _named(rows, arrays)}
+    """Queries with their credible sets, for each row."""
+    return {f"credible-sets-{name}": credible_sets(run) for name, run in _named(rows, arrays)}
 
 
 def gallery(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    return {f"gallery-{name}": gallery_figure(found) for name, found in _named(rows, arrays)}
+    """The least and most certain images of each class, for each row."""
+    return {f"gallery-{name}": gallery_figure(run) for name, run in _named(rows, arrays)}
 
 
 def tuning(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    """HIB's grid over a and b, by the crop correlation on validation images that chose."""
+    """Crop correlation on validation images, which the paper chooses by, over HIB's grid of a and b."""
     grid = [row for row in rows if row["setting"].startswith("a ")]
     a, b = (sorted({row["parameters"][name] for row in grid}) for name in "ab")
     values = {
@@ -86,10 +94,10 @@ FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
 }
 
 
-def entropy_figure(found: dict[str, Tensor]) -> "Figure":
-    """Where people disagree, is the encoder unsure? Medians and middle halves over eight groups of equal size."""
-    uncertainty = -found["kappa"].double() if bool((found["kappa"] < 0).any()) else 1 / found["kappa"].double()
-    entropy = found["entropy"].double()
+def entropy_figure(arrays: dict[str, Tensor]) -> "Figure":
+    """Uncertainty against people's entropy, with median and quartiles in eight groups of equal size."""
+    uncertainty = -arrays["kappa"].double() if bool((arrays["kappa"] < 0).any()) else 1 / arrays["kappa"].double()
+    entropy = arrays["entropy"].double()
     figure, axis = _axes(4.2, 3.4)
     axis.scatter(entropy, uncertainty, s=5, alpha=0.25, color=plots.COLOURS[0], linewidths=0)
     groups = entropy.argsort(stable=True).tensor_split(8)
@@ -104,47 +112,50 @@ def entropy_figure(found: dict[str, Tensor]) -> "Figure":
 
 
 def training_figure(curves: dict[str, Tensor]) -> "Figure":
-    """Crop and, where it was watched, entropy correlations on validation images: do they fall as the loss improves?"""
+    """Correlations on validation images during training: with crop size and, if it was computed, with entropy.
+
+    `curves`: name -> (validations, 2 or 3), with columns step, crop_rank and entropy_rank.
+    """
     figure, axis = _axes(5.0, 3.4)
     for colour, (name, rows) in zip(plots.COLOURS, curves.items(), strict=False):
-        watched = rows.shape[1] > 2
-        if watched:
+        has_entropy = rows.shape[1] > 2
+        if has_entropy:
             axis.plot(rows[:, 0], rows[:, 2], color=colour, label=f"{name}, entropy")
-        style = {"linestyle": "--"} if watched else {"linewidth": 0.8}
+        style = {"linestyle": "--"} if has_entropy else {"linewidth": 0.8}
         axis.plot(rows[:, 0], rows[:, 1], color=colour, label=f"{name}, crop", **style)
     axis.set(xlabel="step", ylabel="rank correlation, validation images")
     axis.legend(frameon=False, fontsize=8)
     return figure
 
 
-def credible_sets(found: dict[str, Tensor]) -> "Figure":
-    """Each query, and the images whose mode lies in its credible cap, nearest first."""
+def credible_sets(arrays: dict[str, Tensor]) -> "Figure":
+    """Each query with the images of its credible set, nearest first. Green frames: the same class."""
     from matplotlib.figure import Figure
 
-    answers, shown = found["answer_images"], found["answer_label"] >= 0
+    answers, shown = arrays["answer_images"], arrays["answer_label"] >= 0
     queries, places = shown.shape
     figure = Figure(figsize=(0.62 * (places + 2), 0.92 * queries), layout="constrained", dpi=150)
     axes = figure.subplots(queries, places + 1, squeeze=False)
     for row in range(queries):
-        label = int(found["query_label"][row])
-        _show(axes[row, 0], found["query_images"][row])
-        axes[row, 0].set_title(f"{CLASSES[label]}\nκ = {found['query_kappa'][row]:.0f}", fontsize=6)
+        label = int(arrays["query_label"][row])
+        _show(axes[row, 0], arrays["query_images"][row])
+        axes[row, 0].set_title(f"{CLASSES[label]}\nκ = {arrays['query_kappa'][row]:.0f}", fontsize=6)
         for place in range(places):
             axis = axes[row, place + 1]
             if not bool(shown[row, place]):
                 axis.axis("off")
                 continue
-            same = int(found["answer_label"][row, place]) == label
+            same = int(arrays["answer_label"][row, place]) == label
             _show(axis, answers[row, place], plots.COLOURS[2] if same else plots.COLOURS[1])
-        axes[row, 1].set_title(f"{int(found['answer_count'][row])} in the {LEVEL:.0%} set", fontsize=6, loc="left")
+        axes[row, 1].set_title(f"{int(arrays['answer_count'][row])} in the {LEVEL:.0%} set", fontsize=6, loc="left")
     return figure
 
 
-def gallery_figure(found: dict[str, Tensor]) -> "Figure":
-    """Of every class, the least sure images on the left and the surest on the right, with their kappas."""
+def gallery_figure(arrays: dict[str, Tensor]) -> "Figure":
+    """For every class, the least certain images on the left and the most certain on the right, with kappa."""
     from matplotlib.figure import Figure
 
-    count = found["surest_images"].shape[1]
+    count = arrays["surest_images"].shape[1]
     figure = Figure(figsize=(0.62 * (2 * count + 2), 0.72 * len(CLASSES)), layout="constrained", dpi=150)
     axes = figure.subplots(len(CLASSES), 2 * count + 1, squeeze=False)
     for row, name in enumerate(CLASSES):
@@ -152,27 +163,30 @@ def gallery_figure(found: dict[str, Tensor]) -> "Figure":
         axes[row, count].text(0.5, 0.5, name, ha="center", va="center", fontsize=6)
         for side, start in (("least_sure", 0), ("surest", count + 1)):
             for place in range(count):
-                axis, kappa = axes[row, start + place], float(found[f"{side}_kappa"][row, place])
-                if kappa != kappa:  # fewer images than places
+                axis, kappa = axes[row, start + place], float(arrays[f"{side}_kappa"][row, place])
+                if kappa != kappa:  # NaN: the class has fewer images
                     axis.axis("off")
                     continue
-                _show(axis, found[f"{side}_images"][row, place])
+                _show(axis, arrays[f"{side}_images"][row, place])
                 axis.set_title(f"{kappa:.0f}" if kappa >= 10 else f"{kappa:.1f}", fontsize=5, pad=1)
     figure.suptitle("least sure" + " " * 60 + "surest", fontsize=8)
     return figure
 
 
 def _named(rows: Rows, arrays: Arrays) -> list[tuple[str, dict[str, Tensor]]]:
+    """The arrays of each row with a name for files."""
     names = [file_name(f"{row['setting']}-{row['loss']}") for row in rows]
     return list(zip(names, arrays, strict=True))
 
 
-def _followed(found: dict[str, Tensor]) -> bool:
-    rows = found.get("validations")
+def _has_validations(run: dict[str, Tensor]) -> bool:
+    """Whether a run has at least two validations, enough for a curve."""
+    rows = run.get("validations")
     return rows is not None and rows.dim() == 2 and rows.shape[1] >= 2 and len(rows) > 1
 
 
 def _axes(width: float, height: float) -> tuple["Figure", Any]:
+    """A figure with one panel; sizes in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
@@ -182,6 +196,7 @@ def _axes(width: float, height: float) -> tuple["Figure", Any]:
 
 
 def _show(axis: Any, image: Tensor, frame: str | None = None) -> None:
+    """Draw an image (3, H, W), with a frame of a colour."""
     axis.imshow(image.permute(1, 2, 0).numpy(), interpolation="nearest")
     axis.set_xticks([])
     axis.set_yticks([])

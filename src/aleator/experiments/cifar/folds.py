@@ -1,6 +1,6 @@
-"""What a fold of the CIFAR-10H experiments is made of: its setting, and its images and labels.
+"""The setting of a CIFAR-10H run, and the images and labels of its folds.
 
-The data folder is the one that ALEATOR_DATA names.
+The environment variable ALEATOR_DATA names the data folder.
 """
 
 import os
@@ -39,34 +39,45 @@ LABELS: tuple[LabelSource, ...] = get_args(LabelSource)
 
 @dataclass(frozen=True)
 class CifarSetting:
-    """What one row of a table is made of; the defaults are what the paper's losses share.
+    """One row of a table. The defaults are what the paper's losses have in common.
 
     Args:
-        name: of the row's setting, as in the results.
-        loss: one of LOSSES; "softmax-entropy" trains nothing and measures the pretrained classifier.
-        labels: "soft", CIFAR-10H's; "hard", its likeliest class; "train", CIFAR-10's train images and labels; "votes",
-            CIFAR-10N's three votes on the train images, with CIFAR-10H's soft labels `repeat` times over.
-        pretrained: whether to start from the classifier, or from scratch.
-        network: arguments of `PretrainingSetting`; its width is the encoder's.
-        beside: the same for further networks, whose features stand beside the first one's.
-        pretraining_images: how many train images the classifier sees; None for all.
-        images: how many of each fold are used; None for all.
-        hidden: widths of layers between the network's features and the encoder's output.
-        dim, kappa, kappa_hidden: of the encoder. kappa_start: where kappa starts.
-        kernel: of the loss and of match probabilities; "acceptance" levels off where latents are close, as r does among
-            images that are surely of one class, "vmf" is the paper's.
-        kappa_pos: of the kernel. samples, a, b: of the loss. terms: of the exact loss's series.
-        negatives: "batch", the other anchors; "rolled", the positive of the pair before, which is the paper's M = 0; or
-            a number, drawn by the paper's rule.
-        augment: arguments of `ImageAugmentation`, or None for images as they are.
-        augmented: how often an image is seen augmented by output layers that are trained first, beside itself and its
-            mirror image. More of it teaches parts of images at the price of whole ones.
-        head_first: arguments of the `Recipe` with which the output layer alone is trained before all of it, on features
-            of the frozen backbone; None for no such stage.
-        recipe: arguments of the `Recipe` for all layers; empty, and the network stays as it was pretrained.
-        views: an image is measured by the mean features of so many views: 1, itself; 2, its mirror image too; 10, both
-            shifted by two pixels in each direction as well.
-        watch: whether validations also follow the entropy correlation.
+        name: Name of the setting in the results.
+        loss: Name of the loss; see experiments/settings.py. "softmax-entropy" trains nothing and measures the
+            pretrained classifier.
+        labels: Labels to train on. "soft": CIFAR-10H's soft labels. "hard": their most likely class. "train":
+            CIFAR-10's train images and labels. "votes": CIFAR-10N's three votes on the train images, together with
+            CIFAR-10H's soft labels, `repeat` times.
+        repeat: See `labels`.
+        pretrained: Whether to start from the pretrained classifier, or from scratch.
+        network: Arguments of `PretrainingSetting`. Its width is the encoder's.
+        beside: The same for further networks. Their features are concatenated with the first one's.
+        pretraining_images: Number of train images that the classifier sees. None: all.
+        images: Number of images that are used of each fold. None: all.
+        hidden: Widths of layers between the network's features and the encoder's output layer.
+        dim: Dimension of the posteriors.
+        kappa: How the encoder computes kappa, "norm" or "head"; see `Encoder`.
+        kappa_hidden: Hidden layers of the kappa head.
+        kappa_start: Median of kappa before training, about.
+        kernel: Kernel of the loss and of match probabilities. "acceptance" levels off for close latents, as r does for
+            two images that are certainly of the same class. "vmf" is the paper's.
+        kappa_pos: Concentration of the kernel.
+        terms: Number of terms of the exact loss's series. None: as many as the kernel can need.
+        samples: Number of samples of the Monte-Carlo losses.
+        a: Scale of HIB.
+        b: Offset of HIB.
+        batch_size: Number of anchors in a batch.
+        negatives: "batch": the other anchors. "rolled": the positive of the previous pair, which is the paper's M = 0.
+            A number: so many, drawn by the paper's rule.
+        augment: Arguments of `ImageAugmentation`. None: no augmentation.
+        augmented: How many augmented copies of an image the stage `head_first` trains on, besides the image and its
+            mirror image. More copies help with crops, at the expense of whole images.
+        head_first: Arguments of the `Recipe` of a first stage, which trains only the output layers on features of the
+            frozen network. None: no such stage.
+        recipe: Arguments of the `Recipe` that trains all layers. Empty: no such stage, the network stays as pretrained.
+        views: At test time an image has the mean features of so many views. 1: itself. 2: also its mirror image. 10:
+            also both shifted by two pixels in four directions.
+        watch: Whether validations also compute the correlation with label entropy.
     """
 
     name: str = "soft"
@@ -109,7 +120,7 @@ class CifarSetting:
 
 
 def require_data(folder: str | Path | None = None) -> None:
-    """Read everything once, so that a bad file is found before training, and name the folder to all processes."""
+    """Read all data once, so that a bad file is found before training, and set ALEATOR_DATA for worker processes."""
     root = data_folder(folder).resolve()
     test_set(root)
     require_fit(train_set(root).images, load_cifar10n(root), "CIFAR-10N")
@@ -118,6 +129,7 @@ def require_data(folder: str | Path | None = None) -> None:
 
 @lru_cache(maxsize=4)
 def test_set(root: Path) -> tuple[CifarImages, Tensor, Tensor, Tensor]:
+    """CIFAR-10's test images, CIFAR-10H's soft labels (10000, 10), the folds' image numbers, and crop sizes."""
     images, votes = load_cifar10("test", root), load_cifar10h(root)
     require_fit(images.images, votes, "CIFAR-10H")
     return images, soft_labels(votes), load_folds(root), load_crop_sizes(root)
@@ -125,18 +137,19 @@ def test_set(root: Path) -> tuple[CifarImages, Tensor, Tensor, Tensor]:
 
 @lru_cache(maxsize=4)
 def train_set(root: Path) -> CifarImages:
+    """CIFAR-10's train images and labels."""
     return load_cifar10("train", root)
 
 
 def held_out(setting: CifarSetting, fold: int) -> HeldOut:
-    """One of the five sets of test images."""
+    """One of the five folds of test images; `fold` counts modulo 5."""
     images, labels, folds, sizes = test_set(data_folder())
     number = folds[fold % FOLDS][: setting.images]
     return HeldOut(images.images[number], labels[number], sizes[: len(number)], number)
 
 
 def training_data(setting: CifarSetting, fold: int) -> tuple[Tensor, Tensor]:
-    """(images, labels) that the fold's encoder learns from."""
+    """Images and labels that the encoder of a fold is trained on."""
     parts = [held_out(setting, fold + i) for i in range(3)]
     images, labels = torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
     if setting.labels == "soft":
@@ -155,7 +168,7 @@ def training_data(setting: CifarSetting, fold: int) -> tuple[Tensor, Tensor]:
 
 
 def vote_data(setting: CifarSetting) -> tuple[Tensor, Tensor]:
-    """CIFAR-10N: the train images and what three people said of each."""
+    """CIFAR-10N: the train images, and three people's votes on each as soft labels (N, 10)."""
     train, votes = train_set(data_folder()), load_cifar10n(data_folder())
     require_fit(train.images, votes, "CIFAR-10N")
     few = slice(None if setting.images is None else 3 * setting.images)

@@ -1,9 +1,12 @@
-"""A CIFAR-10 classifier to start from: the ResNet-18 of the paper's experiments, whose published weights cannot be had.
+"""A CIFAR-10 classifier to start from.
 
-Trained on the 50,000 train images alone, with their own labels or with people's votes (CIFAR-10N); CIFAR-10H labels the
-test images, which it never sees. The recipe is the usual short one: SGD with Nesterov momentum, a learning rate that
-rises and falls linearly, flips, translations and cutout, mixed precision on a GPU. No label smoothing: it wipes out the
-likeness of classes (Müller et al. 2019), which is what uncertainty is about.
+It is the ResNet-18 of the paper's experiments, trained here because the published weights are no longer available. It
+sees only the 50,000 train images, with their own labels or with people's votes (CIFAR-10N). CIFAR-10H labels the test
+images, which it never sees.
+
+The recipe is a common short one: SGD with Nesterov momentum, a learning rate that rises and falls linearly, flips,
+translations and cutout, mixed precision on a GPU. Without label smoothing, because that erases how similar classes are
+(Müller et al. 2019), and uncertainty depends on it.
 """
 
 import math
@@ -41,12 +44,21 @@ class PretrainingSetting:
     """How to train the classifier.
 
     Args:
-        labels: "clean" for CIFAR-10's own, "votes" for CIFAR-10N's as probabilities.
-        width: of the ResNet-18; 64 is the usual one.
-        rising: the share of the steps in which the learning rate rises.
-        translate, zoom, cutout: see `ImageAugmentation`.
-        mixup: the largest share of another image, and of its label, that is mixed into one (Zhang et al. 2018); the
-            share is uniform below it.
+        labels: "clean": CIFAR-10's own. "votes": CIFAR-10N's, as probabilities.
+        width: Width of the ResNet-18; 64 is the standard.
+        epochs: Number of passes over the train images.
+        batch_size: Number of images in a batch.
+        learning_rate: Highest learning rate.
+        rising: Share of the steps in which the learning rate rises; then it falls to 0.
+        momentum: Of SGD.
+        weight_decay: Of weights; biases and normalisation layers have none.
+        label_smoothing: Share of the label that is spread over all classes.
+        translate: See `ImageAugmentation`, also for zoom and cutout.
+        zoom: See `ImageAugmentation`.
+        cutout: See `ImageAugmentation`.
+        mixup: Largest share of another image, and of its label, that is mixed into an image (Zhang et al. 2018). The
+            share is drawn uniformly below it.
+        seed: Decides weights, order and augmentation.
     """
 
     labels: str = "clean"
@@ -65,7 +77,7 @@ class PretrainingSetting:
     seed: int = 0
 
     def name(self) -> str:
-        """A folder name that says which network this is."""
+        """Folder name: all values that are not the default."""
         changed = [f"{key}-{value}" for key, value in asdict(self).items() if value != getattr(_DEFAULT, key)]
         return "-".join(["resnet18", *changed]).replace("_", "-")
 
@@ -87,7 +99,14 @@ class Classifier(nn.Module):
 
 @dataclass
 class Pretrained:
-    """The classifier, its accuracy on the test images, how long it took, and its fingerprint."""
+    """A trained classifier.
+
+    Args:
+        classifier: In evaluation mode.
+        accuracy: On the test images.
+        seconds: Training time.
+        fingerprint: Hash of the weights.
+    """
 
     classifier: Classifier
     accuracy: float
@@ -104,10 +123,20 @@ def pretrain_cifar(
     device: str = "auto",
     progress: bool | None = None,
 ) -> Pretrained:
-    """The classifier of this setting, from `folder` if it is there, else trained and kept there.
+    """Load the classifier of a setting from `folder`, or train it and save it there.
 
-    Labels of the train images are classes (N,) or probabilities (N, 10). Interrupted training goes on from its last
-    whole epochs.
+    Interrupted training continues from its last checkpoint.
+
+    Args:
+        train: Train images, with classes (N,) or probabilities (N, 10) as labels.
+        test: Test images, for the accuracy.
+        folder: Folder of classifiers. Each setting has its own folder in it.
+        setting: How to train.
+        device: "cpu", "cuda" or "auto".
+        progress: Whether to show a progress bar. Default: on a terminal.
+
+    Returns:
+        The classifier.
     """
     place = resolve_device(device)
     folder = Path(folder).expanduser() / setting.name()
@@ -135,7 +164,7 @@ def pretrain_cifar(
 
 
 def load_pretrained(folder: str | Path, setting: PretrainingSetting, device: str | torch.device = "cpu") -> Pretrained:
-    """What `pretrain_cifar` kept."""
+    """Load a classifier that `pretrain_cifar` saved."""
     bundle = read_bundle(folder, "classifier", FORMAT_VERSION)
     facts = bundle.metadata
     if {**asdict(_DEFAULT), **facts["setting"]} != asdict(setting):
@@ -149,9 +178,9 @@ def load_pretrained(folder: str | Path, setting: PretrainingSetting, device: str
 
 @torch.no_grad()
 def predictions(network: nn.Module, images: Tensor, prepare: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-    """The network's output for uint8 images (N, 3, 32, 32), in evaluation mode and full precision; (N, ...).
+    """Outputs (N, ...) of a network for uint8 images (N, 3, 32, 32), in evaluation mode and full precision.
 
-    `prepare` makes of images in [0, 1] what the network is given; by default they are only normalised.
+    `prepare` turns images in [0, 1] into the input of the network. Default: normalisation.
     """
     device = next(network.parameters()).device
     was_training = network.training
@@ -173,7 +202,7 @@ def _train(
     unfinished: Path,
     progress: bool | None,
 ) -> float:
-    """All epochs, from the last checkpoint on; returns the seconds spent before it."""
+    """Train for all epochs, from the last checkpoint if there is one. Returns the seconds spent before it."""
     images, labels = train.images.to(device), train.labels.to(device)
     labels = labels.float() if labels.is_floating_point() else F.one_hot(labels, len(CLASSES)).float()
     own = {"translate": setting.translate, "zoom": setting.zoom, "cutout": setting.cutout}
@@ -185,7 +214,7 @@ def _train(
     classifier.train()
     with fast_convolutions(device), _bar(setting.epochs, first, progress) as advance:
         for epoch in range(first, setting.epochs):
-            # Seeded by the epoch, so that going on is exact.
+            # Each epoch has its own seed, so that interrupted training continues exactly.
             generator = torch.Generator(device).manual_seed(derived_seed(setting.seed, epoch))
             order = torch.randperm(len(images), generator=generator, device=device)
             total = torch.zeros((), device=device)
@@ -218,20 +247,20 @@ def _train(
                 }
                 facts = {"state": pack_state(state, tensors)}
                 write_bundle(unfinished, "pretraining", FORMAT_VERSION, facts, tensors, overwrite=True)
-    classifier.zero_grad()  # or whoever trains it next would begin with the last gradients
+    classifier.zero_grad()  # else the next training would start with the last gradients
     classifier.eval()
     return earlier
 
 
 def _mixed(images: Tensor, labels: Tensor, largest: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Each image and its label (probabilities) with a share of another of the batch."""
+    """Mixup: each image and its label (probabilities), mixed with another of the batch."""
     share = largest * torch.rand(len(images), 1, generator=generator, device=images.device)
     other = torch.randperm(len(images), generator=generator, device=images.device)
     return torch.lerp(images, images[other], share[:, :, None, None]), torch.lerp(labels, labels[other], share)
 
 
 def _optimiser(classifier: Classifier, setting: PretrainingSetting) -> torch.optim.Optimizer:
-    """Weights decay; biases and what normalises do not."""
+    """SGD; weights decay, biases and normalisation layers do not."""
     weights = [p for p in classifier.parameters() if p.dim() > 1]
     others = [p for p in classifier.parameters() if p.dim() <= 1]
     groups = [{"params": weights, "weight_decay": setting.weight_decay}, {"params": others, "weight_decay": 0.0}]
@@ -239,7 +268,7 @@ def _optimiser(classifier: Classifier, setting: PretrainingSetting) -> torch.opt
 
 
 def _resume(unfinished: Path, classifier: Classifier, optimiser: torch.optim.Optimizer) -> tuple[int, float]:
-    """(epochs done, seconds spent) by an earlier sitting."""
+    """Load the last checkpoint, if there is one. Returns the number of finished epochs and the seconds they took."""
     if not (unfinished / "pretraining.json").is_file():
         return 0, 0.0
     bundle = read_bundle(unfinished, "pretraining", FORMAT_VERSION)
@@ -251,7 +280,7 @@ def _resume(unfinished: Path, classifier: Classifier, optimiser: torch.optim.Opt
 
 @contextmanager
 def fast_convolutions(device: torch.device) -> Iterator[None]:
-    """On a GPU, the fastest algorithm for each shape, found by trying: worth it where shapes stay the same."""
+    """Let cuDNN time its convolution algorithms and use the fastest. Pays off if shapes stay the same."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = device.type == "cuda"
     try:
@@ -262,6 +291,7 @@ def fast_convolutions(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _bar(epochs: int, first: int, progress: bool | None) -> Iterator:
+    """A progress bar over epochs; yields a function that advances it and shows the loss."""
     with progress_bar(progress, loss=True) as bar:
         task = bar.add_task("pretraining, epoch", total=epochs, completed=first, loss="-")
         yield lambda loss: bar.update(task, advance=1, loss=f"{loss:.3f}")

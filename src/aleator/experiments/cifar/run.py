@@ -1,8 +1,10 @@
-"""One fold of the CIFAR-10H experiments: a ResNet-18 becomes an encoder of posteriors, trained on three fifths of the
-images that people labelled, chosen on one and measured on one. What a fold is made of is a `CifarSetting`.
+"""One run of the CIFAR-10H experiments: one fold of a `CifarSetting`.
 
-What folds have in common, such as the pretrained classifier, is made once and kept in ALEATOR_CACHE (by default
-~/.cache/aleator); of processes that need it at the same time, one makes it and the others wait.
+A pretrained ResNet-18 gets new output layers, which turn its features into posteriors. The encoder is trained on three
+fifths of the images that people labelled, selected on one fifth and measured on one fifth.
+
+The pretrained classifier is the same for all folds. It is made once and cached in the folder ALEATOR_CACHE (default:
+~/.cache/aleator). If several processes need it at the same time, one makes it and the others wait.
 """
 
 import contextlib
@@ -54,7 +56,7 @@ from aleator.training import FitResult, Recipe, fit
 def run_fold(
     setting: CifarSetting, fold: int, device: str = "cpu", folder: Path | None = None, progress: bool | None = None
 ) -> Outcome:
-    """Train on sets fold, fold + 1, fold + 2, choose on fold + 3, measure on fold + 4, modulo 5, as the paper does."""
+    """Train on folds f, f + 1, f + 2, select on f + 3, measure on f + 4 (modulo 5), as the paper does."""
     require(
         setting.loss == "softmax-entropy" or bool(setting.recipe) or setting.head_first is not None,
         "recipe",
@@ -92,11 +94,12 @@ def run_fold(
 
 
 def cache_folder() -> Path:
+    """Folder of pretrained classifiers."""
     return Path(os.environ.get("ALEATOR_CACHE", "~/.cache/aleator")).expanduser()
 
 
 def starting_network(setting: CifarSetting, device: str) -> Pretrained | None:
-    """The pretrained classifier, made if it is not there yet; None from scratch."""
+    """The pretrained classifier, trained now if it is not cached. None if the setting starts from scratch."""
     if not setting.pretrained:
         return None
     network = PretrainingSetting(**setting.network)
@@ -105,7 +108,7 @@ def starting_network(setting: CifarSetting, device: str) -> Pretrained | None:
         folder = folder / f"of-{setting.pretraining_images}"
     test = test_set(data_folder())[0]
     with _one_at_a_time(folder / network.name()):
-        if (folder / network.name() / "classifier.json").is_file():  # no need to read the train images
+        if (folder / network.name() / "classifier.json").is_file():  # cached: the train images need not be read
             return pretrain_cifar(test, test, folder, network, device=device)
         train = train_set(data_folder())
         labels = train.labels if network.labels == "clean" else vote_data(replace(setting, images=None))[1]
@@ -115,16 +118,17 @@ def starting_network(setting: CifarSetting, device: str) -> Pretrained | None:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    import fcntl  # which Windows lacks
+    """Let one process at a time work in the folder; the others wait."""
+    import fcntl  # does not exist on Windows
 
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # released as the file is closed, whatever happens
+        fcntl.flock(lock, fcntl.LOCK_EX)  # closing the file releases it, even if the process is killed
         yield
 
 
 def make_encoder(setting: CifarSetting, fold: int, started: Sequence[Pretrained | None], device: str) -> Encoder:
-    """The classifiers' backbones with new output layers, whose kappas start around `kappa_start`."""
+    """An encoder from the classifiers' backbones and new output layers, with kappa around `kappa_start`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(fold))
         width = PretrainingSetting(**setting.network).width
@@ -135,13 +139,13 @@ def make_encoder(setting: CifarSetting, fold: int, started: Sequence[Pretrained 
         encoder = Encoder(backbone, setting.dim, setting.kappa, kappa_hidden=setting.kappa_hidden)
     encoder.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     sample = training_data(setting, fold)[0][-500:]
-    encoder.train(started[0] is None)  # from scratch there are no running statistics to go by
+    encoder.train(started[0] is None)  # from scratch there are no running statistics yet
     encoder.set_kappa_range(network_input(sample.to(device)), (setting.kappa_start / 2, setting.kappa_start * 2))
     return encoder.train()
 
 
 def network_input(images: Tensor) -> Tensor:
-    """Bytes -> what the network is given."""
+    """Bytes -> normalised floats, the input of the network."""
     return ImageAugmentation(mean=MEAN, std=STD).normalise(to_unit(images))
 
 
@@ -151,7 +155,7 @@ def network_input(images: Tensor) -> Tensor:
 def train(
     setting: CifarSetting, fold: int, encoder: Encoder, validation: HeldOut, device: str, progress: bool | None
 ) -> FitResult:
-    """All layers on the fold's labels."""
+    """Train all layers on the fold's training data."""
     batches = image_batches(setting, *training_data(setting, fold), torch.device(device))
     recipe, watched = _recipe(setting.recipe, fold, device), validator(setting, validation)
     shared: dict[str, Any] = {"device": device, "loggers": (), "progress": progress}
@@ -160,6 +164,7 @@ def train(
 
 
 def _recipe(options: Mapping[str, Any], fold: int, device: str) -> Recipe:
+    """The recipe with the fold as seed, and in full precision on a CPU."""
     options = {"seed": fold, "checkpoint_every": None, **options}
     if not device.startswith("cuda"):
         options["precision"] = "32"
@@ -175,9 +180,9 @@ def _train_head(
     device: str,
     progress: bool | None,
 ) -> FitResult:
-    """Train the output layers on features of the frozen network, which sees images plain, mirrored and augmented.
+    """Train the output layers on features of the frozen network, for plain, mirrored and augmented images.
 
-    New layers would otherwise pull the pretrained features about before they have learned anything themselves.
+    The gradients of untrained output layers would otherwise damage the pretrained features.
     """
     assert setting.head_first is not None
     network, augment = image_network(encoder), image_augmentation(setting)
@@ -198,7 +203,7 @@ def _train_head(
 
 @torch.no_grad()
 def _scale_inputs(head: Encoder, factor: Tensor) -> None:
-    """The output layers for features divided by the factor."""
+    """Multiply the first weights by a factor, so that the layers take features that were divided by it."""
     if isinstance(head.backbone, MLP):
         head.backbone.layers[0].weight.mul_(factor)  # type: ignore[operator]
         return
@@ -212,33 +217,35 @@ def _scale_inputs(head: Encoder, factor: Tensor) -> None:
 def image_batches(
     setting: CifarSetting, images: Tensor, labels: Tensor, device: torch.device
 ) -> Callable[[int, Generator], Any]:
+    """Batches of pairs of images, with the negatives that the setting asks for."""
     options: dict[str, Any] = {"augment": image_augmentation(setting), "device": device}
     if setting.negatives == "rolled":
         return RolledNegatives(LabelledBatches(images, labels, setting.batch_size, **options))
     if setting.negatives != "batch":
-        # Anchors of one class have the same negatives: the same law for each, and a seventh of the images to encode.
+        # Anchors of one class share their negatives. Each has negatives of the same law, and a seventh of the images
+        # have to be encoded.
         M = int(setting.negatives)
         options |= {"negatives": M, "rule": "contrast", "share_negatives": M > 1}
     return LabelledBatches(images, labels, setting.batch_size, **options)
 
 
 def image_augmentation(setting: CifarSetting) -> ImageAugmentation:
-    """Images in [0, 1] -> what the network is given, augmented as the setting says."""
+    """The setting's augmentation: images in [0, 1] -> augmented and normalised, the input of the network."""
     return ImageAugmentation(**{"mean": MEAN, "std": STD, **(setting.augment or {"flip": False, "translate": 0})})
 
 
 def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder], dict[str, float]]:
-    """What `fit` follows on the validation fold; the crop correlation, which needs no labels, is the paper's choice."""
+    """Metrics that `fit` computes on the validation fold. The paper selects by crop_rank, which needs no labels."""
     cropped, views = validation.cropped(), setting.views
 
     def validate(encoder: Encoder) -> dict[str, float]:
-        if setting.loss == "infonce":  # it has no certainty
+        if setting.loss == "infonce":  # it learns no certainty
             return {"recall_at_1": recall_at_1(posteriors(encoder, validation.images, views).mu, validation.hard)}
-        found = {"crop_rank": rank_correlation(posteriors(encoder, cropped, views).kappa, validation.crop_sizes)}
+        metrics = {"crop_rank": rank_correlation(posteriors(encoder, cropped, views).kappa, validation.crop_sizes)}
         if setting.watch:
             kappa = posteriors(encoder, validation.images, views).kappa
-            found["entropy_rank"] = rank_correlation(-kappa, validation.entropy)
-        return found
+            metrics["entropy_rank"] = rank_correlation(-kappa, validation.entropy)
+        return metrics
 
     return validate
 
@@ -247,6 +254,7 @@ def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder],
 
 
 def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: HeldOut, fold: int) -> Outcome:
+    """All metrics and arrays of an encoder on its test fold. Match probabilities are calibrated on validation."""
     random_images, random_sizes = test.randomly_cropped(fold)
     q, cropped, randomly_cropped, q_validation = (
         posteriors(encoder, images, setting.views)
@@ -275,7 +283,7 @@ def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: 
 
 
 def measure_classifier(started: Pretrained, test: HeldOut, fold: int) -> Outcome:
-    """Softmax entropy as the (un)certainty, the features of the last layer as the embedding."""
+    """Metrics of the classifier: negative softmax entropy is the certainty, the last features are the embedding."""
     classifier: Classifier = started.classifier
 
     def certainty(images: Tensor) -> Tensor:

@@ -1,13 +1,20 @@
-"""The CIFAR-10H experiments as data: what each row differs in from the base setting of its preset.
+"""The CIFAR-10H experiments as tables of settings.
 
-- quick: a few hundred images and a narrow network, minutes on two CPU cores.
-- paper: the hyperparameters that the paper's grid chose for each loss, its 8,192 batches of 128 with a validation every
-  16, selection by crop correlation. Negatives are the right images (the published code drew from the first 256), and
-  the learning rate halves with the second phase, as in that code.
-- best: what we recommend. The network stays as it was pretrained; layers on its features learn the posteriors, from
-  images seen plain and augmented. Zoomed ones, down to a quarter, teach how little a part can tell; pretraining shows
-  none, or the network would see through them. The kernel levels off, as r does among images that are surely of one
-  class, where it is 1/P(class) and no more. Twelve dimensions hold ten classes at equal distances, as eight cannot.
+Each function below is one experiment. It takes a preset and returns the rows of its table. `base(preset)` is the main
+row; every other row says only what it changes.
+
+Presets:
+
+- quick: minutes on two CPU cores. A few hundred images of each fold and a narrow network.
+- paper: the paper's parameters. The hyperparameters that the paper chose for each loss, 8,192 batches of 128, a
+  validation every 16 batches, selection by crop correlation. Negatives are drawn from all images (the published code
+  drew them from the first 256). The learning rate halves in the second phase, as in that code.
+- best: what we recommend.
+    - The network stays as it was pretrained. New layers on its features learn the posteriors.
+    - They see plain and augmented images. Images zoomed to as little as a quarter teach how little a part shows.
+      Pretraining uses no zoom, because then the network would recognise the parts.
+    - The acceptance kernel levels off. So does r: for two images that are certainly of one class it is 1/P(class).
+    - Twelve dimensions, because ten classes at equal distances do not fit into eight.
 """
 
 from collections.abc import Callable
@@ -20,6 +27,7 @@ from aleator.experiments.cifar.pretraining import PretrainingSetting
 from aleator.experiments.runner import Row
 from aleator.experiments.settings import LossName, Preset
 
+# Folds of the results, and the single fold of the experiments that choose hyperparameters.
 ALL_FOLDS, TUNING_FOLD = (0, 1, 2, 3, 4), 1
 
 _PAPER_RECIPE: dict[str, Any] = {
@@ -34,14 +42,15 @@ _PAPER_RECIPE: dict[str, Any] = {
     "select_in": "all",
     "precision": "bf16",
 }
+# Changes for the losses that the paper trains in one phase.
 _JOINT = {"phases": "joint", "schedule": "step", "step_every": 0.5, "step_factor": 0.5}
+# Arguments of ImageAugmentation.
 _PLAIN = {"flip": True, "translate": 4}
 _ZOOMED = {**_PLAIN, "zoom": 0.25}
-_LINEAR: dict[str, Any] = {"head_first": None, "hidden": ()}  # no layers of their own to learn first
+_LINEAR: dict[str, Any] = {"head_first": None, "hidden": ()}  # one linear output layer, no first stage
 _QUICK_NETWORK = {"width": 4, "epochs": 4, "batch_size": 128, "learning_rate": 0.1, "cutout": 0}
 
-
-# How all layers are trained where that is asked for, in the presets that do not follow the paper.
+# Recipes that train all layers.
 _ALL_LAYERS: dict[str, dict[str, Any]] = {
     "paper": _PAPER_RECIPE,
     "best": {
@@ -65,7 +74,7 @@ _ALL_LAYERS: dict[str, dict[str, Any]] = {
 
 
 def base(preset: Preset) -> CifarSetting:
-    """The preset's main row: MCInfoNCE in `paper`, the exact loss in the others, on CIFAR-10H's soft labels."""
+    """The main row of a preset, on CIFAR-10H's soft labels: MCInfoNCE in "paper", the exact loss in the others."""
     if preset == "paper":
         return CifarSetting(negatives=32, recipe=_PAPER_RECIPE, watch=False)
     if preset == "best":
@@ -95,16 +104,16 @@ def base(preset: Preset) -> CifarSetting:
 
 
 def all_layers(preset: Preset) -> CifarSetting:
-    """The same with one linear layer on the features, and all layers trained from the start."""
+    """The main row with one linear layer on the features, and all layers trained from the start."""
     return replace(base(preset), **_LINEAR, augment=_PLAIN, recipe=_ALL_LAYERS[preset])
 
 
 def with_loss(preset: Preset, loss: LossName) -> CifarSetting:
-    """The preset's setting for a loss; in `paper` and for the paper's losses, the hyperparameters of its appendix."""
+    """The main row with another loss. The paper's losses have the hyperparameters of its appendix."""
     setting = base(preset)
     if loss == "exact":
         return replace(setting, loss=loss)
-    if preset != "paper":  # the paper's losses and hyperparameters, in the preset's number of steps
+    if preset != "paper":  # the paper's hyperparameters, but the preset's number of steps
         setting = replace(all_layers(preset), dim=8, negatives=8 if preset == "quick" else 32, kernel="vmf")
     joint = {**setting.recipe, **(_JOINT if preset == "paper" else {})}
     if loss == "mcinfonce":
@@ -113,22 +122,23 @@ def with_loss(preset: Preset, loss: LossName) -> CifarSetting:
         return replace(setting, loss=loss, negatives="rolled", kappa_pos=32.0, kappa_start=32.0, a=2.0, b=1.0)
     if loss == "elk":
         return replace(setting, loss=loss, negatives=1, kappa_pos=32.0, kappa_start=32.0, recipe=joint)
-    chosen = {"select": "recall_at_1"} if "select" in joint else {}
-    return replace(setting, loss=loss, recipe={**joint, "phases": "mu", "mu_negatives": "given", **chosen})
+    select = {"select": "recall_at_1"} if "select" in joint else {}
+    return replace(setting, loss=loss, recipe={**joint, "phases": "mu", "mu_negatives": "given", **select})
 
 
 def votes(preset: Preset) -> CifarSetting:
-    """With CIFAR-10N's votes: a second classifier, pretrained on them, stands beside the first."""
+    """The main row with CIFAR-10N's votes: a second classifier, pretrained on them, adds its features."""
     setting = base(preset)
     return replace(setting, name="soft and votes", beside=(_voted(setting),))
 
 
 def _voted(setting: CifarSetting) -> dict[str, Any]:
+    """The setting's network, pretrained on votes."""
     return {**setting.network, "labels": "votes"}
 
 
 def classifier(setting: CifarSetting, name: str = "classifier") -> CifarSetting:
-    """The softmax entropy of the network that a setting starts from."""
+    """The classifier that a setting starts from, measured by its softmax entropy."""
     return replace(setting, name=name, loss="softmax-entropy")
 
 
@@ -181,7 +191,7 @@ def cifar_scratch(preset: Preset) -> list[Row]:
     longer = {"quick": 120, "best": 4000, "paper": 8192}[preset]
     schedule = {"schedule": "one-cycle", "learning_rate": 1e-3, "steps": longer}
     recipe = {**_ALL_LAYERS[preset], **schedule, **({"phases": "joint"} if preset == "paper" else {})}
-    # As in the published code, from scratch the train images are learned from: 6,000 images are too few.
+    # From scratch, 6,000 images are too few. The train images are used instead, as in the published code.
     scratch = replace(all_layers(preset), name="scratch", labels="train", pretrained=False, recipe=recipe)
     pretrained = replace(setting, name="pretrained", labels="train")
     if preset == "paper":
@@ -264,6 +274,7 @@ def cifar_overfitting(preset: Preset) -> list[Row]:
 
 
 def _row(setting: CifarSetting, preset: Preset) -> Row:
+    """A row on all folds; on one in the preset "quick"."""
     return Row(setting, ALL_FOLDS[:1] if preset == "quick" else ALL_FOLDS)
 
 
@@ -279,7 +290,7 @@ CIFAR: dict[str, Callable[[Preset], list[Row]]] = {
     "cifar-overfitting": cifar_overfitting,
 }
 
-# What the paper reports, by (experiment, setting, loss); its appendix gives no errors for the last three.
+# The paper's figures, (experiment, setting, loss) -> metric -> (mean, error), None if no error is reported.
 _SOFT: dict[str, tuple[float, float | None]] = {"entropy_rank": (0.29, 0.01), "crop_rank": (0.68, 0.01)}
 CIFAR_PAPER: dict[tuple[str, str, str], dict[str, tuple[float, float | None]]] = {
     ("cifar-losses", "soft", "mcinfonce"): _SOFT,

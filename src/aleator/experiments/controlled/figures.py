@@ -1,4 +1,8 @@
-"""Figures of the controlled experiments: from the rows of a result and the arrays of their first runs."""
+"""Figures of the controlled experiments.
+
+Each function takes the rows of a result and the arrays of each row's first run, and returns figures by name. `FIGURES`
+says which function draws which experiment.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +22,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def recovery(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """Learned against true kappa for each setting that has one, and the coverage of credible caps."""
     kept = [i for i, row in enumerate(rows) if "kappa_rmse" in row["metrics"]]
     figures = {f"kappa-{rows[i]['setting']}": _kappa(arrays[i]) for i in kept}
     shares = {
@@ -30,7 +35,7 @@ def recovery(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 
 
 def circle(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    """Five posteriors far apart: true, learned, and learned turned by the best rotation."""
+    """Five posteriors that lie far apart: true, learned, and learned after the aligning rotation."""
     first = arrays[0]
     true = VonMisesFisher(first["true_mu"], first["true_kappa"], validate_args=False)
     learned = VonMisesFisher(first["learned_mu"], first["learned_kappa"], validate_args=False)
@@ -45,6 +50,7 @@ def circle(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 
 
 def samples(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """Error of kappa against the number of Monte-Carlo samples."""
     sampled = [row for row in rows if row["loss"] == "mcinfonce"]
     counts = [row["parameters"]["samples"] for row in sampled]
     curves = {"MCInfoNCE": [row["metrics"]["kappa_mae"] for row in sampled]}
@@ -54,21 +60,25 @@ def samples(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 
 
 def families(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """Learned against true spread, for each family of posteriors."""
     return {
-        f"spread-{row['setting']}": plots.agreement(found["true_spread"], found["learned_spread"], "spread")
-        for row, found in zip(rows, arrays, strict=True)
+        f"spread-{row['setting']}": plots.agreement(run["true_spread"], run["learned_spread"], "spread")
+        for row, run in zip(rows, arrays, strict=True)
     }
 
 
 def losses(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """Learned against true kappa, for each loss that learns kappa."""
     return {
-        f"kappa-{row['loss']}": _kappa(found)
-        for row, found in zip(rows, arrays, strict=True)
+        f"kappa-{row['loss']}": _kappa(run)
+        for row, run in zip(rows, arrays, strict=True)
         if "kappa_rank" in row["metrics"]
     }
 
 
 def over_dimensions(parameter: str, label: str) -> Callable[[Rows, Arrays], dict[str, "Figure"]]:
+    """A function that draws rank correlations against a parameter of the setting."""
+
     def draw(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
         dims = [row["parameters"][parameter] for row in rows]
         curves = {name: [row["metrics"][metric] for row in rows] for metric, name in _RANKS.items()}
@@ -78,11 +88,12 @@ def over_dimensions(parameter: str, label: str) -> Callable[[Rows, Arrays], dict
 
 
 def by_setting(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    return {f"kappa-{row['setting']}": _kappa(found) for row, found in zip(rows, arrays, strict=True)}
+    """Learned against true kappa, for each setting."""
+    return {f"kappa-{row['setting']}": _kappa(run) for row, run in zip(rows, arrays, strict=True)}
 
 
 def tuning(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    """HIB's grid over a and b."""
+    """Rank correlation of kappa over HIB's grid of a and b."""
     grid = [row for row in rows if row["setting"].startswith("a ")]
     a, b = (sorted({row["parameters"][name] for row in grid}) for name in "ab")
     values = {(row["parameters"]["a"], row["parameters"]["b"]): row["metrics"]["kappa_rank"]["mean"] for row in grid}
@@ -91,16 +102,18 @@ def tuning(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 
 
 def infonce(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """Learned against true cosines between the first 60 directions, for each loss."""
     panels = {}
-    for row, found in zip(rows, arrays, strict=True):
+    for row, run in zip(rows, arrays, strict=True):
         few = slice(0, 60)
         i, j = torch.triu_indices(60, 60, 1)
-        true, learned = found["true_mu"][few], found["learned_mu"][few]
+        true, learned = run["true_mu"][few], run["learned_mu"][few]
         panels[f"cosine-{row['loss']}"] = plots.agreement((true @ true.T)[i, j], (learned @ learned.T)[i, j], "cosine")
     return panels
 
 
 def optimisers(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """Errors of kappa and mu against the number of pairs seen, for each optimiser."""
     by_name: dict[str, dict[int, Any]] = {}
     for row in rows:
         recipe = row["parameters"]["recipe"]
@@ -111,7 +124,7 @@ def optimisers(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     return {
         metric.replace("_", "-"): plots.lines(
             counts,
-            {_OPTIMISERS[name]: [found[n][metric] for n in counts] for name, found in by_name.items()},
+            {_OPTIMISERS[name]: [metrics[n][metric] for n in counts] for name, metrics in by_name.items()},
             "thousands of pairs seen",
             label,
             log_x=True,
@@ -140,4 +153,5 @@ _RANKS = {"kappa_rank": "kappa", "mu_rank": "mu"}
 
 
 def _kappa(arrays: dict[str, Tensor]) -> "Figure":
+    """Learned against true kappa."""
     return plots.agreement(arrays["true_kappa"], arrays["learned_kappa"])

@@ -1,13 +1,13 @@
-r"""The loss around the truth, without any training: where is its minimum, and how sharp?
+r"""The loss near the true posteriors, without any training: where is its minimum, and how sharp is it?
 
-All true posteriors are nudged together by two numbers, a and t:
+Two numbers, a and t, change all true posteriors together:
 
     kappa -> e^a kappa,      mu -> (mu + t m)/|mu + t m|,    m the mean direction.
 
-The loss over many pairs is then a function of (a, t). At its minimum a and t say which posteriors the loss really asks
-for: (0, 0) if it is right, something else if the kernel is not the one that accepted the pairs, or the pairs follow
-another law than the loss supposes. Its Hessian says how well they are determined: along its flat axis, spread of mu
-against height of kappa, and across.
+The mean loss over many pairs is then a function of (a, t). Its minimum shows which posteriors the loss really asks for.
+It lies at (0, 0) if the loss is right. It lies elsewhere if the kernel is not the one that accepted the pairs, or if
+the pairs follow another law than the loss assumes. The Hessian shows how precisely a and t are determined. It has a
+steep and a flat axis; along the flat one, a change of kappa makes up for a change of mu.
 """
 
 import math
@@ -32,13 +32,19 @@ from aleator.training import Objective
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_AXIS = torch.linspace(-0.5, 0.5, 161, dtype=torch.float64)  # of the picture, in a and in t
-_ROUNDS = 12
+_AXIS = torch.linspace(-0.5, 0.5, 161, dtype=torch.float64)  # of the figure, in a and in t
+_ROUNDS = 12  # of Newton's method, at most
 
 
 @dataclass(frozen=True)
 class Landscape:
-    """A setting of the controlled experiment, of which the process, the batches and the loss are used."""
+    """One row of the table.
+
+    Args:
+        name: Name of the row in the results.
+        setting: Setting of the controlled experiment. Its process, batches and loss are used, not its encoder.
+        count: Number of batches that the loss is averaged over.
+    """
 
     name: str
     setting: Setting
@@ -50,7 +56,7 @@ class Landscape:
 
 
 class Nudged(nn.Module):
-    """The truth as an encoder with two parameters."""
+    """An encoder that returns the true posteriors, changed by the two parameters a and t."""
 
     middle: Tensor
 
@@ -68,7 +74,7 @@ class Nudged(nn.Module):
 
 
 def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path | None = None) -> Outcome:
-    """Newton's method from the truth, on one set of batches."""
+    """Find the minimum by Newton's method, starting at the truth, and measure the curvature there."""
     setting = row.setting
     kernel = AcceptanceKernel(setting.kappa_pos)
     steps = setting.smoothing_steps
@@ -122,15 +128,16 @@ def landscape(preset: Preset) -> list[Row]:
 
 
 def draw_landscape(rows: Any, arrays: Any) -> dict[str, "Figure"]:
-    from aleator.evaluation import contours
+    """Contours of the loss around its minimum for the matched row, and the minima of all rows but "clear"."""
+    from aleator.evaluation import plots
 
-    named = {row["setting"]: found for row, found in zip(rows, arrays, strict=True)}
+    by_name = {row["setting"]: run_arrays for row, run_arrays in zip(rows, arrays, strict=True)}
     labels = ("t, the pull of mu towards the mean", "a, the change of log kappa")
     return {
-        "loss": contours(
+        "loss": plots.contours(
             _AXIS,
-            named["matched"]["excess"],
-            {name: found["minimum"].flip(0).tolist() for name, found in named.items() if name != "clear"},
+            by_name["matched"]["excess"],
+            {name: each["minimum"].flip(0).tolist() for name, each in by_name.items() if name != "clear"},
             *labels,
         )
     }

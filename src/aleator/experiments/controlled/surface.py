@@ -1,4 +1,4 @@
-"""A mean loss as a function of a few numbers: its gradient, its Hessian, and Newton's step towards its minimum."""
+"""The mean loss as a function of a few numbers: its gradient, its Hessian, and a Newton step to its minimum."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,24 +9,28 @@ from torch.func import functional_call
 
 from aleator.foundation import derived_seed
 
-_STEP = 1e-2  # of a central difference of gradients, in the units of theta
-_LONGEST = 0.1  # step along an axis: a quadratic picture of the loss reaches no further
+_STEP = 1e-2  # of the central differences of gradients, in units of theta
+_LONGEST = 0.1  # Newton step along an axis; farther away the quadratic approximation of the loss is poor
 
 
 def downhill(hessian: Tensor, gradient: Tensor) -> Tensor:
-    """Newton's step with the absolute eigenvalues, no longer than 0.1 along any axis."""
+    """Newton step (P,) from Hessian (P, P) and gradient (P,), at most 0.1 along each eigenvector.
+
+    Absolute eigenvalues are used, so that the step goes downhill even at a saddle point.
+    """
     values, axes = torch.linalg.eigh(hessian)
     along = -(axes.T @ gradient) / values.abs().clamp_min(1e-4 * values.abs().max())
     return axes @ along.clamp(-_LONGEST, _LONGEST)
 
 
 class Surface:
-    """The mean loss over a fixed row of batches, as a function of a few numbers theta.
+    """The mean loss over a fixed sequence of batches, as a function of theta, shape (P,).
 
     Args:
-        objective: from a batch to its loss.
-        place: from theta to the tensors of the objective that it decides, by name.
-        batches: called as batches(step, generator); `seed` decides what it draws.
+        objective: Module from a batch to its loss.
+        place: Theta -> the tensors of the objective that depend on it, by name.
+        batches: Called as batches(step, generator).
+        seed: Decides what the generators draw.
     """
 
     def __init__(
@@ -39,7 +43,7 @@ class Surface:
         self.objective, self.place, self.batches, self.seed = objective, place, batches, seed
 
     def gradient(self, theta: Tensor, count: int) -> Tensor:
-        """Of the mean loss over the first `count` batches."""
+        """Gradient (P,) of the mean loss over the first `count` batches."""
         total = torch.zeros_like(theta)
         for step in range(count):
             generator = torch.Generator(theta.device).manual_seed(derived_seed(self.seed, step))
@@ -49,7 +53,7 @@ class Surface:
         return total / count
 
     def hessian(self, theta: Tensor, count: int) -> Tensor:
-        """By central differences of gradients over the same batches."""
+        """Hessian (P, P) of the same mean, by central differences of gradients."""
         rows = []
         for step in _STEP * torch.eye(len(theta), dtype=theta.dtype, device=theta.device):
             ahead, behind = (self.gradient(theta + sign * step, count) for sign in (1, -1))

@@ -1,15 +1,26 @@
-"""The controlled experiments as data: what each row differs in from the base setting of its preset.
+"""The controlled experiments as tables of settings.
 
-- quick: two CPU cores, minutes; smaller networks and batches, one seed.
-- paper: the paper's parameters, with pairs from its appendix's law and a correct sampler of vMF latents. Sixteen
-  anchors share their 32 negatives: each has as many as the paper's, of the same law, and an eighth is encoded. While mu
-  learns an anchor has one, drawn like those: the positive of another pair follows another law. The learning rate rises
-  to ten times the paper's and ends at zero, in each phase: at the paper's own mu is not done when kappa begins. The
-  plane keeps it; its single negative is the published scripts'. Weights start at the scale that deep networks need.
-- best: what we recommend. The encoder is three layers of 128 rather than seven of up to 500: the truth is a network
-  of ten units a layer, and with fresh pairs in every step the error is that of estimating the weights there are.
-  SOAP takes the place of Adam, which needs several times as many pairs for the same error. An anchor has 63 negatives:
-  more cost time and tell nothing new, so the time goes into more pairs (docs/understanding.md on both).
+Each function below is one experiment. It takes a preset and returns the rows of its table. `base(preset)` is the main
+row, the Ambiguous setting; every other row says only what it changes.
+
+Presets:
+
+- quick: minutes on two CPU cores. Smaller networks and batches, one seed.
+- paper: the paper's parameters. Pairs follow the law in its appendix, and vMF latents are sampled correctly.
+  Departures:
+    - Groups of 16 anchors share 32 negatives. Each anchor has as many negatives as in the paper, from the same law, but
+      fewer inputs are encoded.
+    - While mu is trained, an anchor has one negative, drawn from the same law. (The positive of another pair would
+      follow a different law.)
+    - In each phase the learning rate rises to ten times the paper's and falls to zero. At the paper's own rate, mu has
+      not converged when kappa starts. The experiment in the plane keeps the paper's rate, and the single negative of
+      the published scripts.
+    - Weights are initialised at the scale that deep networks need (He et al. 2015).
+- best: what we recommend. See docs/understanding.md for the reasons.
+    - The encoder has three layers of 128 units instead of seven of up to 500. The true networks have ten units in each
+      layer. Every step sees fresh pairs, so the error comes from estimating the weights, and fewer weights are better.
+    - SOAP instead of Adam, which needs several times as many pairs for the same error.
+    - 63 negatives for each anchor. More of them cost time and add little; the time is better spent on more pairs.
 """
 
 import math
@@ -22,36 +33,39 @@ from aleator.experiments.controlled.run import Setting
 from aleator.experiments.runner import Row
 from aleator.experiments.settings import LossName, Preset
 
-# The learning rate as the paper's text has it: a tenth after each quarter of training, half of a phase. The second
-# phase starts between the first one's two, which is the published formula with the text's factor.
-_TEXT: dict[str, Any] = {
+# The learning rate of the paper's text: divided by ten after each quarter of training, which is half of a phase. The
+# second phase starts at the geometric mean of the first phase's two rates: the formula of the published code, with the
+# factor of the text.
+_PAPER_RATE: dict[str, Any] = {
     "learning_rate": 1e-4,
     "kappa_learning_rate": 1e-4 / math.sqrt(10),
     "schedule": "step",
     "step_every": 0.5,
     "step_factor": 0.1,
 }
+# Seeds of the results, and of the experiment that chooses hyperparameters: no seed is in both.
 RESULT_SEEDS, TUNING_SEEDS = (4, 5, 6, 7, 8), (1, 2, 3)
 
 
-def _recipe(preset: Preset, steps: int, **more: Any) -> dict[str, Any]:
+def _recipe(preset: Preset, steps: int, **changes: Any) -> dict[str, Any]:
+    """Arguments of `Recipe` for a preset."""
     if preset == "paper":
-        own: dict[str, Any] = {
+        options: dict[str, Any] = {
             "phases": "mu-then-kappa",
             "learning_rate": 1e-3,
             "schedule": "one-cycle",
             "mu_negatives": "given",
         }
     else:
-        own = {"optimiser": "soap", "schedule": "one-cycle", "learning_rate": 0.01}
-        if preset == "best":  # factorising small matrices is slow on a GPU, and nothing is lost by doing it less often
-            own["optimiser_options"] = {"every": 50}
-    # TF32 rounds products in the encoder alone: losses and samples stay in full precision.
-    return {"steps": steps, **own, "precision": "tf32", "checkpoint_every": 10_000, "log_every": 500, **more}
+        options = {"optimiser": "soap", "schedule": "one-cycle", "learning_rate": 0.01}
+        if preset == "best":  # factorising small matrices is slow on a GPU, and doing it less often costs no accuracy
+            options["optimiser_options"] = {"every": 50}
+    # TF32 rounds products inside the encoder only. Losses and samples stay in full precision.
+    return {"steps": steps, **options, "precision": "tf32", "checkpoint_every": 10_000, "log_every": 500, **changes}
 
 
 def base(preset: Preset) -> Setting:
-    """The Ambiguous setting."""
+    """The main row of a preset: the paper's Ambiguous setting, true kappas between 16 and 32."""
     if preset == "paper":
         return Setting(
             loss="mcinfonce",
@@ -77,45 +91,47 @@ def base(preset: Preset) -> Setting:
 
 
 def _with_loss(setting: Setting, loss: LossName, preset: Preset) -> Setting:
-    """A setting with another loss and the hyperparameters that the paper's grid chose for it."""
+    """The setting with another loss, and the hyperparameters that the paper chose for it."""
     if loss == "exact":
         return setting
-    few = 8 if preset == "quick" else 32
+    count = 8 if preset == "quick" else 32
     setting = _shorter(_ungrouped(setting, preset), preset, best=20_000, quick=1000)
     setting = replace(setting, loss=loss, samples=_samples(preset))
     if loss == "mcinfonce":
-        return replace(setting, negatives=few)
+        return replace(setting, negatives=count)
     if loss == "infonce":
         recipe = {**setting.recipe, "phases": "mu", "mu_negatives": "given"}
-        return replace(setting, negatives=few, mu_phase_negatives=None, recipe=recipe)
+        return replace(setting, negatives=count, mu_phase_negatives=None, recipe=recipe)
     return replace(_together(setting), negatives="rolled" if loss == "hib" else 1, group=None)
 
 
 def _together(setting: Setting) -> Setting:
-    """mu and kappa learn at once."""
+    """The setting with one phase, in which mu and kappa are trained together."""
     return replace(setting, mu_phase_negatives=None, recipe={**setting.recipe, "phases": "joint"})
 
 
 def _together_matched(setting: Setting) -> Setting:
-    """The paper's parameters but two: mu and kappa learn at once, and the kernel is the rule that accepts the pairs."""
+    """The setting with mu and kappa trained together, and with the kernel that really accepts the pairs."""
     return replace(_together(setting), name=f"{setting.name}, together, matched kernel", kernel="acceptance")
 
 
 def _ungrouped(setting: Setting, preset: Preset) -> Setting:
-    """Of quick and best, a smaller batch without groups, in which each anchor has its own negatives."""
+    """The setting without groups: each anchor has its own negatives. The batch is smaller (paper: unchanged)."""
     if preset == "paper":
         return setting
     return replace(setting, batch_size={"best": 512, "quick": 128}[preset], group=None)
 
 
 def _samples(preset: Preset) -> int:
+    """Number of Monte-Carlo samples."""
     return {"paper": 512, "best": 64, "quick": 16}[preset]
 
 
 def recovery(preset: Preset) -> list[Row]:
     """Table 1: Ambiguous, Clear and Injective.
 
-    With the paper's parameters also without what holds kappa back there (docs/understanding.md).
+    In the preset "paper" there are two more rows, without the two choices that keep kappa from being recovered there
+    (docs/understanding.md).
     """
     ambiguous = base(preset)
     clear = replace(ambiguous, name="clear", kappa_range=(64.0, 128.0), terms=None if preset == "paper" else 56)
@@ -131,10 +147,10 @@ def recovery(preset: Preset) -> list[Row]:
 def circle(preset: Preset) -> list[Row]:
     """The figure in the plane."""
     if preset == "paper":
-        recipe = _recipe(preset, 8192, **_TEXT)  # a higher rate folds the circle as well
+        recipe = _recipe(preset, 8192, **_PAPER_RATE)  # at a higher rate the circle gets a fold, too
         plane = replace(base(preset), name="dim-2", dim=2, negatives=1, group=None, recipe=recipe)
     else:
-        # Who starts out sure of everything lays the circle down with a fold in it, which no small step undoes.
+        # An encoder that starts with a large kappa maps the circle with a fold, which training cannot undo.
         plane = _shorter(base(preset), preset, best=10_000, quick=1500)
         plane = replace(plane, name="dim-2", dim=2, kappa_start=(1.0, 2.0))
     return [Row(plane, _seeds(preset, 5))]
@@ -175,7 +191,7 @@ def encoder_dim(preset: Preset) -> list[Row]:
     rows = []
     for dim in (4, 8, 10, 16, 32, 64, 128) if preset != "quick" else (8, 16):
         row = replace(setting, name=f"encoder-dim-{dim}", encoder_dim=dim)
-        if dim >= 64:  # where posteriors come out sharper, and the series is longer
+        if dim >= 64:  # learned posteriors are sharper there, and the series needs more terms
             row = replace(row, terms=None)
         if preset == "paper" and dim >= 64:
             row = replace(row, samples=256, batch_size=512 if dim == 64 else 256)
@@ -198,8 +214,8 @@ def high_dim(preset: Preset) -> list[Row]:
 def shared_backbone(preset: Preset) -> list[Row]:
     """One network with two heads against two networks."""
     setting = _shorter(base(preset), preset, best=10_000)
-    # In the paper the process shares a backbone as well. That needs two networks of its own to be compared with, and is
-    # easier than one network for two functions that have nothing in common.
+    # In the paper the process shares a backbone too: its kappa is a function of mu. That is easier for a shared encoder
+    # than two unrelated functions, so it needs its own comparison with two networks.
     related = replace(setting, kappa_of="mu")
     rows = [
         setting,
@@ -211,7 +227,10 @@ def shared_backbone(preset: Preset) -> list[Row]:
 
 
 def tuning(preset: Preset) -> list[Row]:
-    """The paper's grid for the losses that it tunes, on seeds of its own: first the rest, then HIB's a and b."""
+    """The paper's grid for the losses that it tunes, on seeds of its own: first the rest, then HIB's a and b.
+
+    "The rest" is the number of negatives M, whether the loss's parameters are learned, and the phases.
+    """
     setting = _shorter(_ungrouped(base(preset), preset), preset, best=3000, quick=200)
     rows = []
     counts: tuple[int | str, ...] = ("rolled", 1, 32) if preset != "quick" else ("rolled", 1)
@@ -239,7 +258,7 @@ def optimisers(preset: Preset) -> list[Row]:
     """The error against the number of pairs, with Adam, which scales each weight by itself, and with SOAP."""
     counts = (500, 2000, 8000) if preset == "best" else (2000, 8000)
     setting = base("best")
-    if preset == "quick":  # an encoder that is too small would have an error of its own
+    if preset == "quick":  # but not quick's encoder: it is so small that its own error would hide the optimiser's
         quick = base(preset)
         setting = replace(_ungrouped(setting, preset), points=quick.points, recipe=quick.recipe)
     changes: dict[str, dict[str, Any]] = {
@@ -260,7 +279,7 @@ def phases(preset: Preset) -> list[Row]:
     if preset == "paper":
         settings = (setting, replace(_together(setting), name="together, vMF kernel"), _together_matched(setting))
         return [Row(row, _seeds(preset, 2)) for row in settings]
-    setting = _shorter(setting, preset, best=10_000, quick=2000)  # quick: each phase as long as both elsewhere
+    setting = _shorter(setting, preset, best=10_000, quick=2000)  # quick: each phase as long as a run of both elsewhere
     first = {**setting.recipe, "phases": "mu-then-kappa", "mu_negatives": "given"}
     orders: dict[str, dict[str, Any]] = {
         "mu first, kappa at random": {"recipe": first, "calibrated": True},
@@ -275,11 +294,12 @@ def phases(preset: Preset) -> list[Row]:
 
 
 def _shorter(setting: Setting, preset: Preset, **steps: int) -> Setting:
-    """With so many steps in the presets named, as it is in the others."""
+    """The setting with another number of steps: `steps` by preset. Presets that are not named keep theirs."""
     return replace(setting, recipe={**setting.recipe, "steps": steps[preset]}) if preset in steps else setting
 
 
 def _seeds(preset: Preset, count: int) -> tuple[int, ...]:
+    """The first `count` seeds of the results; one in the preset "quick"."""
     return RESULT_SEEDS[: 1 if preset == "quick" else count]
 
 
