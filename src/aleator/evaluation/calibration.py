@@ -166,12 +166,12 @@ def calibrate_matches(
         >>> import torch, aleator as al
         >>> from aleator.evaluation import MatchPairs, calibrate_matches
         >>> _ = torch.manual_seed(0)
-        >>> z = al.VonMisesFisher.uniform(4, (1000,)).sample()
+        >>> z = al.VonMisesFisher.uniform(4, (300,)).sample()
         >>> partner = al.VonMisesFisher(z, 20.0).sample()  # latents that match
         >>> seen = al.VonMisesFisher(torch.cat([z, partner]), 30.0).sample()  # modes of posteriors with kappa = 30
-        >>> first = torch.arange(1000).repeat(2)
-        >>> second = torch.cat([torch.arange(1000, 2000), torch.randint(1000, 2000, (1000,))])
-        >>> pairs = MatchPairs(first, second, torch.arange(2000) < 1000)
+        >>> first = torch.arange(300).repeat(2)
+        >>> second = torch.cat([torch.arange(300, 600), torch.randint(300, 600, (300,))])
+        >>> pairs = MatchPairs(first, second, torch.arange(600) < 300)
         >>> calibration = calibrate_matches(al.VonMisesFisher(seen, 300.0), pairs, al.VMFKernel(20.0))
         >>> 0.05 < calibration.kappa_scale < 0.2
         True

@@ -268,8 +268,8 @@ def cap_coverage(posterior: VonMisesFisher, latents: Tensor, levels: Sequence[fl
         >>> from aleator.evaluation import cap_coverage
         >>> _ = torch.manual_seed(0)
         >>> q = al.VonMisesFisher(torch.eye(3), torch.tensor([5.0, 20.0, 80.0]))
-        >>> (share,) = cap_coverage(q, q.sample((10_000,)), [0.9])
-        >>> abs(share - 0.9) < 0.01
+        >>> (share,) = cap_coverage(q, q.sample((100,)), [0.9])
+        >>> abs(share - 0.9) < 0.05
         True
     """
     require(
