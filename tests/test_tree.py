@@ -34,7 +34,6 @@ TESTED_IN = {
     "fused.softmax_share": "fused/test_functions.py",
     "losses.softmax_share": "losses/test_sampled.py",
     "quickstart.circle": "quickstart/test_quickstart.py",
-    "quickstart.degradation": "quickstart/test_quickstart.py",
     "quickstart.digits": "quickstart/test_quickstart.py",
     "quickstart.report": "quickstart/test_quickstart.py",
     "retrieval.hits": "retrieval/test_search.py",

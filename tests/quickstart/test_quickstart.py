@@ -4,13 +4,11 @@ import json
 import re
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from aleator.cli import app
 from aleator.own_data import load_run
 from aleator.quickstart import quickstart
-from aleator.quickstart.degradation import KINDS, degrade
 from aleator.retrieval import CredibleIndex
 
 
@@ -25,12 +23,27 @@ def test_the_report_stands_alone(result):
     folder, report = result
     page = (folder / "report.html").read_text()
     assert not re.findall(r'(?:src|href)="(?!data:)', page)  # nothing is fetched, from here or elsewhere
-    assert page.count("data:image/png;base64,") == 6
+    samples = report["digits"]["sample_questions"]
+    pictures = [1 + len(sample["numerals"]) for sample in samples]  # the question, and an answer of each numeral
+    assert page.count("data:image/png;base64,") == 5 + sum(pictures)
+    assert page.count('<article class="question">') == len(samples) == 3
     assert "{" not in re.sub(r"<style>.*?</style>", "", page, flags=re.S)  # every place was filled
     assert json.loads((folder / "report.json").read_text()) == report
     assert set(report) == {"circle", "digits", "provenance"}
     for name in ("mu_rank", "kappa_rank"):
         assert -1 <= report["circle"][name] <= 1
+
+
+@pytest.mark.slow
+def test_every_sample_question_has_an_answer_or_an_explanation(result):
+    folder, report = result
+    clear, degraded, _ = samples = report["digits"]["sample_questions"]
+    assert clear["numeral"] == degraded["numeral"]
+    for sample in samples:
+        assert (folder / sample["image"]).is_file()
+        assert (sample["nearest"] is None) == (not sample["numerals"])
+        assert sample["nearest"] is not None or "set is empty" in sample["explanation"]
+        assert sum(share["share"] for share in sample["numerals"]) == pytest.approx(1 if sample["numerals"] else 0)
 
 
 @pytest.mark.slow
@@ -59,19 +72,3 @@ def test_a_folder_that_is_in_use_is_left_alone(tmp_path):
     assert done.exit_code == 2
     assert "is not empty" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize("kind", range(len(KINDS)))
-def test_degradation_grows_with_its_strength_and_begins_at_nothing(kind):
-    generator = torch.Generator().manual_seed(0)
-    images = torch.rand(400, 1, 8, 8, generator=generator).expand(-1, 3, -1, -1)
-    change = []
-    for strength in (0.0, 0.3, 0.6, 1.0):
-        worse = degrade(images, torch.full((400,), kind), torch.full((400,), strength), generator)
-        assert worse.min() >= 0
-        assert worse.max() <= 1
-        assert torch.equal(worse[:, 0], worse[:, 2])  # grey stays grey
-        change.append((worse - images).abs().mean().item())
-    assert change[0] < 1e-6
-    assert change == sorted(change)
-    assert change[3] > 0.1

@@ -1,7 +1,7 @@
-"""`aleator quickstart`: two demonstrations and a report, on two CPU cores, without data or network.
+"""`aleator quickstart`: two demonstrations and a report, in about two minutes on two CPU cores, without a download.
 
-Known posteriors are recovered from matching pairs (circle.py), then real images are learned, evaluated and searched
-(digits.py); report.py writes it up.
+circle.py recovers known posteriors from matching pairs. digits.py trains on real images, evaluates and searches them.
+report.py writes the report.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aleator.foundation import describe_run, require, write_json
+from aleator.foundation import describe_run, require_at_least, require_new_folder, write_json
 from aleator.quickstart.circle import recover_circle
 from aleator.quickstart.digits import learn_digits
 from aleator.quickstart.report import next_commands, write_report
@@ -24,22 +24,30 @@ def quickstart(
     progress: bool | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Run both parts in a new folder; report.html shows the result, report.json holds its numbers."""
-    require(
-        not folder.exists() or (folder.is_dir() and not any(folder.iterdir())),
-        "folder",
-        str(folder),
-        "is not empty",
-        "name a new folder with --output",
-    )
-    require(steps >= 1, "steps", steps, "nothing would be learned", "leave it out")
+    """Run both demonstrations and write report.html and report.json.
+
+    Args:
+        folder: A new folder.
+        seed: Seed of everything random.
+        steps: Number of training steps in each demonstration.
+        progress: Whether to show progress bars. Default: on a terminal.
+        log: Called with each line of the log.
+
+    Returns:
+        The contents of report.json.
+
+    Raises:
+        ValueError: If the folder is not empty.
+    """
+    require_new_folder("folder", folder, "name a new folder with --output")
+    require_at_least("steps", steps, 1)
     began = time.time()
     figures = folder / "figures"
     figures.mkdir(parents=True)
-    log("1 of 2: posteriors that are known, learned again from matching pairs")
+    log("1 of 2: recover known posteriors from matching pairs")
     report: dict[str, Any] = {"circle": recover_circle(figures, seed, steps, progress)}
-    log("2 of 2: scikit-learn's digits, some of them hard to read")
-    # The settings were chosen on the split that the plain seed makes: what they are worth shows on another.
+    log("2 of 2: train on scikit-learn's digits, some of them hard to read")
+    # The settings of training were chosen on the split of the plain seed. The report uses another split.
     report["digits"] = learn_digits(folder, figures, seed + 1000, steps, progress)
     report["provenance"] = describe_run(began, "cpu")
     write_json(folder / "report.json", report)

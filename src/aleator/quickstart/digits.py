@@ -1,9 +1,12 @@
-"""Real images: scikit-learn's digits, made worse by known amounts, learned, evaluated and searched.
+"""Real images: scikit-learn's digits, degraded by known amounts. Train, evaluate, embed, index and search.
 
-Half of the digits, as they are, become the gallery of an index. Degraded digits that the encoder has never seen are the
-questions. Everything is left on disk as `aleator train`, `embed` and `index` leave it.
+Half of the digits, undegraded, are the gallery of an index. Degraded digits that the encoder was not trained on are the
+questions. The files on disk are those that `aleator train`, `embed` and `index` write.
 """
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,97 +34,76 @@ from aleator.own_data import (
     save_run,
 )
 from aleator.posteriors import VonMisesFisher
-from aleator.quickstart.degradation import KINDS, RandomDegradation, degrade
-from aleator.retrieval import CredibleIndex
+from aleator.quickstart.degradation import DEGRADATIONS, RandomDegradation, degrade
+from aleator.quickstart.questions import SampleQuestion, choose_samples, explain, numeral_shares
+from aleator.retrieval import CredibleIndex, Hit
 from aleator.training import Recipe, fit
 
 DIM, SIZE, LEVEL = 8, 8, 0.95
-TRAIN, CALIBRATION = 900, 300  # of 1,797 digits; the rest are questions
-_NAMES = tuple(str(digit) for digit in range(10))
+TRAIN, CALIBRATION = 900, 300  # of 1,797 digits; the others are questions
+QUARTERS = ("0 to 1/4", "1/4 to 1/2", "1/2 to 3/4", "3/4 to 1")  # of the strength of degradation
+_NUMERALS = tuple(str(numeral) for numeral in range(10))
+_IN_WORDS = {"noise": "with noise", "blur": "blurred", "cover": "partly covered"}
+
+
+@dataclass(frozen=True)
+class Digits:
+    """1,797 images (N, 3, 8, 8) uint8, their numerals (N,), and which of them belong to each part."""
+
+    images: Tensor
+    labels: Tensor
+    train: Tensor
+    calibration: Tensor
+    test: Tensor
 
 
 def learn_digits(folder: Path, figures: Path, seed: int, steps: int, progress: bool | None = None) -> dict[str, Any]:
-    """Train, evaluate, embed, index and query; figures and numbers."""
-    images, labels = _load()
-    order = torch.randperm(len(images), generator=Generator().manual_seed(seed))
-    train, calibration, test = order[:TRAIN], order[TRAIN : TRAIN + CALIBRATION], order[TRAIN + CALIBRATION :]
-    run = _train(folder / "run", images, labels, train, calibration, test, seed, steps, progress)
+    """Train, evaluate, embed, index and query; write figures.
 
-    # The questions, each worse by a known amount, and the gallery: folders of images, as anybody might have them.
-    worse, kind, strength = _degraded(images[test], seed + 2)
-    _write_images(folder / "gallery", images[train], labels[train])
-    _write_images(folder / "questions", worse, labels[test], kind, strength)
-    found = {}
-    for name in ("gallery", "questions"):
-        embed(run, read_collection(folder / name), folder / f"{name}.safetensors", progress=False)
-        found[name] = read_embedded(folder / f"{name}.safetensors")
-    gallery, questions = found["gallery"], found["questions"]
-    with CredibleIndex.build(
-        gallery.q,
-        [facts["id"] for facts in gallery.records],
-        [{key: value for key, value in facts.items() if key != "id"} for facts in gallery.records],
-        location=folder / "index",
-        kernel=run.kernel,
-        prior=run.prior,
-        fingerprint=run.fingerprint,
-    ) as index:
+    Args:
+        folder: Where the run, the gallery, the questions and the index go.
+        figures: Where the figures go.
+        seed: Seed of everything random.
+        steps: Number of training steps.
+        progress: Whether to show progress bars. None: on a terminal.
+
+    Returns:
+        The numbers of the report, and the sample questions.
+    """
+    digits = _load(seed)
+    run = _train(folder / "run", digits, seed, steps, progress)
+    gallery, questions = _embed_gallery_and_questions(folder, run, digits, seed)
+    clear = _clear_versions(digits, questions)
+    with _build_index(folder / "index", run, gallery) as index:
         answers = index.search(questions.q, p=LEVEL)
-
-    strength = torch.tensor(
-        [int(str(facts["id"]).split("-")[-1].removesuffix(".png")) / 100 for facts in questions.records]
-    )
-    kappa = questions.q.kappa
-    numerals = [{hit.metadata["label"] for hit in hits} for hits in answers]
-    holds = [facts["label"] in found for found, facts in zip(numerals, questions.records, strict=True)]
-    many = torch.tensor([float(len(found)) for found in numerals])
-    quarter = (strength * 4).long().clamp_max(3)
-    steps_of = ("0 to 1/4", "1/4 to 1/2", "1/2 to 3/4", "3/4 to 1")
-    plots.levels(
-        {name: kappa[quarter == i].tolist() for i, name in enumerate(steps_of)}, "strength of the degradation"
-    ).savefig(figures / "digits-kappa.png")
-    _examples(folder, questions).savefig(figures / "digits-examples.png")
-    _answers(folder, questions, answers).savefig(figures / "digits-answers.png")
-    metrics = run.metrics
-    for name, figure in (
-        ("reject-curve", plots.reject_curve(**metrics["reject_curve"])),
-        ("reliability", plots.reliability_diagram(**metrics["reliability"])),
-    ):
-        figure.savefig(figures / f"digits-{name}.png")
-    return {
-        "recall_at_1": metrics["recall_at_1"],
-        "recall_at_1_surer_half": metrics["recall_at_1_surer_half"],
-        "r_auroc": metrics["r_auroc"],
-        "match_ece": metrics["match_ece"],
-        "degradation_rank": rank_correlation(-kappa, strength),
-        "credible_set_holds_the_numeral": sum(holds) / len(holds),
-        "numerals_in_the_credible_set": {name: many[quarter == i].mean().item() for i, name in enumerate(steps_of)},
-        "gallery": len(gallery.records),
-        "questions": len(questions.records),
+        clear_q = run.posteriors(list(clear))
+        clear_answers = index.search(clear_q, p=LEVEL)
+    samples = _sample_questions(folder, questions, answers, clear, clear_q, clear_answers)
+    strength = _strengths(questions)
+    _draw_figures(folder, figures, run, questions, strength, samples)
+    return _measure(run, gallery, questions, strength, answers) | {
+        "empty_credible_sets": sum(not hits for hits in answers),
+        "sample_questions": [sample.to_dict() for sample in samples],
     }
 
 
-def _load() -> tuple[Tensor, Tensor]:
-    """1,797 images (N, 3, 8, 8) uint8 and their digits."""
+def _load(seed: int) -> Digits:
+    """scikit-learn's digits in a random split."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
     grey = torch.from_numpy((data.images * (255 / 16)).round().astype(np.uint8))
-    return grey[:, None].expand(-1, 3, -1, -1).contiguous(), torch.from_numpy(data.target.astype(np.int64))
+    images = grey[:, None].expand(-1, 3, -1, -1).contiguous()
+    order = torch.randperm(len(images), generator=Generator().manual_seed(seed))
+    parts = order[:TRAIN], order[TRAIN : TRAIN + CALIBRATION], order[TRAIN + CALIBRATION :]
+    return Digits(images, torch.from_numpy(data.target.astype(np.int64)), *parts)
 
 
-def _train(
-    folder: Path,
-    images: Tensor,
-    labels: Tensor,
-    train: Tensor,
-    calibration: Tensor,
-    test: Tensor,
-    seed: int,
-    steps: int,
-    progress: bool | None,
-) -> Run:
+def _train(folder: Path, digits: Digits, seed: int, steps: int, progress: bool | None) -> Run:
+    """Train on digits that are degraded anew in every batch, calibrate, evaluate, and write a run folder."""
+    images, labels, train = digits.images, digits.labels, digits.train
     sample = to_unit(images[train], torch.float64)
-    mean, std = (tuple(value.tolist()) for value in (sample.mean((0, 2, 3)), sample.std((0, 2, 3))))
+    mean, std = (tuple(moment.tolist()) for moment in (sample.mean((0, 2, 3)), sample.std((0, 2, 3))))
     inputs = Inputs("images", size=SIZE, mean=mean, std=std)
     torch.manual_seed(seed)
     width = 3 * SIZE * SIZE
@@ -133,73 +115,210 @@ def _train(
     with one_thread():
         fit(encoder, ExactInfoNCE(kernel), batches, recipe, progress=progress, loggers=(), device="cpu")
 
-    def posteriors(chosen: Tensor, draw: int) -> tuple[VonMisesFisher, Labels]:
+    def degraded_posteriors(numbers: Tensor, seed: int) -> tuple[VonMisesFisher, Labels]:
         with torch.no_grad():
-            q = encoder(inputs.normalise(_degraded(images[chosen], draw)[0]))
-        return q, Labels("classes", labels[chosen].numpy(), _NAMES)
+            q = encoder(inputs.normalise(_degraded(images[numbers], seed)[0]))
+        return q, Labels("classes", labels[numbers].numpy(), _NUMERALS)
 
-    found = calibrate_on_labels(*posteriors(calibration, seed + 1), kernel, seed)
-    encoder.scale_kappa(found.kappa_scale)
-    metrics = evaluate(*posteriors(test, seed + 2), VMFKernel(found.kappa_pos), found.prior, seed=seed)
-    match = {"kappa_pos": found.kappa_pos, "prior": found.prior}
+    calibration = calibrate_on_labels(*degraded_posteriors(digits.calibration, seed + 1), kernel, seed)
+    encoder.scale_kappa(calibration.kappa_scale)
+    kernel = VMFKernel(calibration.kappa_pos)
+    metrics = evaluate(*degraded_posteriors(digits.test, seed + 2), kernel, calibration.prior, seed=seed)
+    match = {"kappa_pos": calibration.kappa_pos, "prior": calibration.prior}
     config = {"settings": {"steps": steps, "seed": seed, "dim": DIM}, "data": {"source": "scikit-learn's digits"}}
     save_run(folder, encoder, inputs, config, metrics, match)
     return load_run(folder)
 
 
-def _degraded(images: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Each image once, with its kind and strength (in whole percent); uint8."""
-    generator = Generator().manual_seed(seed)
-    kind = torch.randint(len(KINDS), (len(images),), generator=generator)
-    strength = torch.randint(101, (len(images),), generator=generator) / 100
-    worse = degrade(to_unit(images), kind, strength, generator)
-    return to_bytes(worse), kind, strength
+def _embed_gallery_and_questions(
+    folder: Path, run: Run, digits: Digits, seed: int
+) -> tuple[EmbeddedCollection, EmbeddedCollection]:
+    """Write both as folders of images, such as a user has, and embed them."""
+    degraded, degradation, strength = _degraded(digits.images[digits.test], seed + 2)
+    names = [
+        f"{i:04d}-{DEGRADATIONS[degradation[i]]}-{round(100 * float(strength[i])):03d}" for i in range(len(degraded))
+    ]
+    _write_images(folder / "gallery", digits.images[digits.train], digits.labels[digits.train])
+    _write_images(folder / "questions", degraded, digits.labels[digits.test], names)
+    embedded = []
+    for name in ("gallery", "questions"):
+        path = embed(run, read_collection(folder / name), folder / f"{name}.safetensors", progress=False)
+        embedded.append(read_embedded(path))
+    return embedded[0], embedded[1]
 
 
-def _write_images(
-    folder: Path, images: Tensor, labels: Tensor, kind: Tensor | None = None, strength: Tensor | None = None
-) -> None:
-    """PNGs in class folders; what was done to a question stands in its name."""
-    from PIL import Image
-
-    for i, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
-        done = "" if kind is None or strength is None else f"-{KINDS[kind[i]]}-{round(100 * float(strength[i])):03d}"
-        path = folder / str(label) / f"{i:04d}{done}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image[0].numpy()).save(path)
-
-
-def _examples(folder: Path, questions: EmbeddedCollection) -> Any:
-    """The surest and the least sure questions."""
-    order = questions.q.kappa.argsort(descending=True).tolist()
-    rows = {"surest": order[:10], "in the middle": order[len(order) // 2 - 5 :][:10], "least sure": order[-10:]}
-    return plots.image_rows(
-        {
-            name: [(_image(folder / "questions", questions.records[i]), f"{questions.q.kappa[i]:.3g}") for i in chosen]
-            for name, chosen in rows.items()
-        }
+def _build_index(location: Path, run: Run, gallery: EmbeddedCollection) -> CredibleIndex:
+    return CredibleIndex.build(
+        gallery.q,
+        [record["id"] for record in gallery.records],
+        [{key: value for key, value in record.items() if key != "id"} for record in gallery.records],
+        location=location,
+        kernel=run.kernel,
+        prior=run.prior,
+        fingerprint=run.fingerprint,
     )
 
 
-def _answers(folder: Path, questions: EmbeddedCollection, answers: list[Any]) -> Any:
-    """Questions from sure to unsure, and of each numeral that one could be the nearest item."""
+def _measure(
+    run: Run, gallery: EmbeddedCollection, questions: EmbeddedCollection, strength: Tensor, answers: list[list[Hit]]
+) -> dict[str, Any]:
+    """The numbers of the report."""
+    numerals = [{hit.metadata["label"] for hit in hits} for hits in answers]
+    contained = [record["label"] in found for found, record in zip(numerals, questions.records, strict=True)]
+    distinct = torch.tensor([float(len(found)) for found in numerals])
+    quarter = _quarter(strength)
+    return {
+        **{name: run.metrics[name] for name in ("recall_at_1", "recall_at_1_surer_half", "r_auroc", "match_ece")},
+        "degradation_rank": rank_correlation(-questions.q.kappa, strength),
+        "credible_set_holds_the_numeral": sum(contained) / len(contained),
+        "numerals_in_the_credible_set": {name: distinct[quarter == i].mean().item() for i, name in enumerate(QUARTERS)},
+        "gallery": len(gallery.records),
+        "questions": len(questions.records),
+    }
+
+
+def _sample_questions(
+    folder: Path,
+    questions: EmbeddedCollection,
+    answers: list[list[Hit]],
+    clear: Tensor,
+    clear_q: VonMisesFisher,
+    clear_answers: list[list[Hit]],
+) -> list[SampleQuestion]:
+    """A clear digit, the same digit degraded, and a digit whose nearest neighbour is wrong; see `choose_samples`."""
+    kappa, count = questions.q.kappa, len(questions.records)
+    numerals = [record["label"] for record in questions.records]
+    percentiles = [(kappa < one).sum().item() / count for one in kappa]
+    strengths = _strengths(questions)
+    ambiguous, wrong = choose_samples(numerals, strengths.tolist(), percentiles, answers, clear_answers)
+
+    def describe(title: str, image: str, i: int, q: VonMisesFisher, hits: list[Hit]) -> SampleQuestion:
+        percentile = (kappa < q.kappa).sum().item() / count
+        shares, nearest = numeral_shares(hits), hits[0].metadata["label"] if hits else None
+        return SampleQuestion(
+            title=title,
+            image=image,
+            numeral=numerals[i],
+            kappa=float(q.kappa),
+            percentile=percentile,
+            cap_degrees=math.degrees(math.acos(float(q.cap(LEVEL)))),
+            numerals=shares,
+            nearest=nearest,
+            explanation=explain(numerals[i], percentile, shares, nearest),
+        )
+
+    def degraded(title: str, i: int) -> SampleQuestion:
+        degradation = str(questions.records[i]["id"]).split("-")[1]
+        title = f"{title}, {_IN_WORDS[degradation]} (strength {strengths[i]:.0%})"
+        return describe(title, f"questions/{questions.records[i]['path']}", i, questions.q[i], answers[i])
+
+    _write_image(folder / "samples" / "clear.png", clear[ambiguous])
+    return [
+        describe(
+            f"A clear {numerals[ambiguous]}",
+            "samples/clear.png",
+            ambiguous,
+            clear_q[ambiguous],
+            clear_answers[ambiguous],
+        ),
+        degraded(f"The same {numerals[ambiguous]}", ambiguous),
+        degraded(f"A {numerals[wrong]}", wrong),
+    ]
+
+
+def _draw_figures(
+    folder: Path,
+    figures: Path,
+    run: Run,
+    questions: EmbeddedCollection,
+    strength: Tensor,
+    samples: list[SampleQuestion],
+) -> None:
+    quarter, kappa = _quarter(strength), questions.q.kappa
+    by_quarter: dict[str, Sequence[float]] = {name: kappa[quarter == i].tolist() for i, name in enumerate(QUARTERS)}
+    drawn = {
+        "kappa": plots.levels(by_quarter, "strength of the degradation"),
+        "examples": _draw_examples(folder, questions),
+        "answers": _draw_answers(folder, samples),
+        "reject-curve": plots.reject_curve(**run.metrics["reject_curve"]),
+        "reliability": plots.reliability_diagram(**run.metrics["reliability"]),
+    }
+    for name, figure in drawn.items():
+        figure.savefig(figures / f"digits-{name}.png")
+
+
+def _draw_examples(folder: Path, questions: EmbeddedCollection) -> Any:
+    """Questions with the largest, middle and smallest kappa."""
     order = questions.q.kappa.argsort(descending=True).tolist()
-    rows = {}
-    for share in (0.05, 0.5, 0.85, 0.99):
-        i = order[int(share * len(order))]
-        nearest: dict[str, Any] = {}
-        for hit in answers[i]:
-            nearest.setdefault(hit.metadata["label"], hit)
-        images = [(_image(folder / "questions", questions.records[i]), "question")]
-        images += [
-            (_image(folder / "gallery", hit.metadata), f"{hit.match_probability:.2f}") for hit in nearest.values()
-        ]
-        rows[f"kappa {questions.q.kappa[i]:.3g}\n{len(answers[i])} answers"] = images
-    return plots.image_rows(rows, first_apart=True)
+    middle = len(order) // 2
+    rows = {"most certain": order[:10], "in the middle": order[middle - 5 :][:10], "least certain": order[-10:]}
+
+    def picture(i: int) -> tuple[np.ndarray, str]:
+        return _read_image(folder / "questions" / questions.records[i]["path"]), f"{questions.q.kappa[i]:.3g}"
+
+    return plots.image_rows({title: [picture(i) for i in numbers] for title, numbers in rows.items()})
 
 
-def _image(folder: Path, facts: dict[str, Any]) -> np.ndarray:
+def _draw_answers(folder: Path, samples: list[SampleQuestion]) -> Any:
+    """Each sample question, and the nearest answer of each numeral in its set with the numeral's share."""
+    return plots.image_rows(
+        {
+            f"kappa {sample.kappa:.3g}\n{sample.hits} answers": [
+                (_read_image(folder / sample.image), "question"),
+                *(
+                    (_read_image(folder / "gallery" / share.nearest), f"{share.numeral}: {share.share:.0%}")
+                    for share in sample.numerals
+                ),
+            ]
+            for sample in samples
+        },
+        first_apart=True,
+    )
+
+
+def _degraded(images: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Each image degraded once, uint8; with the kind (B,) and strength (B,) of its degradation, in whole percent."""
+    generator = Generator().manual_seed(seed)
+    degradation = torch.randint(len(DEGRADATIONS), (len(images),), generator=generator)
+    strength = torch.randint(101, (len(images),), generator=generator) / 100
+    degraded = degrade(to_unit(images), degradation, strength, generator)
+    return to_bytes(degraded), degradation, strength
+
+
+def _clear_versions(digits: Digits, questions: EmbeddedCollection) -> Tensor:
+    """The digit of each question before it was degraded, (N, 3, 8, 8) uint8."""
+    numbers = [int(Path(record["path"]).name[:4]) for record in questions.records]
+    return digits.images[digits.test][numbers]
+
+
+def _strengths(questions: EmbeddedCollection) -> Tensor:
+    """Strength of each question's degradation (N,), from the names of the files."""
+    percent = [int(str(record["id"]).split("-")[-1].removesuffix(".png")) for record in questions.records]
+    return torch.tensor([number / 100 for number in percent])
+
+
+def _quarter(strength: Tensor) -> Tensor:
+    """Which of the QUARTERS each strength is in."""
+    return (strength * 4).long().clamp_max(3)
+
+
+def _write_images(folder: Path, images: Tensor, labels: Tensor, names: list[str] | None = None) -> None:
+    """Write PNG files into class folders, under the given names or under numbers."""
+    for i, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+        name = f"{i:04d}" if names is None else names[i]
+        _write_image(folder / str(label) / f"{name}.png", image)
+
+
+def _write_image(path: Path, image: Tensor) -> None:
+    """Write a grey image (3, H, W) uint8."""
     from PIL import Image
 
-    with Image.open(folder / facts["path"]) as image:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image[0].numpy()).save(path)
+
+
+def _read_image(path: Path) -> np.ndarray:
+    from PIL import Image
+
+    with Image.open(path) as image:
         return np.asarray(image)

@@ -1,4 +1,4 @@
-"""The report of the quickstart: one HTML file with its figures inside."""
+"""The report of the quickstart: one HTML file that contains its figures."""
 
 import base64
 import html
@@ -38,6 +38,18 @@ figure.wide {{ grid-column: 1 / -1; }}
 figure img {{ width: 100%; height: auto; max-height: 26rem; object-fit: contain; background: #fff;
   border-radius: .25rem; margin: auto 0; }}
 figcaption {{ font-size: .88rem; padding-top: .6rem; }}
+.question {{ background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: 1rem;
+  display: grid; grid-template-columns: 8rem 1fr; gap: 1.1rem; align-items: start; margin: 1rem 0; }}
+.question h3 {{ font-size: 1.08rem; margin: 0 0 .2rem; }}
+.question p {{ margin: .3rem 0; }}
+.question img {{ width: 100%; image-rendering: pixelated; border-radius: .25rem; display: block; }}
+.shares {{ list-style: none; margin: .7rem 0; padding: 0; }}
+.shares li {{ display: grid; grid-template-columns: 2rem 1.2rem minmax(4rem, 22rem) auto; gap: .6rem;
+  align-items: center; margin: .25rem 0; font-variant-numeric: tabular-nums; }}
+.shares i {{ display: block; background: #0072b2; height: .9rem; border-radius: .2rem; min-width: 2px; }}
+.shares .right i {{ background: #009e73; }}
+.shares span {{ color: var(--quiet); font-size: .86rem; }}
+@media (max-width: 34rem) {{ .question {{ grid-template-columns: 5rem 1fr; }} }}
 pre {{ background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .9rem 1rem;
   overflow-x: auto; font-size: .88rem; line-height: 1.5; }}
 footer {{ margin-top: 3rem; font-size: .84rem; overflow-wrap: anywhere; }}
@@ -45,28 +57,33 @@ footer {{ margin-top: 3rem; font-size: .84rem; overflow-wrap: anywhere; }}
 </head>
 <body><main>
 <h1>Embeddings that know what they do not know</h1>
-<p class="quiet">What <code>aleator quickstart</code> did on this machine, in {seconds:.0f} seconds.</p>
+<p class="quiet">Results of <code>aleator quickstart</code> on this machine, in {seconds:.0f} seconds.</p>
 
 <h2>Known posteriors, recovered from matching pairs</h2>
-<p>A process in the plane blurs each input by a known amount. An encoder sees nothing but pairs that match, and finds
-every input's direction and certainty again, up to a rotation of the whole.</p>
+<p>A process in the plane blurs each input by a known amount. The encoder sees only pairs of inputs that match. It
+recovers the direction and the certainty of every input, up to a rotation of the plane.</p>
 <ul class="numbers">{circle_numbers}</ul>
 <div class="figures">{circle_figures}</div>
 
 <h2>Real images: digits, some of them hard to read</h2>
-<p>Every digit is made worse by a random amount: noise, blur, or a grey square over a part of it. The encoder is told
-which digits show the same numeral, never how bad an image is. Its certainty kappa finds out.</p>
+<p>Every digit is degraded by a random amount: noise, blur, or a grey square that covers a part of it. The encoder is
+told which digits show the same numeral. It is not told how much an image was degraded, and yet its certainty kappa
+shows it.</p>
 <ul class="numbers">{digit_numbers}</ul>
 <div class="figures">{digit_figures}</div>
 
 <h2>Which digits could this be?</h2>
-<p>An index holds {gallery} clear digits. For each of {questions} degraded ones that the encoder has never seen it
-answers with the 95 % credible set: one numeral where the image is clear, several where it is not.</p>
+<p>An index holds {gallery} clear digits. The questions are {questions} degraded digits that the encoder was not trained
+on. The answer to each is its 95% credible set: all digits of the index that the question could be. A clear question
+gets answers of one numeral, an ambiguous one of several. In these three examples, the bars are shares of the answers;
+green is the right numeral. The small picture is the nearest answer of each numeral.</p>
+{samples}
+<p>Over all questions:</p>
 <ul class="numbers">{search_numbers}</ul>
-<div class="figures">{search_figures}</div>
+<p class="quiet">{empty}</p>
 
 <h2>What to try next</h2>
-<p>Everything lies in this folder, in the form that the commands use for your own data.</p>
+<p>Everything is in this folder, in the form that the commands use for your own data.</p>
 <pre>{next_commands}</pre>
 <footer>{provenance}</footer>
 </main></body></html>
@@ -74,56 +91,68 @@ answers with the 95 % credible set: one numeral where the image is clear, severa
 
 
 def write_report(path: Path, report: dict[str, Any], figures: Path) -> None:
-    circle, digits, origin = report["circle"], report["digits"], report["provenance"]
-    numerals = digits["numerals_in_the_credible_set"]
+    """Write report.html.
+
+    Args:
+        path: The HTML file, in the folder of the quickstart.
+        report: Contents of report.json.
+        figures: Folder of the figures.
+    """
+    circle, digits, provenance = report["circle"], report["digits"], report["provenance"]
     page = _PAGE.format(
-        seconds=origin["wall_seconds"],
+        seconds=provenance["wall_seconds"],
         gallery=digits["gallery"],
         questions=digits["questions"],
         circle_numbers=_numbers(
             {
-                f"{circle['mu_rank']:.3f}": "rank correlation of directions, true and learned",
-                f"{circle['kappa_rank']:.3f}": "rank correlation of certainties kappa",
-                f"{circle['coverage']['0.95']:.1%}": "of true latents lie in their 95 % credible cap",
+                f"{circle['mu_rank']:.3f}": "rank correlation of true and learned directions",
+                f"{circle['kappa_rank']:.3f}": "rank correlation of true and learned certainties kappa",
+                f"{circle['coverage']['0.95']:.1%}": "of true latents are in their 95% credible cap",
             }
         ),
         circle_figures=_figure(
             figures / "circle.png",
-            "Five inputs. Left: their true posteriors. Middle: as learned. Right: the learned ones, turned to match.",
+            "Five inputs. Left: their true posteriors. Middle: the learned ones. Right: the learned ones, rotated to "
+            "match.",
             wide=True,
         ),
         digit_numbers=_numbers(
             {
-                f"{digits['recall_at_1']:.1%}": "of degraded digits have a neighbour that shows the same numeral",
-                f"{digits['recall_at_1_surer_half']:.1%}": "of the surer half",
-                f"{digits['degradation_rank']:.2f}": "rank correlation of uncertainty with the degradation's strength",
+                f"{digits['recall_at_1']:.1%}": "of degraded digits have a nearest neighbour with the same numeral",
+                f"{digits['recall_at_1_surer_half']:.1%}": "of the half with the larger kappa",
+                f"{digits['degradation_rank']:.2f}": "rank correlation of uncertainty and strength of degradation",
                 f"{digits['match_ece']:.3f}": "calibration error of match probabilities",
             }
         ),
-        digit_figures=_figure(figures / "digits-examples.png", "Unseen digits with their kappa.", wide=True)
-        + _figure(figures / "digits-kappa.png", "Certainty falls as images get worse (median, half, nine tenths).")
-        + _figure(figures / "digits-reject-curve.png", "Leave out the least sure, and the rest is right more often.")
-        + _figure(figures / "digits-reliability.png", "Pairs said to match so often do match so often."),
+        digit_figures=_figure(figures / "digits-examples.png", "Degraded digits with their kappa.", wide=True)
+        + _figure(figures / "digits-kappa.png", "Certainty falls with degradation (median, half and 90% of images).")
+        + _figure(figures / "digits-reject-curve.png", "Without the least certain images, more answers are right.")
+        + _figure(figures / "digits-reliability.png", "Observed share of matches against the match probability."),
+        samples="".join(_sample(path.parent, sample, digits["gallery"]) for sample in digits["sample_questions"]),
         search_numbers=_numbers(
-            {f"{digits['credible_set_holds_the_numeral']:.1%}": "of credible sets hold the right numeral"}
-            | {f"{count:.1f}": f"numerals in a set, at strength {name}" for name, count in numerals.items()}
+            {f"{digits['credible_set_holds_the_numeral']:.1%}": "of credible sets contain the right numeral"}
+            | {
+                f"{count:.1f}": f"numerals in a set, on average, at strength {name}"
+                for name, count in digits["numerals_in_the_credible_set"].items()
+            }
         ),
-        search_figures=_figure(
-            figures / "digits-answers.png",
-            "Questions from sure to unsure; the nearest of each numeral that one could be, with its match probability.",
-            wide=True,
-        ),
+        empty=f"{digits['empty_credible_sets']} of {digits['questions']} sets are empty: the image, often one with "
+        "noise, is not close to any clear digit. An empty set counts as one that misses the right numeral.",
         next_commands=html.escape("\n".join(next_commands(path.parent))),
         provenance=html.escape(
-            f"{origin['device']}; commit {origin['commit'] or 'unknown'}; "
-            + ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
+            f"{provenance['device']}; commit {provenance['commit'] or 'unknown'}; "
+            + ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())
         ),
     )
     path.write_text(page, encoding="utf-8")
 
 
 def next_commands(folder: Path) -> list[str]:
-    """What to try next, as command lines."""
+    """Command lines to try next.
+
+    Args:
+        folder: Folder of the quickstart.
+    """
     return [
         f"aleator rank {folder}/questions.safetensors",
         f"aleator query {folder}/index {folder}/questions.safetensors --by match --limit 3",
@@ -132,16 +161,45 @@ def next_commands(folder: Path) -> list[str]:
     ]
 
 
-def _numbers(values: dict[str, str]) -> str:
+def _sample(folder: Path, sample: dict[str, Any], gallery: int) -> str:
+    """A sample question as HTML: picture, certainty, credible set by numeral, and what to see."""
+    percentile, hits = sample["percentile"], sum(share["count"] for share in sample["numerals"])
+    compared = f"more certain than {percentile:.0%}" if percentile >= 0.5 else f"less certain than {1 - percentile:.0%}"
+    certainty = (
+        f"kappa {sample['kappa']:.3g}: {compared} of the questions. Its credible set has a radius of "
+        f"{sample['cap_degrees']:.0f}\N{DEGREE SIGN} and contains {hits} of {gallery} digits."
+    )
+    rows = "".join(
+        f"<li{' class=right' if share['numeral'] == sample['numeral'] else ''}>"
+        f"{_picture(folder / 'gallery' / share['nearest'], 'nearest ' + share['numeral'])}"
+        f"<b>{html.escape(share['numeral'])}</b>"
+        f'<i style="width:{share["share"]:.1%}"></i>'
+        f"<span>{share['share']:.0%} ({share['count']})</span></li>"
+        for share in sample["numerals"]
+    )
+    return (
+        f'<article class="question">{_picture(folder / sample["image"], sample["title"])}<div>'
+        f"<h3>{html.escape(sample['title'])}</h3>"
+        f'<p class="quiet">{html.escape(certainty)}</p>'
+        f'<ul class="shares">{rows}</ul>'
+        f"<p>{html.escape(sample['explanation'])}</p></div></article>"
+    )
+
+
+def _numbers(cards: dict[str, str]) -> str:
+    """Numbers as cards: each number, formatted, with its meaning."""
     return "".join(
-        f"<li><b>{html.escape(value)}</b><span>{html.escape(what)}</span></li>" for value, what in values.items()
+        f"<li><b>{html.escape(number)}</b><span>{html.escape(meaning)}</span></li>" for number, meaning in cards.items()
     )
 
 
 def _figure(path: Path, caption: str, wide: bool = False) -> str:
+    """A figure with a caption."""
+    css_class = ' class="wide"' if wide else ""
+    return f"<figure{css_class}>{_picture(path, caption)}<figcaption>{html.escape(caption)}</figcaption></figure>"
+
+
+def _picture(path: Path, description: str) -> str:
+    """An image that is part of the page."""
     data = base64.b64encode(path.read_bytes()).decode()
-    text = html.escape(caption)
-    kind = ' class="wide"' if wide else ""
-    return (
-        f'<figure{kind}><img src="data:image/png;base64,{data}" alt="{text}"><figcaption>{text}</figcaption></figure>'
-    )
+    return f'<img src="data:image/png;base64,{data}" alt="{html.escape(description)}">'
