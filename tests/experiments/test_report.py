@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from aleator.cli import app
 from aleator.experiments import reproduce
-from aleator.experiments.paper import paper_figure
 from aleator.experiments.report import cell, number, shown_rows, winners, write_report
 
 
@@ -20,12 +19,6 @@ def test_the_papers_figure_stands_beside_ours():
     assert cell("recovery", row(kappa_mae=2.0), "kappa_mae") == "2.000 ± 0.5000 (6.150)"
     assert cell("recovery", row(kappa_rmse=2.0), "kappa_rmse") == "2.000 ± 0.5000"  # the paper has no true RMSE
     assert cell("losses", row(loss="hib"), "kappa_mae") == "(1.0e+14)"
-
-
-def test_beside_the_exact_loss_stands_the_one_it_replaces():
-    assert paper_figure("recovery", "clear", "exact", "kappa_rank") == (0.64, 0.04)
-    assert paper_figure("losses", "ambiguous", "elk", "kappa_rank") == (0.92, 0.00)
-    assert paper_figure("recovery", "dim-3", "exact", "kappa_rank") is None
 
 
 @pytest.mark.parametrize(

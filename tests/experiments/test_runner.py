@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from aleator.experiments.catalogue import EXPERIMENTS
 from aleator.experiments.runner import ExperimentRun, Outcome, Row, RunFunction, origin, outcome_arrays, run_rows
 
 
@@ -76,15 +75,6 @@ def test_the_cache_key_does_not_depend_on_where_the_function_lives(monkeypatch):
         ExperimentRun(toss, run.setting, 8),
     ]
     assert len({run.key, *(other.key for other in others)}) == 4
-
-
-def test_the_families_of_experiments_keep_their_names():
-    """They are part of the cache keys."""
-    families = {name: experiment.run.family for name, experiment in EXPERIMENTS.items()}
-    assert set(families.values()) == {"controlled", "landscape", "cifar"}
-    assert families["recovery"] == "controlled"
-    assert families["landscape"] == "landscape"
-    assert families["cifar-losses"] == "cifar"
 
 
 def test_what_one_run_cannot_tell_has_no_mean(tmp_path):

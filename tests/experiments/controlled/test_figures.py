@@ -1,0 +1,63 @@
+"""Figures of the controlled experiments are drawn from rows and arrays."""
+
+from dataclasses import asdict, replace
+
+import pytest
+
+from aleator.experiments.controlled.figures import FIGURES
+from aleator.experiments.controlled.run import run_seed
+from aleator.experiments.controlled.tables import CONTROLLED
+from tests.experiments.controlled.small import tiny
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    return run_seed(tiny(), 4)
+
+
+def rows(outcome, *settings):
+    """Rows of a result, all with the metrics of one run."""
+    metrics = {name: {"mean": value, "stderr": 0.01, "values": [value]} for name, value in outcome.metrics.items()}
+    return [{"setting": s.name, "loss": s.loss, "metrics": metrics, "parameters": asdict(s)} for s in settings]
+
+
+SETTINGS = {
+    "circle": [tiny(dim=2)],
+    "samples": [tiny(loss="mcinfonce", samples=1), tiny(loss="mcinfonce", samples=4), tiny(loss="exact")],
+    "losses": [tiny(loss="exact"), tiny(loss="elk")],
+    "encoder-dim": [tiny(encoder_dim=4), tiny(encoder_dim=8)],
+    "tuning": [tiny(name=f"a {a}, b {b}", a=a, b=b) for a in (1.0, 2.0) for b in (0.0, 1.0)],
+    "optimisers": [
+        tiny(name=f"{name}, {steps}", recipe={"optimiser": name, "steps": steps})
+        for name in ("adam", "soap")
+        for steps in (1000, 2000)
+    ],
+}
+NAMES = {
+    "recovery": {"kappa-ambiguous", "coverage"},
+    "circle": {"posteriors", "kappa"},
+    "samples": {"bias"},
+    "families": {"spread-ambiguous"},
+    "losses": {"kappa-exact", "kappa-elk"},
+    "encoder-dim": {"ranks"},
+    "high-dim": {"ranks"},
+    "shared-backbone": {"kappa-ambiguous"},
+    "tuning": {"hib"},
+    "infonce": {"cosine-exact"},
+    "optimisers": {"kappa-rmse", "mu-rmse"},
+    "phases": {"kappa-ambiguous"},
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_drawn(name, outcome):
+    settings = SETTINGS.get(name, [tiny()])
+    run = run_seed(replace(settings[0]), 4) if name == "circle" else outcome
+    figures = FIGURES[name](rows(run, *settings), [run.arrays] * len(settings))
+    assert set(figures) == NAMES[name]
+    for figure in figures.values():
+        figure.canvas.draw()
+
+
+def test_every_table_has_its_figures():
+    assert set(FIGURES) == set(CONTROLLED) == set(NAMES)
