@@ -68,7 +68,7 @@ def test_help_has_an_example():
     [
         (["nowhere"], "holds no index"),
         (["{gallery}", "--port", "70000"], "is not a port"),
-        (["{gallery}", "--host", "no.such.host.invalid"], "is no address here"),
+        (["{gallery}", "--host", "no.such.host.invalid"], "is not an address of this machine"),
         (["{gallery}", "--port", "{taken}"], "cannot be used"),
         (["{gallery}", "--port", "0", "--model", "{model}"], "the index was made by the encoder"),
         (["{gallery}", "--port", "0", "--model", "nowhere"], "there is no such folder"),

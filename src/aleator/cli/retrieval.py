@@ -14,12 +14,16 @@ from aleator.cli.errors import plain_errors
 if TYPE_CHECKING:
     from aleator.retrieval import SearchBy
 
-index_app = typer.Typer(no_args_is_help=True, help="Build and change an index of posteriors.")
+index_app = typer.Typer(no_args_is_help=True, help="Build, change and describe an index of posteriors.")
 
-Location = Annotated[str, typer.Argument(help="a folder, or postgresql://host/database#name")]
-Posteriors = Annotated[Path, typer.Argument(help=".npz or .safetensors with mu (N, D) and kappa (N,)")]
-Items = Annotated[Path | None, typer.Option(help='JSON lines {"id": ..., "any": "metadata"}, one for each item')]
-Fingerprint = Annotated[str | None, typer.Option(help="of the encoder that made the posteriors")]
+Location = Annotated[str, typer.Argument(help="the index: a folder, or postgresql://host/database#name")]
+Posteriors = Annotated[
+    Path, typer.Argument(help="file of `aleator embed`, or any .npz or .safetensors with mu (N, D) and kappa (N,)")
+]
+Items = Annotated[
+    Path | None, typer.Option(help='ids and metadata: a file with one line {"id": ..., "any": "metadata"} per item')
+]
+Fingerprint = Annotated[str | None, typer.Option(help="fingerprint of the encoder that made the posteriors")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -34,15 +38,16 @@ def index_build(
     location: Location,
     posteriors: Posteriors,
     items: Items = None,
-    kappa_pos: Annotated[float | None, typer.Option(help="of the kernel for match probabilities")] = None,
-    prior: Annotated[float | None, typer.Option(help="share of matches among all pairs")] = None,
+    kappa_pos: Annotated[
+        float | None, typer.Option(help="concentration of the kernel: how close matching latents are")
+    ] = None,
+    prior: Annotated[float | None, typer.Option(help="share of matches among the pairs that are compared")] = None,
     fingerprint: Fingerprint = None,
-    replace: Annotated[bool, typer.Option("--replace", help="an index that is already there")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="replace an index that is already there")] = False,
 ) -> None:
-    """Make an index of posteriors.
+    """Build an index of posteriors.
 
-    What `aleator embed` wrote is used as it is: the .jsonl beside the posteriors, the encoder's fingerprint, and the
-    kernel and prior of its match probabilities. Options given here come first.
+    Ids, metadata, fingerprint, kernel and prior are taken from the files of `aleator embed`. Options override them.
 
     Example: aleator index build gallery/ photos.safetensors
     """
@@ -77,9 +82,9 @@ def index_add(location: Location, posteriors: Posteriors, items: Items = None, f
 
     with plain_errors():
         q = read_posteriors(posteriors)
-        given = fingerprint or read_header(posteriors).get("fingerprint")
+        made_by = fingerprint or read_header(posteriors).get("fingerprint")
         ids, metadata = read_items(_items_beside(posteriors) if items is None else items)
-    with plain_errors(), CredibleIndex.open(location, fingerprint=given) as index:
+    with plain_errors(), CredibleIndex.open(location, fingerprint=made_by) as index:
         added = index.add(q, ids, metadata)
         index.save()
         print(f"{len(added)} added, {len(index)} items")
@@ -87,7 +92,8 @@ def index_add(location: Location, posteriors: Posteriors, items: Items = None, f
 
 @index_app.command("remove")
 def index_remove(
-    location: Location, ids: Annotated[list[str], typer.Argument(help="a number is an integer id if there is one")]
+    location: Location,
+    ids: Annotated[list[str], typer.Argument(help="ids; a number means the integer id if no item has it as text")],
 ) -> None:
     """Remove items from an index.
 
@@ -103,7 +109,7 @@ def index_remove(
 
 @index_app.command("info")
 def index_info(location: Location, as_json: AsJson = False) -> None:
-    """What an index holds, and the recall it measured of itself.
+    """Show the size, settings and measured recall of an index.
 
     Example: aleator index info gallery/
     """
@@ -111,7 +117,7 @@ def index_info(location: Location, as_json: AsJson = False) -> None:
 
     with plain_errors(), CredibleIndex.open(location) as index:
         report = index.recall_report
-        facts: dict[str, Any] = {
+        description: dict[str, Any] = {
             "items": len(index),
             "dimensions": index.dim,
             "fingerprint": index.fingerprint,
@@ -119,10 +125,10 @@ def index_info(location: Location, as_json: AsJson = False) -> None:
             "recall": None if report is None else report.to_dict(),
         }
     if as_json:
-        print(json.dumps(facts))
+        print(json.dumps(description))
         return
     table = Table(show_header=False)
-    for name, value in facts.items():
+    for name, value in description.items():
         shown = "exact search" if name == "recall" and value is None else value
         table.add_row(name, Text(str(shown)))
     Console().print(table)
@@ -131,17 +137,22 @@ def index_info(location: Location, as_json: AsJson = False) -> None:
 def query(
     location: Location,
     posteriors: Posteriors,
-    by: Annotated[str, typer.Option(help="credible, match or nearest")] = "credible",
-    p: Annotated[float, typer.Option(help="level of the credible set")] = 0.95,
-    limit: Annotated[int | None, typer.Option(help="most hits for each query")] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            help="which items to find: credible (those the query could be), match (likely matches) or nearest"
+        ),
+    ] = "credible",
+    p: Annotated[float, typer.Option(help="level of the credible set, for --by credible")] = 0.95,
+    limit: Annotated[int | None, typer.Option(help="most hits per query")] = None,
     threshold: Annotated[float, typer.Option(help="least match probability, for --by match")] = 0.5,
-    filter: Annotated[str | None, typer.Option(help='conditions, as JSON: {"label": "cat"}')] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="search everything")] = False,
+    filter: Annotated[str | None, typer.Option(help='conditions on metadata as JSON, such as {"label": "cat"}')] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="search exactly, also in an approximate index")] = False,
     fingerprint: Fingerprint = None,
     as_json: AsJson = False,
-    figure: Annotated[Path | None, typer.Option(help="write a picture of the hits")] = None,
+    figure: Annotated[Path | None, typer.Option(help="image file for a figure of the hits")] = None,
 ) -> None:
-    """Which items could each of these posteriors be?
+    """Find the items that each posterior of a file could be.
 
     Example: aleator query gallery/ questions.safetensors --p 0.95 --limit 5
     """
@@ -150,8 +161,8 @@ def query(
     with plain_errors():
         conditions = json.loads(filter) if filter else None
         q = read_posteriors(posteriors)
-        given = fingerprint or read_header(posteriors).get("fingerprint")
-        with CredibleIndex.open(location, fingerprint=given) as index:
+        made_by = fingerprint or read_header(posteriors).get("fingerprint")
+        with CredibleIndex.open(location, fingerprint=made_by) as index:
             how = cast("SearchBy", by)  # `search` checks it
             answers = index.search(q, p, limit, how, threshold=threshold, filter=conditions, exact=exact)
     if figure is not None:

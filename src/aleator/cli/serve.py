@@ -19,30 +19,38 @@ if TYPE_CHECKING:
 
 
 def serve(
-    location: Annotated[str, typer.Argument(help="a folder, or postgresql://host/database#name")],
-    model: Annotated[Path | None, typer.Option(help="a run folder of `aleator train`, to embed questions")] = None,
-    root: Annotated[Path | None, typer.Option(help="the folder that the items' paths are relative to")] = None,
-    host: Annotated[str, typer.Option(help="address to listen on; any but loopback asks clients for a token")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(help="0 takes a free one")] = 8000,
+    location: Annotated[str, typer.Argument(help="the index: a folder, or postgresql://host/database#name")],
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="run folder of `aleator train`; with it you can ask about your own images, texts or features"
+        ),
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="folder of the images; the paths of the items are relative to it")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="address to listen on; clients need a token unless it is a loopback address")
+    ] = ("127.0.0.1"),
+    port: Annotated[int, typer.Option(help="port to listen on; 0 takes a free one")] = 8000,
     token: Annotated[
         str | None,
-        typer.Option(envvar="ALEATOR_TOKEN", help="that clients must show; made and printed where it is needed"),
+        typer.Option(
+            envvar="ALEATOR_TOKEN", help="token that clients must send; if one is needed, it is made and printed"
+        ),
     ] = None,
 ) -> None:
-    """Look at a collection in the browser, and ask it over a JSON API.
+    """Serve a web page and a JSON API for an index.
 
     Example: aleator serve gallery/ --model run/ --root photos/
 
-    Without --model, items of the collection and posteriors can be asked about; with it, also images, texts or features
-    of your own. The API describes itself at /api/openapi.json.
+    /api/openapi.json describes the API.
     """
     with plain_errors(), contextlib.ExitStack() as opened:
         from aleator.own_data import load_run
         from aleator.web import create_app
 
-        require(0 <= port <= 65535, "port", port, "is not a port", "pass a number up to 65535")
+        require(0 <= port <= 65535, "port", port, "is not a port", "pass a number from 0 to 65535")
         listener = opened.enter_context(_listen(host, port))
         local = _is_loopback(host)
         if token is None and not local:
@@ -69,19 +77,24 @@ def _open(location: str, fingerprint: str | None) -> "CredibleIndex":
     except Exception as error:
         if type(error).__module__.partition(".")[0] != "psycopg":
             raise
-        # The address may hold a password: it is not shown.
+        # The address may hold a password, so the message does not show it.
         reject(
             "location", "postgresql://...", str(error).splitlines()[0], "check the address, and that the server runs"
         )
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket at the address, taken before anything is loaded: a port in use is known at once."""
+    """Listen on the address. This comes before everything is loaded, so that a port in use is reported at once."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, socket_type, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        reject("host", host, f"is no address here ({error.strerror})", "try 127.0.0.1, or 0.0.0.0 for all interfaces")
-    listener = socket.socket(family, kind, protocol)
+        reject(
+            "host",
+            host,
+            f"is not an address of this machine ({error.strerror})",
+            "try 127.0.0.1, or 0.0.0.0 for all interfaces",
+        )
+    listener = socket.socket(family, socket_type, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -109,7 +122,7 @@ def _run(app: Any, listener: socket.socket) -> None:
         ws="none",
         timeout_keep_alive=5,
         timeout_graceful_shutdown=3,
-        limit_concurrency=512,  # connections; requests have their own, lower limit
+        limit_concurrency=512,  # connections; requests have a lower limit
     )
-    with contextlib.suppress(KeyboardInterrupt):  # uvicorn ends its work first, and then passes the signal on
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn stops first, and then raises the signal again
         uvicorn.Server(config).run(sockets=[listener])
