@@ -23,6 +23,7 @@ TESTED_IN = {
     "fused.series": "fused/test_functions.py",
     "fused.softmax_share": "fused/test_functions.py",
     "losses.softmax_share": "losses/test_sampled.py",
+    "matching.zonal": "matching/test_kernels.py",
     "quickstart.circle": "quickstart/test_quickstart.py",
     "quickstart.digits": "quickstart/test_quickstart.py",
     "quickstart.report": "quickstart/test_quickstart.py",

@@ -25,8 +25,8 @@ from aleator.foundation.precision import matmul_precision
 from aleator.fused import functions
 from aleator.losses import sampled_cosines, softmax_share
 from aleator.matching import series
-from aleator.matching.kernels import ZonalKernel
 from aleator.matching.positivity import log_positivity
+from aleator.matching.zonal import ZonalKernel
 from aleator.posteriors import sampling
 from aleator.special import angles, bessel
 from aleator.special.angles import angle_table

@@ -1,14 +1,8 @@
 """How likely two posteriors are to match: kernels, the series of expected positivity, match probabilities."""
 
-from aleator.matching.kernels import (
-    DEFAULT_KAPPA_POS,
-    AcceptanceKernel,
-    LogLinear,
-    VMFKernel,
-    ZonalKernel,
-    check_kernel,
-)
+from aleator.matching.kernels import DEFAULT_KAPPA_POS, AcceptanceKernel, VMFKernel
 from aleator.matching.positivity import DEFAULT_PRIOR, log_positivity, match_probability, pairwise_log_positivity
+from aleator.matching.zonal import LogLinear, ZonalKernel, check_kernel
 
 __all__ = [
     "DEFAULT_KAPPA_POS",

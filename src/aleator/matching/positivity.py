@@ -1,6 +1,6 @@
 r"""Expected positivity, and the probability that two ambiguous inputs match.
 
-For posteriors q and q', and a kernel g with coefficients lambda_n (kernels.py),
+For posteriors q and q', and a kernel g with coefficients lambda_n (zonal.py),
 
     r(q, q') = E g(z.z') / E_uniform g = sum_n dim_n lambda_n A_n(kappa) A_n(kappa') P_n(mu.mu').        (3)
 
@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily
 
 from aleator.foundation import reject, require, require_at_least, require_probability
-from aleator.matching.kernels import VMFKernel, ZonalKernel, check_kernel
+from aleator.matching.kernels import VMFKernel
 from aleator.matching.series import log_series
+from aleator.matching.zonal import ZonalKernel, check_kernel
 from aleator.posteriors import VonMisesFisher
 from aleator.special import log_growth
 
