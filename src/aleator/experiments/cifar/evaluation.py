@@ -103,13 +103,13 @@ def make_views(images: Tensor, views: int) -> list[Tensor]:
     1: the images. 2: also their mirror images. 10: also both shifted in four directions.
     """
     require_one_of("views", views, (1, 2, 10))
-    made = [images]
+    shown = [images]
     if views == 10:
         height, width = images.shape[-2:]
         padded = torch.nn.functional.pad(images, (_SHIFT,) * 4, mode="reflect")
         corners = ((_SHIFT, 0), (_SHIFT, 2 * _SHIFT), (0, _SHIFT), (2 * _SHIFT, _SHIFT))
-        made += [padded[..., top : top + height, left : left + width] for top, left in corners]
-    return made if views == 1 else made + [view.flip(-1) for view in made]
+        shown += [padded[..., top : top + height, left : left + width] for top, left in corners]
+    return shown if views == 1 else shown + [view.flip(-1) for view in shown]
 
 
 def image_network(encoder: Encoder) -> torch.nn.Module:

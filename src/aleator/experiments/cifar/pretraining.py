@@ -157,8 +157,8 @@ def pretrain_cifar(
     earlier = _train(classifier, train, setting, place, folder / "unfinished", progress)
     accuracy = (predictions(classifier, test.images).argmax(1).cpu() == test.labels).double().mean().item()
     seconds = earlier + time.perf_counter() - began
-    facts = {"setting": asdict(setting), "accuracy": accuracy, "seconds": seconds}
-    fingerprint = write_bundle(folder, "classifier", FORMAT_VERSION, facts, classifier.state_dict(), overwrite=True)
+    metadata = {"setting": asdict(setting), "accuracy": accuracy, "seconds": seconds}
+    fingerprint = write_bundle(folder, "classifier", FORMAT_VERSION, metadata, classifier.state_dict(), overwrite=True)
     shutil.rmtree(folder / "unfinished", ignore_errors=True)
     return Pretrained(classifier, accuracy, seconds, fingerprint)
 
@@ -166,14 +166,14 @@ def pretrain_cifar(
 def load_pretrained(folder: str | Path, setting: PretrainingSetting, device: str | torch.device = "cpu") -> Pretrained:
     """Load a classifier that `pretrain_cifar` saved."""
     bundle = read_bundle(folder, "classifier", FORMAT_VERSION)
-    facts = bundle.metadata
-    if {**asdict(_DEFAULT), **facts["setting"]} != asdict(setting):
+    metadata = bundle.metadata
+    if {**asdict(_DEFAULT), **metadata["setting"]} != asdict(setting):
         reject("folder", str(folder), "holds a classifier of another setting", "name another folder")
     with torch.random.fork_rng(devices=[]):
         classifier = Classifier(setting.width)
     classifier.load_state_dict(bundle.tensors)
     classifier.to(device).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-    return Pretrained(classifier, facts["accuracy"], facts["seconds"], bundle.fingerprint)
+    return Pretrained(classifier, metadata["accuracy"], metadata["seconds"], bundle.fingerprint)
 
 
 @torch.no_grad()
@@ -245,8 +245,8 @@ def _train(
                     "classifier": dict(classifier.state_dict()),
                     "optimiser": optimiser.state_dict(),
                 }
-                facts = {"state": pack_state(state, tensors)}
-                write_bundle(unfinished, "pretraining", FORMAT_VERSION, facts, tensors, overwrite=True)
+                metadata = {"state": pack_state(state, tensors)}
+                write_bundle(unfinished, "pretraining", FORMAT_VERSION, metadata, tensors, overwrite=True)
     classifier.zero_grad()  # else the next training would start with the last gradients
     classifier.eval()
     return earlier
