@@ -1,4 +1,4 @@
-"""aleator train, embed, evaluate, rank: what they print, and that a mistake is one line and never a traceback."""
+"""aleator train, embed, evaluate, rank: what they print; an error is one line, never a traceback."""
 
 import csv
 import io
@@ -45,11 +45,11 @@ def trained(features, tmp_path_factory):
 def test_from_features_to_hits(trained, features):
     """The .jsonl, the fingerprint and the kernel are found without being named."""
     assert "400 items" in run_command("index", "build", trained / "gallery", trained / "a.safetensors").stdout
-    facts = json.loads(run_command("index", "info", trained / "gallery", "--json").stdout)
+    info = json.loads(run_command("index", "info", trained / "gallery", "--json").stdout)
     config = json.loads((trained / "run/config.json").read_text())
     encoder = json.loads((trained / "run/encoder/encoder.json").read_text())
-    assert facts["fingerprint"] == encoder["sha256"]
-    assert f"{config['match']['kappa_pos']:.3f}" in facts["kernel"] or "VMFKernel" in facts["kernel"]
+    assert info["fingerprint"] == encoder["sha256"]
+    assert f"{config['match']['kappa_pos']:.3f}" in info["kernel"] or "VMFKernel" in info["kernel"]
     np.save(trained / "few.npy", np.load(features / "x.npy")[:3])
     run_command("embed", trained / "run", trained / "few.npy", "--output", trained / "few.safetensors")
     ask = ("query", trained / "gallery", trained / "few.safetensors", "--by", "nearest", "--limit", 1, "--json")

@@ -1,4 +1,4 @@
-"""A process that embeds and is killed by the test: it says how far it is after every batch and waits for a word."""
+"""A process that embeds, for a test that kills it: it prints its progress in every batch and waits for a line."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ def main(run: Path, data: Path, output: Path) -> None:
     append = rows.RowFile.append
 
     def append_and_wait(self, values):
-        append(self, values[: len(values) // 2])  # half a batch on disk is a state that a kill may leave, too
+        append(self, values[: len(values) // 2])  # a kill may leave half a batch on disk
         print(self.done, flush=True)
         sys.stdin.readline()
         append(self, values[len(values) // 2 :])

@@ -10,14 +10,14 @@ from aleator.own_data.defaults import kernel_width, match_lift
 
 
 def test_what_is_left_open_is_chosen_and_explained(features, tmp_path):
-    said = []
+    lines = []
     settings = Settings(steps=2, width=8)
-    run = train(read_collection(features / "x.npy", features / "y.npy"), tmp_path / "run", settings, log=said.append)
+    run = train(read_collection(features / "x.npy", features / "y.npy"), tmp_path / "run", settings, log=lines.append)
     chosen = run.config["chosen"]
     assert chosen == ["backbone", "dim", "kappa_pos", "batch_size", "learning_rate"]
     for name in chosen:
-        assert any(line.startswith(f"{name} = ") and ": " in line for line in said), name
-    assert "400 features, 4 classes; 79 are held out" in said[0]
+        assert any(line.startswith(f"{name} = ") and ": " in line for line in lines), name
+    assert "400 features, 4 classes; 79 are held out" in lines[0]
 
 
 def test_the_kernel_is_as_wide_as_the_lift_asks():

@@ -9,7 +9,7 @@ from tests.own_data.conftest import blobs
 
 def test_the_index_takes_it_from_there(whole):
     embedded = read_embedded(whole)
-    index = CredibleIndex.build(embedded.q, [facts["id"] for facts in embedded.records], embedded.records)
+    index = CredibleIndex.build(embedded.q, [record["id"] for record in embedded.records], embedded.records)
     assert len(index) == 400
     assert embedded.labels().values.tolist() == blobs()[1].tolist()
 

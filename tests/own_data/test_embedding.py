@@ -1,4 +1,4 @@
-"""Embedding is the encoder's own answer, streamed; a killed process goes on; processes share the work."""
+"""Embedding gives the encoder's posteriors; killed work is resumed; processes share the work."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def test_a_finished_file_is_neither_made_again_nor_overwritten(run, features, wh
 
 
 def kill_when(done: int, command: list[str]) -> None:
-    """Start the process, let it come so far, and kill it with no chance to clean up."""
+    """Start the process, wait until it has written so many rows, and kill it."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if int(line) >= done:
@@ -109,11 +109,11 @@ def test_two_processes_share_the_work(run, features, whole, tmp_path):
 
 
 def test_images_from_folders_and_tables(photos, tmp_path):
-    """Nested folders, a table of paths: the same images, the same posteriors, whatever their order."""
+    """The same images from folders and from a table in another order give the same posteriors."""
     encoder = Encoder(ResNet18(width=2), 4).eval()
     run = Run(tmp_path, encoder, Inputs("images", size=8), VMFKernel(10.0), 0.5, "abc", {}, {})
     folder = read_embedded(embed(run, read_collection(photos), tmp_path / "folder.safetensors", batch_size=7))
-    names = [facts["path"] for facts in folder.records]
+    names = [record["path"] for record in folder.records]
     assert len(names) == 60
     assert folder.records[0] == {"id": "blue/00.png", "path": "blue/00.png", "label": "blue"}
     table = photos / "items.csv"

@@ -18,7 +18,7 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 def printed_commands() -> list[list[str]]:
-    """The command lines of the section on folders, but for the server and the network that must be downloaded."""
+    """The commands of the section on folders, without the server and the network that must be downloaded."""
     section = GUIDE.read_text().split("## A folder of images")[1].split("\n## ")[0]
     lines = re.findall(r"^    (aleator .*)$", section, re.M)
     return [shlex.split(line)[1:] for line in lines if " serve " not in line and "hf:" not in line]
@@ -42,18 +42,18 @@ def test_the_guide_on_real_images(data_folder, tmp_path, monkeypatch):
         write_images(tmp_path / "new-photos", part["images"][:20], part["labels"][:20], in_classes=False)
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(2)
-    said = {}
+    printed = {}
     for command in printed_commands():
         result = CliRunner().invoke(app, command)
         assert result.exit_code == 0, (command, result.output)
-        said[" ".join(command[:2])] = result.stdout
+        printed[" ".join(command[:2])] = result.stdout
     torch.set_num_threads(1)
-    assert {line.split()[0] for line in said} == {"train", "embed", "evaluate", "rank", "index", "query"}
+    assert {line.split()[0] for line in printed} == {"train", "embed", "evaluate", "rank", "index", "query"}
     metrics = json.loads((tmp_path / "runs/photos/metrics.json").read_text())
     print(json.dumps({name: value for name, value in metrics.items() if isinstance(value, float)}))
     assert metrics["recall_at_1"] > 0.2  # chance is 0.1
     assert metrics["recall_at_1_surer_half"] > metrics["recall_at_1"]
     assert metrics["match_ece"] < 0.1
-    assert "2000 items" in said["index build"]
-    assert "hits for 20 queries" in said["query photos-index/"]
+    assert "2000 items" in printed["index build"]
+    assert "hits for 20 queries" in printed["query photos-index/"]
     assert (tmp_path / "questions.jsonl").read_text().count("\n") == 20

@@ -1,4 +1,4 @@
-"""From a collection to a run: what is learned, chosen, written, refused, and taken up again."""
+"""Training: what is learned, what is refused, and how a stopped run is resumed."""
 
 import sys
 
@@ -26,9 +26,9 @@ def test_a_run_learns_and_knows_what_it_does_not_know(run):
 
 
 def test_the_same_command_has_nothing_to_do(run, features):
-    said = []
-    again = train(read_collection(features / "x.npy", features / "y.npy"), features / "run", QUICK, log=said.append)
-    assert "finished already" in said[0]
+    lines = []
+    again = train(read_collection(features / "x.npy", features / "y.npy"), features / "run", QUICK, log=lines.append)
+    assert "finished already" in lines[0]
     assert again.fingerprint == run.fingerprint
 
 
@@ -101,16 +101,16 @@ def test_without_the_extra_the_way_out_is_named(photos, tmp_path, monkeypatch):
         train(read_collection(photos), tmp_path / "run", Settings(backbone="hf:dino", holdout=0.4))
 
 
-@pytest.mark.parametrize("kind", ["soft", "groups", "pairs"])
-def test_other_kinds_of_labels(tmp_path, kind):
+@pytest.mark.parametrize("label_kind", ["soft", "groups", "pairs"])
+def test_other_kinds_of_labels(tmp_path, label_kind):
     rows, labels = blobs(240)
     np.save(tmp_path / "x.npy", rows)
     path = tmp_path / "labels.csv"
-    if kind == "soft":
+    if label_kind == "soft":
         path = tmp_path / "labels.npy"
         soft = 0.9 * np.eye(4)[labels] + 0.025
         np.save(path, soft)
-    elif kind == "groups":
+    elif label_kind == "groups":
         groups = 40 * labels + np.arange(len(rows)) % 40
         path.write_text("group\n" + "\n".join(map(str, groups)) + "\n")
     else:
@@ -122,7 +122,7 @@ def test_other_kinds_of_labels(tmp_path, kind):
     run = train(read_collection(tmp_path / "x.npy", path), tmp_path / "run", settings, device="cpu")
     assert run.metrics["items"] > 20
     assert 0 <= run.metrics["recall_at_1"] <= 1
-    assert run.config["data"]["labels"] == kind
+    assert run.config["data"]["labels"] == label_kind
 
 
 def test_long_features_are_not_taken_for_sure_ones(tmp_path):

@@ -1,4 +1,4 @@
-"""A pretrained vision network from a folder, kept as it is, with a head; its own preparation of images is used."""
+"""A pretrained vision network from a folder, frozen, with a head; images are prepared as the network asks."""
 
 import json
 
@@ -14,15 +14,15 @@ MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
-    """A small ViT with random weights, saved as the hub has it."""
+    """A small ViT with random weights, in the form of the hub."""
     folder = tmp_path_factory.mktemp("vit")
     torch.manual_seed(0)
     config = transformers.ViTConfig(
         image_size=16, patch_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
     )
     transformers.ViTModel(config).save_pretrained(folder)
-    facts = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}
-    (folder / "preprocessor_config.json").write_text(json.dumps(facts | {"image_mean": MEAN, "image_std": STD}))
+    processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor | {"image_mean": MEAN, "image_std": STD}))
     return folder
 
 

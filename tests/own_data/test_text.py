@@ -1,4 +1,4 @@
-"""Text for real: a pretrained sentence encoder from PyPI, kept as it is, with a probabilistic head."""
+"""A real pretrained sentence encoder from PyPI, frozen, with a probabilistic head."""
 
 import numpy as np
 import pytest
@@ -48,9 +48,9 @@ def test_the_encoder_takes_raw_text_without_the_model_s_folder(run):
 def test_lines_of_text_are_embedded(run, tmp_path):
     path = tmp_path / "questions.txt"
     path.write_text("The bank was steep.\nWhere is the station?\n")
-    found = read_embedded(embed(run, read_collection(path), tmp_path / "questions.safetensors", device="cpu"))
-    assert found.records == [{"id": 0, "text": "The bank was steep."}, {"id": 1, "text": "Where is the station?"}]
-    torch.testing.assert_close(found.q.mu, run.posteriors(["The bank was steep.", "Where is the station?"]).mu)
+    embedded = read_embedded(embed(run, read_collection(path), tmp_path / "questions.safetensors", device="cpu"))
+    assert embedded.records == [{"id": 0, "text": "The bank was steep."}, {"id": 1, "text": "Where is the station?"}]
+    torch.testing.assert_close(embedded.q.mu, run.posteriors(["The bank was steep.", "Where is the station?"]).mu)
 
 
 def test_a_model_that_is_not_there(tmp_path):

@@ -1,4 +1,4 @@
-"""torchrun trains on several processes: one run folder, one model, and each process gets its own batches."""
+"""torchrun trains one model with several processes into one run folder; each process has its own batches."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def test_two_processes_train_one_run(features, tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("held-out items") == 1  # one process speaks
+    assert done.stdout.count("held-out items") == 1  # one process prints
     run = load_run(tmp_path / "run")
     assert run.metrics["recall_at_1"] > 0.5
     assert json.loads((tmp_path / "run/training/run.json").read_text())["processes"] == 2

@@ -132,7 +132,7 @@ def evaluate(
     ],
     labels: LabelFile = None,
     figures: Annotated[
-        Path | None, typer.Option(help="folder for figures: reject curve, reliability diagram, kappa")
+        Path | None, typer.Option(help="write figures to this folder: reject curve, reliability diagram, kappa")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
