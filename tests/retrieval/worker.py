@@ -1,7 +1,8 @@
-"""Processes to be killed: each line on standard input is a job, done by a fork of this process.
+"""A program whose processes the tests kill. Each line on standard input is a job, done by a fork of this process.
 
-Imports take seconds and a job milliseconds, so the imports happen once. A job is JSON: {"location": ..., "steps":
-[...]}. The answer on standard output is the process id, and then "begin N" and "done N" around each step.
+Imports take seconds and a job takes milliseconds, so the imports happen once. A job is JSON: {"location": ...,
+"steps": [...], "report": ...}. The process id is printed. The report is a file with "begin N" and "done N" around each
+step.
 """
 
 import json
@@ -22,7 +23,7 @@ PATIENCE = 60.0  # seconds for a server to come back
 
 
 def posterior_of(ids) -> VonMisesFisher:
-    """Posteriors that anybody can compute from the ids."""
+    """Posteriors that follow from the ids."""
     rows = [torch.Generator().manual_seed(zlib.crc32(str(id).encode())) for id in ids]
     mu = torch.stack([torch.randn(DIM, generator=row) for row in rows]) if rows else torch.empty(0, DIM)
     return VonMisesFisher(torch.nn.functional.normalize(mu, dim=-1), torch.arange(1.0, len(rows) + 1))
@@ -33,7 +34,7 @@ def metadata_of(ids):
 
 
 def take(step, index, location):
-    """One step of a job; returns the index that the next step uses."""
+    """Do one step of a job, and return the index for the next step."""
     name, *arguments = step
     if name == "build":
         (ids,) = arguments
@@ -52,7 +53,7 @@ def take(step, index, location):
 
 
 def insist(index, location, ids):
-    """Add items to a server that may go away: repeat what was not acknowledged, unless it happened all the same."""
+    """Add items to a server that may be killed: repeat until the items are in the index."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -76,7 +77,7 @@ def main() -> None:
             print(f"pid {pid}", flush=True)
             continue
         index = None
-        # The parent of this test may be slow to read, and must not be waited for.
+        # A file, because the test may be slow to read a pipe.
         report = os.open(job["report"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for number, step in enumerate(job["steps"]):
             os.write(report, f"begin {number}\n".encode())

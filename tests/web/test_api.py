@@ -32,7 +32,7 @@ def refused(response, status: int, *words: str) -> None:
 # ---- the collection
 
 
-def test_contents_are_all_items_in_order(index):
+def test_a_snapshot_holds_all_items_in_order(index):
     snapshot = take_snapshot(index)
     assert len(snapshot) == len(index) == 90
     assert [json.loads(key) for key in snapshot.keys] == [f"{SHAPES[i % 3]}-{i}" for i in range(90)]

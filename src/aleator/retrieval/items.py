@@ -87,8 +87,8 @@ def encode_ids(ids: Iterable[Id]) -> list[str]:
     keys = [encode_id(value) for value in (ids.tolist() if isinstance(ids, torch.Tensor) else ids)]
     if len(set(keys)) < len(keys):
         seen: set[str] = set()
-        twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        reject("ids", decode_id(twice), "given twice in one call", "give each item an id of its own")
+        duplicate = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        reject("ids", decode_id(duplicate), "given twice in one call", "give each item an id of its own")
     return keys
 
 

@@ -132,11 +132,11 @@ class Service:
 
     def ask_about_posterior(self, posterior: PosteriorQuestion, options: SearchOptions) -> Answer:
         """Search with a posterior."""
-        given, dim = len(posterior.mu), self.index.dim
+        length, dim = len(posterior.mu), self.index.dim
         problem = f"the collection has {dim} dimensions"
-        require(given == dim, "mu", f"{given} numbers", problem, "use the encoder that made it")
-        length = math.hypot(*posterior.mu)
-        require(abs(length - 1) < 1e-3, "mu", f"of length {length:.4g}", "is not a direction", "scale it to length 1")
+        require(length == dim, "mu", f"{length} numbers", problem, "use the encoder that made it")
+        norm = math.hypot(*posterior.mu)
+        require(abs(norm - 1) < 1e-3, "mu", f"of length {norm:.4g}", "is not a direction", "scale it to length 1")
         mu = torch.tensor([posterior.mu], dtype=torch.float64)
         return self._search(VonMisesFisher(mu, torch.tensor([float(posterior.kappa)], dtype=torch.float64)), options)
 
@@ -165,9 +165,9 @@ class Service:
         own_key = None if item is None else self.collection.keys[item]
         own = 0 if own_key is None else 1  # an item finds itself, which does not count
         limit = options.limit + own
-        found = self.index.search(query, options.p, limit, options.by, threshold=options.threshold)[0]
-        complete = len(found) < limit
-        hits = [hit for hit in map(self._hit_view, found) if hit.key != own_key][: options.limit]
+        all_hits = self.index.search(query, options.p, limit, options.by, threshold=options.threshold)[0]
+        complete = len(all_hits) < limit
+        hits = [hit for hit in map(self._hit_view, all_hits) if hit.key != own_key][: options.limit]
         size = len(hits) if complete and options.by == "match" else None
         levels: list[CredibleLevel] = []
         if options.by == "credible":

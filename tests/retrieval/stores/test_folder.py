@@ -1,4 +1,4 @@
-"""The folder: what is durable when, what is on disk, several processes at once, damage."""
+"""An index in a folder: durability, files, several processes, damage."""
 
 import sqlite3
 

@@ -1,4 +1,4 @@
-"""One index on a server, many clients."""
+"""An index on a server with many clients."""
 
 import threading
 

@@ -27,8 +27,8 @@ class Candidates:
     Examples:
         >>> import numpy as np
         >>> from aleator.retrieval import Candidates
-        >>> found = Candidates(np.array([0, 0, 1]), np.array([4, 7, 4]), np.eye(3, dtype=np.float32), np.ones(3))
-        >>> found.take(found.row == 4).query.tolist()
+        >>> candidates = Candidates(np.array([0, 0, 1]), np.array([4, 7, 4]), np.eye(3, dtype=np.float32), np.ones(3))
+        >>> candidates.take(candidates.row == 4).query.tolist()
         [0, 1]
     """
 
