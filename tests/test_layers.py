@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -51,6 +52,7 @@ HEAVY = (
 OPTIONAL = tuple(name for name in HEAVY if name not in ("torch", "numpy", "scipy"))
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Dotted names below the package, `retrieval.index` for example; a package's __init__ has the package's name."""
     names = {}
@@ -62,6 +64,7 @@ def modules() -> dict[str, Path]:
     return names
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """The modules of the package that a file imports, wherever in the file; type-checking imports are not run."""
     known, imported = modules(), set()
@@ -132,13 +135,14 @@ def test_nothing_imports_in_a_circle():
 
 def test_the_reader_of_imports_sees_them(tmp_path):
     """The test itself can fail: an import is found, however it is written."""
-    for line, seen in (
+    cases = (
         ("from aleator.training import fit", {"training"}),
         ("from aleator.training import loop", {"training.loop"}),
         ("import aleator.training.loop", {"training.loop"}),
         ("from aleator.training.loop import x", {"training.loop"}),
-    ):
-        path = tmp_path / "vmf.py"
+    )
+    for number, (line, seen) in enumerate(cases):
+        path = tmp_path / f"{number}.py"
         path.write_text(f"def f():\n    {line}\n")
         assert imports(path) == seen, line
 
