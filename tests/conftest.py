@@ -23,10 +23,10 @@ torch.set_num_threads(1)
 def pytest_collection_modifyitems(items):
     no_gpu = pytest.mark.skip(reason="no CUDA device")
     no_data = pytest.mark.skip(reason=f"no data folder at {DATA}; name one with ALEATOR_DATA")
-    for item in items:
-        if "gpu" in item.keywords and not torch.cuda.is_available():
+    for item in items:  # by marker: a keyword may also be the name of a folder
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(no_gpu)
-        if "data" in item.keywords and not DATA.is_dir():
+        if item.get_closest_marker("data") and not DATA.is_dir():
             item.add_marker(no_data)
 
 
