@@ -12,7 +12,7 @@ class SharedNegatives(NamedTuple):
     Every input of the pool is encoded once, whatever the number of anchors that use it. A batch may hold
     SharedNegatives in the place of negatives (B, M, ...).
 
-    Args:
+    Attributes:
         pool: P inputs, (P, ...).
         chosen: For each anchor the numbers of its M negatives, (B, M) int64. Numbers below B are the positives of the
             batch; B and above are the inputs of the pool.

@@ -1,7 +1,7 @@
 """The base class of all losses, the checks of a batch, and helpers for negatives that come from the batch."""
 
 import math
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class ContrastiveLoss(nn.Module):
         anchor: VonMisesFisher,
         positive: VonMisesFisher,
         negative: VonMisesFisher | None = None,
-        **options,
+        **options: Any,
     ) -> Tensor:
         """Mean loss of a batch. Call the loss itself, as in `loss(anchor, positive)`.
 

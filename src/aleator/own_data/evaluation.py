@@ -72,8 +72,7 @@ def evaluate(
         - recall_at_1, and recall_at_1_surer_half for the more certain half of the items
         - r_auroc: how well kappa tells hits from misses; None if there are only hits or only misses
         - reject_curve: recall_at_1 of the most certain items, for each share that is kept
-        - match_ece, reliability: calibration error and reliability diagram of match probabilities, on pairs half of
-          which are drawn to match
+        - match_ece, reliability: calibration error and reliability diagram of match probabilities, on drawn pairs
         - mean_kappa, kappa_quantiles, kappa_histogram
 
     Raises:
