@@ -21,9 +21,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/aleator quickstart --output aleator-quickstart-$$(date +%Y%m%d-%H%M%S)
 
-# Two processes of one thread each: threads that wait for each other are slower than none.
+# Two processes of one thread each: threads that wait for each other are slower than none. Each process gets tests that
+# lie together (worksteal), so that what they share is set up once.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not tutorial" -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not tutorial" -n 2 --dist worksteal
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q --hypothesis-profile exploring
@@ -43,9 +44,9 @@ format: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# The notebooks run as they are.
+# The notebooks and the first page run as they are.
 tutorials: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m tutorial -n 2 tests/test_notebooks.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m tutorial -n 2 tests/test_notebooks.py tests/test_docs.py
 
 # Run the tutorials again and store their outputs.
 notebooks: $(STAMP)

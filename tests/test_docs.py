@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
 
 def python_blocks(page: Path) -> list[tuple[int, str]]:
@@ -14,7 +14,11 @@ def python_blocks(page: Path) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, m.start(1)), m.group(1)) for m in re.finditer(r"```python\n(.*?)```", text, re.S)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [*PAGES, pytest.param(ROOT / "docs" / "tutorial.md", marks=pytest.mark.tutorial)],
+    ids=lambda page: page.stem,
+)
 def test_code_runs(page, tmp_path, monkeypatch):
     blocks = python_blocks(page)
     assert blocks, f"{page.name} shows no code"
