@@ -21,10 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/aleator quickstart --output aleator-quickstart-$$(date +%Y%m%d-%H%M%S)
 
-# Two processes of one thread each: threads that wait for each other are slower than none. Each process gets tests that
-# lie together (worksteal), so that what they share is set up once.
+# Two processes of one thread each: threads that wait for each other are slower than none.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not tutorial" -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not tutorial" -n 2
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q --hypothesis-profile exploring

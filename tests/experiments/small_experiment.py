@@ -11,7 +11,7 @@ from aleator.experiments.runner import Row, RunFunction, run_rows
 
 if __name__ == "__main__":
     setting = base("quick")
-    short = {**setting.recipe, "steps": 60, "checkpoint_every": 5}
+    short = {**setting.recipe, "steps": 30, "checkpoint_every": 5}
     setting = replace(setting, dim=3, batch_size=16, group=None, smoothing_steps=10, points=100, recipe=short)
     rows = run_rows(
         RunFunction("controlled", run_seed), [Row(setting, (4,))], "cpu", Path(sys.argv[1]), "small", 1, False

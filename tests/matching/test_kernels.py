@@ -76,7 +76,14 @@ class TestKernels:
 
     @pytest.mark.parametrize(
         ("dim", "kappa_pos", "degrees"),
-        [(2, 20.0, (3, 90)), (5, 20.0, (60,)), (10, 16.0, (1, 94, 180)), (33, 20.0, (40,)), (128, 20.0, (5, 18, 64))],
+        [
+            (2, 20.0, (3, 90)),
+            (5, 20.0, (60,)),
+            (10, 16.0, (1, 94)),
+            pytest.param(10, 16.0, (180,), marks=pytest.mark.slow),
+            (33, 20.0, (40,)),
+            (128, 20.0, (5, 18, 64)),
+        ],
     )
     def test_coefficients_of_the_acceptance_kernel_have_all_their_digits(self, dim, kappa_pos, degrees):
         """Also where they are far below the rounding of a float64 quadrature: at D = 128, lambda_64 is about 2e-33."""
