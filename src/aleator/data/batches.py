@@ -25,7 +25,7 @@ from aleator.data.labels import LabelTable, require_rows, require_whole
 from aleator.data.negatives import SharedNegatives
 from aleator.data.pixels import to_unit
 from aleator.data.workers import WorkerBatches
-from aleator.foundation import require, require_one_of
+from aleator.foundation import require, require_count, require_one_of
 
 Augment = Callable[[Tensor, Generator], Tensor]
 Batch = tuple[Tensor, ...] | tuple[Tensor, Tensor, SharedNegatives]
@@ -57,8 +57,7 @@ class _DrawnBatches:
         problem = "neither a tensor (N, ...) nor a dataset with a length and items"
         require(usable, "inputs", type(inputs).__name__, problem, "pass torch.as_tensor(array)")
         require(len(inputs) > 0, "inputs", len(inputs), "no item", "pass at least two")
-        whole = isinstance(batch_size, int) and batch_size >= 1
-        require(whole, "batch_size", batch_size, "not a positive whole number", "pass for example 128")
+        require_count("batch_size", batch_size, "pass for example 128")
         self.inputs = _placed(inputs, device) if isinstance(inputs, Tensor) else inputs
         self.batch_size, self.augment = batch_size, augment
         # Where item numbers are drawn. `fit` puts its generator there.

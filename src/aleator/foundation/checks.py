@@ -77,6 +77,21 @@ def require_at_least(argument: str, value: float, least: float, way_out: str | N
     require(value >= least, argument, value, f"must be at least {least}", way_out or f"pass {least} or more")
 
 
+def require_count(argument: str, value: Any, way_out: str) -> None:
+    """Raise unless `value` is a positive whole number.
+
+    Args:
+        argument: Name of the argument.
+        value: Its value, of any type.
+        way_out: What to pass instead.
+
+    Raises:
+        ValueError: If `value` is not an int, or is below 1.
+    """
+    whole = isinstance(value, int) and value >= 1
+    require(whole, argument, value, "not a positive whole number", way_out)
+
+
 def require_probability(argument: str, value: float | Tensor, way_out: str) -> None:
     """Raise unless `value`, or every entry of it, lies strictly between 0 and 1."""
     inside = (value > 0) & (value < 1) if isinstance(value, Tensor) else 0 < value < 1

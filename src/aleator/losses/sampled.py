@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from aleator.foundation import gather_batch, require
+from aleator.foundation import gather_batch, require, require_count
 from aleator.losses.base import ContrastiveLoss, are_own_negatives, candidates, negative_count, self_mask
 from aleator.losses.sampled_cosines import sampled_cosines
 from aleator.losses.softmax_share import (
@@ -50,8 +50,7 @@ class SampledLoss(ContrastiveLoss):
 
     def __init__(self, samples: int):
         super().__init__()
-        valid = isinstance(samples, int) and samples >= 1
-        require(valid, "samples", samples, "a positive integer is needed", "pass 16")
+        require_count("samples", samples, "pass 16")
         self.samples = samples
 
     def per_anchor(

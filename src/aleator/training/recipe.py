@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-from aleator.foundation import require, require_at_least, require_one_of
+from aleator.foundation import require, require_at_least, require_count, require_one_of
 
 Optimiser = Literal["adam", "adamw", "sgd", "soap"]
 Schedule = Literal["constant", "step", "cosine", "one-cycle"]
@@ -130,10 +130,10 @@ class Recipe:
         for name, words in _WORDS.items():
             require_one_of(name, getattr(self, name), get_args(words))
         for name in ("steps", "log_every"):
-            _require_count(name, getattr(self, name))
+            require_count(name, getattr(self, name), f"pass {name} >= 1")
         for name in ("validate_every", "checkpoint_every", "patience"):
             if getattr(self, name) is not None:
-                _require_count(name, getattr(self, name), ", or None for never")
+                require_count(name, getattr(self, name), f"pass {name} >= 1, or None for never")
         _require_positive("learning_rate", self.learning_rate, "try 1e-4")
         if self.kappa_learning_rate is not None:
             _require_positive("kappa_learning_rate", self.kappa_learning_rate, "try 1e-4")
@@ -207,11 +207,6 @@ class Recipe:
 def _cosine(start: float, end: float, fraction: float) -> float:
     """Half a cosine from `start` (fraction 0) to `end` (fraction 1)."""
     return end + (start - end) / 2 * (1 + math.cos(math.pi * fraction))
-
-
-def _require_count(name: str, value: Any, otherwise: str = "") -> None:
-    whole = isinstance(value, int) and value >= 1
-    require(whole, name, value, "not a positive whole number", f"pass {name} >= 1{otherwise}")
 
 
 def _require_positive(name: str, value: float, way_out: str) -> None:
