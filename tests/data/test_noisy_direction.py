@@ -7,7 +7,7 @@ import torch
 
 from aleator import VonMisesFisher
 from aleator.data.noisy_direction import NoisyDirection
-from aleator.evaluation.metrics import spread
+from aleator.evaluation import spread
 
 
 @pytest.mark.parametrize(("family", "deviation"), [("gaussian", 1 / math.sqrt(400)), ("laplace", math.sqrt(2) / 400)])

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from aleator.encoders import Encoder, load_encoder
 from aleator.encoders.backbones import MLP, Chain, Standardise
-from aleator.evaluation.metrics import rank_correlation
+from aleator.evaluation import rank_correlation
 from aleator.own_data import Settings, load_run, read_collection, train
 from tests.own_data.conftest import QUICK, blobs
 

@@ -9,7 +9,7 @@ import torch
 from fastapi.testclient import TestClient
 
 from aleator import CredibleIndex, VonMisesFisher
-from aleator.evaluation import metrics
+from aleator.evaluation import neighbour_hits, reject_curve
 from aleator.retrieval import take_snapshot
 from aleator.web import create_app
 from aleator.web.collection import CollectionView
@@ -99,8 +99,8 @@ def test_reject_curve_is_that_of_the_metrics(client, index):
     curve = ok(client.get("/api/reject-curve"))
     snapshot = take_snapshot(index)
     labels = np.array([SHAPES.index(json.loads(note)["label"]) for note in snapshot.metadata_json])
-    hits = metrics.neighbour_hits(snapshot.mu, labels)
-    assert curve["hits"] == pytest.approx(metrics.reject_curve(snapshot.kappa, hits, curve["kept"]))
+    hits = neighbour_hits(snapshot.mu, labels)
+    assert curve["hits"] == pytest.approx(reject_curve(snapshot.kappa, hits, curve["kept"]))
     assert curve["items"] == curve["labelled"] == 90
 
 

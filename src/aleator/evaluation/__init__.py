@@ -1,5 +1,17 @@
 """Metrics, calibration of match probabilities, and figures: arrays in, numbers or pictures out."""
 
+from aleator.evaluation.agreement import (
+    PairwiseAgreement,
+    aligning_rotation,
+    cap_coverage,
+    mae,
+    pairwise_agreement,
+    rank_correlation,
+    ranks,
+    rmse,
+    spread,
+)
+from aleator.evaluation.bootstrap import interval
 from aleator.evaluation.calibration import (
     MatchCalibration,
     MatchPairs,
@@ -9,24 +21,17 @@ from aleator.evaluation.calibration import (
     match_log_likelihood,
     reliability_diagram,
 )
-from aleator.evaluation.metrics import (
-    PairwiseAgreement,
-    aligning_rotation,
+from aleator.evaluation.rankings import (
     auroc,
     average_precision,
-    cap_coverage,
-    mae,
     map_at_r,
+    nearest_neighbours,
     neighbour_hits,
-    pairwise_agreement,
     r_auroc,
-    rank_correlation,
-    ranks,
     recall_at_1,
     reject_curve,
-    rmse,
-    spread,
 )
+from aleator.evaluation.selective import augrc, aurc, coverage_at_risk
 
 __all__ = [
     "MatchCalibration",
@@ -34,14 +39,19 @@ __all__ = [
     "PairwiseAgreement",
     "ReliabilityDiagram",
     "aligning_rotation",
+    "augrc",
+    "aurc",
     "auroc",
     "average_precision",
     "calibrate_matches",
     "cap_coverage",
+    "coverage_at_risk",
     "expected_calibration_error",
+    "interval",
     "mae",
     "map_at_r",
     "match_log_likelihood",
+    "nearest_neighbours",
     "neighbour_hits",
     "pairwise_agreement",
     "r_auroc",

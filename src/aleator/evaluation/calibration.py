@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.evaluation.metrics import as_vectors
+from aleator.evaluation.agreement import as_vectors
 from aleator.foundation import require, require_at_least, require_type
 from aleator.matching import VMFKernel, ZonalKernel, log_positivity, match_probability
 from aleator.posteriors import VonMisesFisher

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from aleator.evaluation import metrics
+from aleator.evaluation import neighbour_hits, reject_curve
 from aleator.foundation import require
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval import (
@@ -166,9 +166,9 @@ class CollectionView:
             if len(chosen) > _MOST_NEIGHBOURS:
                 chosen = np.sort(np.random.default_rng(0).choice(chosen, _MOST_NEIGHBOURS, replace=False))
             _, codes = np.unique([self._labels[position] or "" for position in chosen], return_inverse=True)
-            hits = metrics.neighbour_hits(self.mu[chosen], codes)
+            hits = neighbour_hits(self.mu[chosen], codes)
             kept = [round(0.05 * step, 2) for step in range(1, 21)]
-            curve = metrics.reject_curve(self.kappa[chosen], hits, kept)
+            curve = reject_curve(self.kappa[chosen], hits, kept)
             self._curve = RejectCurve(kept=kept, hits=curve, items=len(chosen), labelled=len(labelled))
         return self._curve
 
