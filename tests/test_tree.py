@@ -14,6 +14,7 @@ TESTED_IN = {
     "cli.quickstart": "quickstart/test_quickstart.py",
     "cli.reproduce": "experiments/test_report.py",
     "data.array_files": "data/test_cifar.py",
+    "data.items": "data/test_batches.py",
     "encoders.heads": "encoders/test_encoder.py",
     "fused.angles": "fused/test_functions.py",
     "fused.bessel": "fused/test_functions.py",

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aleator.data import GenerativeProcess, LabelledBatches, PairBatches
+    from aleator.data import GenerativeProcess, LabelledBatches, PairBatches, SoftLabelBatches, SoftPairBatches
     from aleator.encoders import Encoder, controlled_encoder, load_encoder
     from aleator.losses import ELK, HIB, ContrastiveLoss, ExactInfoNCE, InfoNCE, MCInfoNCE
     from aleator.matching import (
@@ -38,6 +38,8 @@ _PACKAGE_OF = {
     "MCInfoNCE": "losses",
     "PairBatches": "data",
     "Recipe": "training",
+    "SoftLabelBatches": "data",
+    "SoftPairBatches": "data",
     "VMFKernel": "matching",
     "VonMisesFisher": "posteriors",
     "ZonalKernel": "matching",
@@ -76,6 +78,8 @@ __all__ = [
     "MCInfoNCE",
     "PairBatches",
     "Recipe",
+    "SoftLabelBatches",
+    "SoftPairBatches",
     "VMFKernel",
     "VonMisesFisher",
     "ZonalKernel",

@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+import aleator as al
+from aleator.data import SoftBatch, SoftLabelBatches
 from aleator.training.loop import fit
 from aleator.training.objective import Objective
 from aleator.training.recipe import Recipe
-from tests.training.training_cases import SmallLoss, build, pairs
+from tests.training.training_cases import SmallLoss, StoppedError, assert_same_run, build, pairs
 
 X = torch.rand(4, 4)
 
@@ -35,6 +37,58 @@ def test_the_mu_phase_sees_one_rolled_negative():
     torch.testing.assert_close(seen["negative"].kappa, encoder(far.flatten(0, 1)).kappa.view(8, 3))
     Objective(encoder, loss, "joint", "rolled")((x, near))
     assert seen["negative"] is None
+
+
+class TestSoftBatches:
+    def test_the_loss_gets_posteriors_and_weights_of_all_items(self):
+        encoder, _ = build()
+        encoder.eval()
+        targets, compared = torch.rand(4, 4), torch.rand(4, 4) > 0.5
+        loss = al.ExactInfoNCE()
+        for part in ("joint", "mu"):
+            value = Objective(encoder, loss, part, "rolled")(SoftBatch(X, targets, compared))
+            torch.testing.assert_close(value, loss.soft(encoder(X), targets, compared=compared))
+            value.backward()
+            kappa_gradients = [p.grad for module in encoder.kappa_modules() for p in module.parameters()]
+            assert all((grad is None or (grad == 0).all()) == (part == "mu") for grad in kappa_gradients)
+            encoder.zero_grad()
+
+    def test_training_lowers_the_loss_and_separates_the_classes(self):
+        torch.manual_seed(0)
+        labels = torch.arange(200) % 2
+        x = torch.randn(200, 4) + 3.0 * labels[:, None]
+        encoder = al.Encoder(nn.LazyLinear(8), dim=3)  # made by the first batch
+        recipe = Recipe(steps=60, learning_rate=1e-2, log_every=20)
+        result = fit(encoder, al.ExactInfoNCE(), SoftLabelBatches(x, labels, 32), recipe, device="cpu")
+        assert result.history[-1]["loss"] < result.history[0]["loss"]
+        cosine = encoder(x).mu @ encoder(x).mu.T
+        same = labels[:, None] == labels
+        assert cosine[same].mean() > cosine[~same].mean() + 0.5
+
+    def test_a_stopped_run_resumes_exactly(self, tmp_path):
+        batches = SoftLabelBatches(torch.rand(40, 4), torch.arange(40) % 4, 8)
+
+        def stopping(step, generator):
+            if step == 7:
+                raise StoppedError
+            return batches(step, generator)
+
+        recipe = Recipe(steps=12, checkpoint_every=5, log_every=3)
+
+        def run(folder, source):
+            encoder, _ = build()
+            return fit(encoder, al.ExactInfoNCE(), source, recipe, folder=folder, device="cpu", loggers=("csv",))
+
+        with pytest.raises(StoppedError):
+            run(tmp_path / "stopped", stopping)
+        resumed = run(tmp_path / "stopped", batches)
+        assert resumed.resumed_from == 5
+        assert_same_run(resumed, run(tmp_path / "whole", batches))
+
+    def test_a_loss_that_takes_none_says_so(self):
+        encoder, loss = build()
+        with pytest.raises(ValueError, match="loss = 'SmallLoss': takes no soft targets"):
+            fit(encoder, loss, [SoftBatch(X, torch.rand(4, 4))], Recipe(steps=2), device="cpu")
 
 
 @pytest.mark.parametrize(

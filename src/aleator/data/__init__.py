@@ -25,6 +25,7 @@ from aleator.data.negatives import RolledNegatives, SharedNegatives
 from aleator.data.noisy_direction import NoiseFamily, NoisyDirection
 from aleator.data.pair_sampler import PairSampler, PositiveLaw
 from aleator.data.pixels import normalise, to_bytes, to_unit
+from aleator.data.soft_batches import SoftBatch, SoftLabelBatches, SoftPairBatches, match_weights
 from aleator.data.sources import Batches, CalledSource, Source, open_source
 
 __all__ = [
@@ -51,6 +52,9 @@ __all__ = [
     "ProcessKappaOf",
     "RolledNegatives",
     "SharedNegatives",
+    "SoftBatch",
+    "SoftLabelBatches",
+    "SoftPairBatches",
     "Source",
     "centre_crops",
     "data_folder",
@@ -61,6 +65,7 @@ __all__ = [
     "load_cifar10n",
     "load_crop_sizes",
     "load_folds",
+    "match_weights",
     "normalise",
     "open_image",
     "open_source",

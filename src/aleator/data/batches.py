@@ -15,63 +15,23 @@ of 1. A group whose members match one another is a hard label.
 CPU. (`sources.py` is about something else: how training reads batches and continues after a stop.)
 """
 
-from collections.abc import Callable
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Generator, Tensor
 
-from aleator.data.labels import LabelTable, require_rows, require_whole
+from aleator.data.items import Augment, ItemBatches, MapDataset
+from aleator.data.labels import LabelTable, check_pairs
 from aleator.data.negatives import SharedNegatives
-from aleator.data.pixels import to_unit
-from aleator.data.workers import WorkerBatches
-from aleator.foundation import require, require_count, require_one_of
+from aleator.foundation import require, require_one_of
 
-Augment = Callable[[Tensor, Generator], Tensor]
 Batch = tuple[Tensor, ...] | tuple[Tensor, Tensor, SharedNegatives]
 ItemNumbers = tuple[Tensor, Tensor, Tensor | SharedNegatives | None]
 NegativeRule = Literal["marginal", "contrast"]
 
-_MEMORY_SHARE = 0.8  # of a GPU's free memory that the inputs may take
 
-
-@runtime_checkable
-class MapDataset(Protocol):
-    """A map-style dataset: item number -> tensor."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Tensor: ...
-
-
-class _DrawnBatches:
-    """Base class: draws item numbers, then takes and augments the items."""
-
-    def __init__(
-        self,
-        inputs: Tensor | MapDataset,
-        batch_size: int,
-        augment: Augment | None,
-        device: str | torch.device | None,
-    ):
-        usable = isinstance(inputs, Tensor | MapDataset)
-        problem = "neither a tensor (N, ...) nor a dataset with a length and items"
-        require(usable, "inputs", type(inputs).__name__, problem, "pass torch.as_tensor(array)")
-        require(len(inputs) > 0, "inputs", len(inputs), "no item", "pass at least two")
-        require_count("batch_size", batch_size, "pass for example 128")
-        self.inputs = _placed(inputs, device) if isinstance(inputs, Tensor) else inputs
-        self.batch_size, self.augment = batch_size, augment
-        # Where item numbers are drawn. `fit` puts its generator there.
-        self.device = self.inputs.device if isinstance(self.inputs, Tensor) else torch.device("cpu")
-
-    def __len__(self) -> int:
-        """The number of items, N."""
-        return len(self.inputs)
-
-    @property
-    def capturable(self) -> bool:
-        """Whether a batch is drawn on the GPU alone, so that a CUDA graph can hold the drawing."""
-        on_gpu = isinstance(self.inputs, Tensor) and self.device.type == "cuda"
-        return on_gpu and (self.augment is None or getattr(self.augment, "capturable", False))
+class _PairedBatches(ItemBatches):
+    """Base class: draws the item numbers of anchors, positives and negatives, then takes the items."""
 
     def draw(self, generator: Generator | None = None) -> ItemNumbers:
         """Draw the item numbers of a batch.
@@ -100,31 +60,8 @@ class _DrawnBatches:
             return items[:B], items[B : 2 * B], SharedNegatives(items[2 * B :], negative.chosen)
         return items[:B], items[B : 2 * B], items[2 * B :].unflatten(0, negative.shape)
 
-    def _take(self, index: Tensor, generator: Generator) -> Tensor:
-        """The items of these numbers (n,), augmented; (n, ...)."""
-        if isinstance(self.inputs, Tensor):
-            items = self.inputs[index]
-        else:
-            items = torch.stack([torch.as_tensor(self.inputs[i]) for i in index.tolist()])
-        if items.dtype == torch.uint8:
-            items = to_unit(items)
-        return items if self.augment is None else self.augment(items, generator)
 
-    def loader(self, workers: int = 2, seed: int = 0, rank: int = 0) -> WorkerBatches:
-        """The same batches, made ahead of time by worker processes. For items that are slow to read.
-
-        Args:
-            workers: Number of processes; 0 makes the batches in this process.
-            seed: Seed of the batches.
-            rank: Number of this training process. Different processes get different batches.
-
-        Returns:
-            An iterable of batches for `fit`. Training that was stopped continues exactly.
-        """
-        return WorkerBatches(self, self.device, workers, seed, rank)
-
-
-class LabelledBatches(_DrawnBatches):
+class LabelledBatches(_PairedBatches):
     """Contrastive batches from class labels: anchors, positives of the same class, and negatives.
 
     An anchor x is any item. Its class c is drawn from P(C|x), and its positive in proportion to P(C=c|x+).
@@ -230,7 +167,7 @@ class LabelledBatches(_DrawnBatches):
         return torch.randint(len(self), (len(class_), self.negatives), generator=generator, device=self.device)
 
 
-class PairBatches(_DrawnBatches):
+class PairBatches(_PairedBatches):
     """Contrastive batches from a list of matching pairs. Either member of a pair may be the anchor.
 
     A batch has no negatives of its own: the loss takes the other anchors. These follow the marginal of the pairs, as
@@ -265,17 +202,7 @@ class PairBatches(_DrawnBatches):
         device: str | torch.device | None = None,
     ):
         super().__init__(inputs, batch_size, augment, device)
-        pairs = torch.as_tensor(pairs)
-        shape = tuple(pairs.shape)
-        is_list = pairs.dim() == 2 and shape[1] == 2 and shape[0] > 0
-        require(is_list, "pairs", shape, "not a list of pairs", "pass item numbers of shape (P, 2)")
-        require_whole("pairs", pairs)
-        pairs = pairs.long()
-        outside = ((pairs < 0) | (pairs >= len(self))).any(1)
-        require_rows("pairs", pairs, ~outside, f"names an item outside 0 .. {len(self) - 1}", "number items from 0")
-        if augment is None:
-            itself = pairs[:, 0] == pairs[:, 1]
-            require_rows("pairs", pairs, ~itself, "pairs an item with itself", "leave it out, or pass augment=")
+        pairs = check_pairs(pairs, len(self), "leave it out, or pass augment=" if augment is None else None)
         self.pairs = pairs.to(self.device)
 
     def draw(self, generator: Generator | None = None) -> ItemNumbers:
@@ -291,15 +218,3 @@ class PairBatches(_DrawnBatches):
         number = torch.randint(2 * len(self.pairs), (self.batch_size,), generator=generator, device=self.device)
         pair, reverse = self.pairs[number // 2], number % 2
         return pair.gather(1, reverse[:, None])[:, 0], pair.gather(1, 1 - reverse[:, None])[:, 0], None
-
-
-def _placed(inputs: Tensor, device: str | torch.device | None) -> Tensor:
-    """The inputs on the device, if there is room for all of them."""
-    if device is None:
-        return inputs
-    device = torch.device(device)
-    if device.type == "cuda" and not inputs.is_cuda:
-        free, _ = torch.cuda.mem_get_info(device)
-        if inputs.numel() * inputs.element_size() > _MEMORY_SHARE * free:
-            return inputs
-    return inputs.to(device)

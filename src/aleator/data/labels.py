@@ -52,9 +52,23 @@ class LabelTable:
         inside = weight_to - p - before_class[class_of]
         self.negative_to = (item - inside + (class_of * self.items).double()).to(device)
 
+    @property
+    def hard(self) -> bool:
+        """Whether every item is of one class for certain."""
+        return self.entries == self.items
+
+    def classes_of_items(self) -> Tensor:
+        """The class of each item, (N,); for hard labels."""
+        return self.class_of[self.of_item]
+
+    def probabilities(self) -> Tensor:
+        """P(C|x) of all items, (N, C) in float64."""
+        table = torch.zeros(self.items, self.classes, dtype=self.p.dtype, device=self.p.device)
+        return table.index_put_((self.item, self.class_of), self.p)
+
     def draw_entry(self, item: Tensor, generator: Generator | None) -> Tensor:
         """Draw an entry (B,) of each item (B,) in proportion to its probabilities: a class c ~ P(C|x)."""
-        if self.entries == self.items:  # hard labels: one entry per item, nothing to draw
+        if self.hard:  # one entry per item, nothing to draw
             return self.of_item[item]
         u = self._uniform(item.shape, generator)
         place = torch.searchsorted(self.share_to, item + u, right=True)
@@ -138,6 +152,27 @@ def _nonzero_entries(labels: Tensor) -> tuple[Tensor, Tensor, Tensor, int, int]:
         reject("labels", f"class {class_}", "no item has any probability of it", "leave the column out")
     item, class_of = p.nonzero(as_tuple=True)
     return item, class_of, (p / total)[item, class_of], n, p.shape[1]
+
+
+def check_pairs(pairs: Any, items: int, itself: str | None) -> Tensor:
+    """Pairs of item numbers (P, 2), checked, as int64.
+
+    Args:
+        pairs: The pairs.
+        items: Number of items.
+        itself: The way out that the error names if an item is paired with itself. None: that is allowed.
+    """
+    pairs = torch.as_tensor(pairs)
+    shape = tuple(pairs.shape)
+    is_list = pairs.dim() == 2 and shape[1] == 2 and shape[0] > 0
+    require(is_list, "pairs", shape, "not a list of pairs", "pass item numbers of shape (P, 2)")
+    require_whole("pairs", pairs)
+    pairs = pairs.long()
+    outside = ((pairs < 0) | (pairs >= items)).any(1)
+    require_rows("pairs", pairs, ~outside, f"names an item outside 0 .. {items - 1}", "number items from 0")
+    if itself is not None:
+        require_rows("pairs", pairs, pairs[:, 0] != pairs[:, 1], "pairs an item with itself", itself)
+    return pairs
 
 
 def require_whole(name: str, value: Tensor) -> None:

@@ -23,7 +23,7 @@ from aleator.foundation import derived_seed, preserved_randomness, random_state,
 Batches = Callable[[int, torch.Generator], Any] | Iterable[Any]
 """Batches for `fit`: a function batches(step, generator) -> batch, or an iterable of batches.
 
-A batch is (anchor, positive), (anchor, positive, negative), or a dict with these names.
+A batch is (anchor, positive), (anchor, positive, negative), a dict with these names, or a `SoftBatch`.
 """
 
 

@@ -44,7 +44,7 @@ class WorkerBatches:
         steps = _CountFrom(self.taken)
         for batch in DataLoader(self, batch_size=None, sampler=steps, num_workers=self.workers):  # type: ignore[arg-type]
             self.taken += 1
-            yield tuple(batch)
+            yield batch if hasattr(batch, "_fields") else tuple(batch)  # a plain tuple comes back as a list
 
     def state_dict(self) -> dict[str, Any]:
         """The position, for a checkpoint."""

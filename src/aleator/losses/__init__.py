@@ -4,6 +4,7 @@
     similarity       SimilarityLoss (define the similarity of two posteriors); InfoNCE, ExactInfoNCE, ELK
     sampled          SampledLoss (compare samples of the posteriors); MCInfoNCE, HIB
     sampled_cosines  cosines with samples that are never formed
+    soft_targets     cross-entropy with match weights, for `loss.soft`
     softmax_share    share of the positive among the candidates of its anchor
 
 docs/guides/losses.md says which places to touch to add a loss.

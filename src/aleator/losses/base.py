@@ -6,7 +6,8 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from aleator.foundation import matmul_precision, process_count, process_rank, require, require_equal_batches
+from aleator.foundation import matmul_precision, process_count, process_rank, reject, require, require_equal_batches
+from aleator.losses.soft_targets import check_soft_batch, compared_candidates, soft_cross_entropy
 from aleator.posteriors import VonMisesFisher
 
 
@@ -26,6 +27,9 @@ class ContrastiveLoss(nn.Module):
 
     Batch negatives are anchors, not positives, because the theory asks for negatives from the distribution P(x) of the
     data (docs/theory.md), and the anchors follow it.
+
+    Where it is known how likely each pair is to match, `loss.soft(anchor, targets)` takes all of it in place of one
+    positive for each anchor.
 
     To write a loss, derive from this class and define `per_anchor`. This class then checks the shapes, leaves autocast
     so that the loss works in float32 or float64, and averages over the anchors. Two derived classes do more of the
@@ -83,6 +87,77 @@ class ContrastiveLoss(nn.Module):
             Losses, shape (B,).
         """
         raise NotImplementedError
+
+    def soft(
+        self,
+        anchor: VonMisesFisher,
+        targets: Tensor,
+        candidates: VonMisesFisher | None = None,
+        compared: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Mean loss with soft targets: how likely each candidate is to match, in place of one drawn positive.
+
+        Each row of `targets` is divided by its sum. The loss is its cross-entropy with the shares that the loss gives
+        to the candidates, for `SimilarityLoss` the softmax of the similarities. This is the mean over positives that
+        are drawn from the row, with the other candidates as negatives (docs/theory.md). An anchor without a match
+        among its candidates does not count. The constant log M that some losses subtract is left out.
+
+        Args:
+            anchor: Posteriors, batch shape (B,).
+            targets: Match weights of anchors and candidates, shape (B, M); 0 or more. `aleator.data.match_weights`
+                makes them from labels. On a GPU their values are not checked, because that would wait for the device.
+            candidates: Posteriors, batch shape (M,), the same for all anchors. Default: the anchors of this process,
+                each of them without itself.
+            compared: Booleans, shape (B, M): False leaves a candidate out, such as a copy of the anchor's own input.
+                Default: all count.
+            **options: Passed on to `log_shares`. `MCInfoNCE` takes `generator` and `noise`.
+
+        Returns:
+            A scalar. It is 0 if no anchor has a match.
+
+        Raises:
+            ValueError: If a shape does not fit, a weight is negative or not finite, or the loss takes no soft targets.
+
+        Examples:
+            Two items of one class, and a third that may be of either class:
+
+            >>> import torch, aleator as al
+            >>> anchor = al.VonMisesFisher(torch.eye(3), 10.0)
+            >>> labels = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5]])
+            >>> round(al.ExactInfoNCE().soft(anchor, labels @ labels.T).item(), 3)
+            0.693
+        """
+        _check_anchor(anchor)
+        if candidates is not None:
+            _check_posterior("candidates", candidates)
+            _check_dimension("candidates", candidates, anchor)
+            shape = tuple(candidates.batch_shape)
+            fits = len(shape) == 1 and shape[0] > 0
+            require(fits, "candidates", shape, "expected batch shape (M,)", "pass one list for all anchors")
+        check_soft_batch(anchor, targets, candidates, compared)
+        with torch.autocast(anchor.mu.device.type, enabled=False), matmul_precision("highest"):
+            compared = compared_candidates(anchor, candidates, compared)
+            return soft_cross_entropy(self.log_shares(anchor, candidates, compared, **options), targets, compared)
+
+    def log_shares(self, anchor: VonMisesFisher, candidates: VonMisesFisher | None, compared: Tensor | None) -> Tensor:
+        """Log of the share that the loss gives to each candidate of each anchor. `soft` has checked the arguments.
+
+        A loss that takes soft targets defines this method.
+
+        Args:
+            anchor: Posteriors, batch shape (B,).
+            candidates: Posteriors, batch shape (M,); None for the anchors.
+            compared: Which candidates count, shape (B, M); None for all.
+
+        Returns:
+            Shape (B, M). The shares of the candidates that count sum to 1; the other entries are 0.
+
+        Raises:
+            ValueError: If the loss takes no soft targets.
+        """
+        way_out = "use ExactInfoNCE, MCInfoNCE, InfoNCE or ELK, or define its log_shares"
+        return reject("loss", type(self).__name__, "takes no soft targets", way_out)
 
 
 def are_own_negatives(negative: VonMisesFisher | None, anchor: VonMisesFisher) -> TypeGuard[VonMisesFisher]:
@@ -142,18 +217,22 @@ def diagonal_mask(rows: Tensor, parts: int = 1, own: int = 0) -> Tensor:
 
 
 def _check_batch(anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> None:
-    _check_posterior("anchor", anchor)
+    _check_anchor(anchor)
     _check_posterior("positive", positive)
     if negative is not None:
         _check_posterior("negative", negative)
-    shape = tuple(anchor.batch_shape)
-    require(len(shape) == 1, "anchor", shape, "expected batch shape (B,)", "flatten the batch")
-    require(shape[0] > 0, "anchor", shape, "an empty batch has no loss", "skip it")
     _check_positive(positive, anchor)
     if negative is None:
         _check_batch_negatives(anchor)
     else:
         _check_negative(negative, anchor)
+
+
+def _check_anchor(anchor: VonMisesFisher) -> None:
+    _check_posterior("anchor", anchor)
+    shape = tuple(anchor.batch_shape)
+    require(len(shape) == 1, "anchor", shape, "expected batch shape (B,)", "flatten the batch")
+    require(shape[0] > 0, "anchor", shape, "an empty batch has no loss", "skip it")
 
 
 def _check_posterior(name: str, q: VonMisesFisher) -> None:

@@ -9,6 +9,7 @@ from torch import Generator, Tensor, nn
 from aleator.foundation import gather_batch, require, require_count
 from aleator.losses.base import ContrastiveLoss, are_own_negatives, candidates, negative_count, self_mask
 from aleator.losses.sampled_cosines import sampled_cosines
+from aleator.losses.soft_targets import log_shares_of
 from aleator.losses.softmax_share import (
     candidate_log_softmax_share,
     log_softmax_share,
@@ -158,6 +159,33 @@ class MCInfoNCE(SampledLoss):
             share = log_softmax_share(log_positive, log_negatives + self_mask(anchor))
         mean = torch.logsumexp(share, 0) - math.log(self.samples)  # share: (K, B)
         return -mean - math.log(negative_count(anchor, negative))
+
+    def log_shares(
+        self,
+        anchor: VonMisesFisher,
+        candidates: VonMisesFisher | None,
+        compared: Tensor | None,
+        generator: Generator | None = None,
+        noise: tuple[Tensor, Tensor | None] | None = None,
+    ) -> Tensor:
+        """Log of the mean over the samples of each candidate's share. `soft` has checked the arguments.
+
+        Args:
+            anchor: Posteriors, batch shape (B,).
+            candidates: Posteriors, batch shape (M,); None for the anchors, whose samples are then compared.
+            compared: Which candidates count, shape (B, M); None for all.
+            generator: Source of randomness. Default: torch's global generator.
+            noise: Standard normal noise of the samples of anchor (K, B, D) and candidates (K, M, D), or None. Makes
+                the loss deterministic. Default: drawn from `generator`.
+
+        Returns:
+            Shape (B, M). The shares of the candidates that count sum to 1; the other entries are 0.
+        """
+        of_anchor, of_candidates = noise if noise is not None else (None, None)
+        z = anchor.rsample((self.samples,), generator, of_anchor)
+        others = z if candidates is None else candidates.rsample((self.samples,), generator, of_candidates)
+        logits = self.kernel.log_values(anchor.dim, z @ others.mT).to(z.dtype)  # (K, B, M)
+        return torch.logsumexp(log_shares_of(logits, compared), 0) - math.log(self.samples)
 
 
 class HIB(SampledLoss):

@@ -14,6 +14,7 @@ from aleator.losses.base import (
     negative_count,
     self_mask,
 )
+from aleator.losses.soft_targets import log_shares_of
 from aleator.matching import DEFAULT_KAPPA_POS, VMFKernel, ZonalKernel, check_kernel, log_positivity
 from aleator.posteriors import VonMisesFisher
 from aleator.special import log_sphere_area
@@ -68,6 +69,10 @@ class SimilarityLoss(ContrastiveLoss):
         to_positive = self.similarity(anchor, positive)
         to_negatives = self._negative_similarities(anchor, negative)
         return torch.logsumexp(torch.cat([to_positive[:, None], to_negatives], 1), 1) - to_positive
+
+    def log_shares(self, anchor: VonMisesFisher, candidates: VonMisesFisher | None, compared: Tensor | None) -> Tensor:
+        others = anchor if candidates is None else candidates
+        return log_shares_of(self.similarity(anchor[:, None], others[None, :]), compared)
 
     def _negative_similarities(self, anchor: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
         """Similarities with shared or batch negatives, (B, M); -inf where an anchor is compared with itself."""

@@ -27,7 +27,7 @@ from aleator.training.cuda_graph import CudaGraphStep, use_cuda_graph
 from aleator.training.fabric import gather_objects, make_fabric
 from aleator.training.freezing import restored_requires_grad, set_training_mode, unfrozen_parameters
 from aleator.training.logbook import Logbook, LoggerName, ProgressBar
-from aleator.training.objective import Objective, named_parts
+from aleator.training.objective import Objective, some_inputs
 from aleator.training.optimisers import make_optimiser, place_learning_rate, set_learning_rate, turn_bases
 from aleator.training.recipe import Phase, Recipe
 from aleator.training.run_folder import claim_run_folder, run_identity
@@ -93,12 +93,14 @@ def fit(
     """Train an encoder in place, and with it the parameters of the loss.
 
     A batch is (anchor, positive), (anchor, positive, negative), or a dict with these names: B inputs, B inputs, and
-    (B, M, ...) inputs. Without negatives, the loss takes them from the batch.
+    (B, M, ...) inputs. Without negatives, the loss takes them from the batch. A batch may also be a `SoftBatch`: items
+    and the match weights of all pairs, as from `SoftLabelBatches`.
 
     Args:
         encoder: The encoder. Parameters that do not require gradients stay as they are.
         loss: A module, called as loss(anchor, positive, negative) with posteriors of shapes (B,), (B,), and (B, M) or
-            None. It returns a scalar. Any loss of this library, or your own.
+            None; for a `SoftBatch`, as loss.soft(anchor, targets, compared=compared). It returns a scalar. Any loss of
+            this library, or your own.
         batches: A function batches(step, generator) -> batch; or an iterable of batches, such as a DataLoader, which
             is started again whenever it ends; or one of these for each phase, {"mu": ..., "kappa": ...}. A function
             must draw its random numbers from the generator, which is seeded for each step.
@@ -195,7 +197,7 @@ class _Training:
         self.sources = _open_sources(batches, self.plan, recipe.seed, self.rank, self.device)
         if is_lazy(encoder):  # its layers are created by the first batch
             with torch.no_grad():
-                encoder(fabric.to_device(named_parts(self.sources[self.plan[0].part].peek())[0]))
+                encoder(fabric.to_device(some_inputs(self.sources[self.plan[0].part].peek())))
         identity = run_identity(encoder, loss, recipe, fabric.world_size, config)
         self.logbook = Logbook(self.folder, loggers, self.writing, identity)
         if self.checkpoints is not None:

@@ -6,6 +6,8 @@ dicts of tensors:
     anchor     B inputs
     positive   B inputs
     negative   (B, M, ...) inputs; (G, M, ...) inputs, shared by groups of B / G anchors; or `SharedNegatives`
+
+Or it is a `SoftBatch`: B items with the match weights of all pairs, for `loss.soft`.
 """
 
 from collections.abc import Mapping
@@ -14,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aleator.data import SharedNegatives
+from aleator.data import SharedNegatives, SoftBatch
 from aleator.encoders import Encoder
 from aleator.foundation import require
 from aleator.posteriors import VonMisesFisher
@@ -26,7 +28,8 @@ class Objective(nn.Module):
 
     Args:
         encoder: Maps inputs to posteriors.
-        loss: Called as loss(anchor, positive, negative), posteriors of shapes (B,), (B,) and (B, M) or (G, M), or None.
+        loss: Called as loss(anchor, positive, negative), posteriors of shapes (B,), (B,) and (B, M) or (G, M), or None;
+            for a `SoftBatch` as loss.soft(anchor, targets, compared=compared).
         part: What the phase trains. In a "mu" phase, kappa gets no gradient.
         mu_negatives: Negatives of a "mu" phase; see `Recipe`.
     """
@@ -38,6 +41,26 @@ class Objective(nn.Module):
 
     def forward(self, batch: Any) -> Tensor:
         """The loss of a batch, a scalar."""
+        value = self._soft_loss(batch) if isinstance(batch, SoftBatch) else self._drawn_loss(batch)
+        require(value.dim() == 0, "loss", value, "not a scalar", "reduce it to its mean over the batch")
+        require(
+            value.requires_grad or not torch.is_grad_enabled(),
+            "loss",
+            type(self.loss).__name__,
+            f"does not depend on anything that the phase {self.part!r} trains",
+            "choose other phases; a loss that ignores kappa trains mu alone",
+        )
+        return value
+
+    def _soft_loss(self, batch: SoftBatch) -> Tensor:
+        """The loss of a batch with soft targets, in every phase: it has no negatives to choose."""
+        soft: Any = getattr(self.loss, "soft", None)
+        way_out = "pass a ContrastiveLoss such as ExactInfoNCE"
+        require(callable(soft), "loss", type(self.loss).__name__, "takes no soft targets", way_out)
+        return soft(self._posteriors(batch.items), batch.targets, compared=batch.compared)
+
+    def _drawn_loss(self, batch: Any) -> Tensor:
+        """The loss of a batch of anchors, positives and negatives."""
         anchor, positive, negative = named_parts(batch)
         if self.rolled:
             negative = None  # not encoded: it is a posterior of another pair
@@ -46,9 +69,7 @@ class Objective(nn.Module):
         if shared:
             inputs = torch.cat([inputs, shared.pool])
         # One call for all inputs: fewer kernels, one set of batch statistics, one forward pass for DDP to watch.
-        q = self.encoder(inputs)
-        if self.part == "mu":
-            q = VonMisesFisher(q.mu, q.kappa.detach(), validate_args=False)
+        q = self._posteriors(inputs)
         # Split, not sliced: the backward pass then joins the gradients of the parts in one operation.
         q_anchor, q_positive, q_rest = q.split((B, B, len(q) - 2 * B))
         q_negative = None
@@ -60,16 +81,17 @@ class Objective(nn.Module):
             q_negative = chosen.unflatten(0, shared.chosen.shape)  # (B, M)
         elif M:
             q_negative = q_rest.unflatten(0, (-1, M))  # (B, M) or (G, M)
-        value = self.loss(q_anchor, q_positive, q_negative)
-        require(value.dim() == 0, "loss", value, "not a scalar", "reduce it to its mean over the batch")
-        require(
-            value.requires_grad or not torch.is_grad_enabled(),
-            "loss",
-            type(self.loss).__name__,
-            f"does not depend on anything that the phase {self.part!r} trains",
-            "choose other phases; a loss that ignores kappa trains mu alone",
-        )
-        return value
+        return self.loss(q_anchor, q_positive, q_negative)
+
+    def _posteriors(self, inputs: Any) -> VonMisesFisher:
+        """Posteriors of the inputs. In a "mu" phase, kappa gets no gradient."""
+        q = self.encoder(inputs)
+        return VonMisesFisher(q.mu, q.kappa.detach(), validate_args=False) if self.part == "mu" else q
+
+
+def some_inputs(batch: Any) -> Any:
+    """Inputs of a batch in any of its forms, to show them to the encoder."""
+    return batch.items if isinstance(batch, SoftBatch) else named_parts(batch)[0]
 
 
 def named_parts(batch: Any) -> tuple[Any, Any, Any]:
