@@ -1,4 +1,4 @@
-"""Metrics, calibration of match probabilities, and figures: arrays in, numbers or pictures out."""
+"""Metrics, calibration of match probabilities, promises, and figures: arrays in, numbers or pictures out."""
 
 from aleator.evaluation.agreement import (
     PairwiseAgreement,
@@ -21,6 +21,13 @@ from aleator.evaluation.calibration import (
     match_log_likelihood,
     reliability_diagram,
 )
+from aleator.evaluation.conformal import (
+    Rejection,
+    conformal_quantile,
+    coverage_range,
+    questions_needed,
+    rejection_threshold,
+)
 from aleator.evaluation.rankings import (
     auroc,
     average_precision,
@@ -37,6 +44,7 @@ __all__ = [
     "MatchCalibration",
     "MatchPairs",
     "PairwiseAgreement",
+    "Rejection",
     "ReliabilityDiagram",
     "aligning_rotation",
     "augrc",
@@ -45,7 +53,9 @@ __all__ = [
     "average_precision",
     "calibrate_matches",
     "cap_coverage",
+    "conformal_quantile",
     "coverage_at_risk",
+    "coverage_range",
     "expected_calibration_error",
     "interval",
     "mae",
@@ -54,11 +64,13 @@ __all__ = [
     "nearest_neighbours",
     "neighbour_hits",
     "pairwise_agreement",
+    "questions_needed",
     "r_auroc",
     "rank_correlation",
     "ranks",
     "recall_at_1",
     "reject_curve",
+    "rejection_threshold",
     "reliability_diagram",
     "rmse",
     "spread",
