@@ -120,12 +120,13 @@ def test_two_processes_train_one_model(tmp_path):
         env=environment,
     )
     assert done.returncode == 0, done.stderr
-    for name in ("plain", "whole", "resumed"):
+    for name in ("plain", "soft", "whole", "resumed"):
         first, second = (load_file(tmp_path / f"{name}-{rank}.safetensors") for rank in (0, 1))
         assert all(torch.equal(first[key], second[key]) for key in first)
-    alone = two_processes.plain_run()
-    together = load_file(tmp_path / "plain-0.safetensors")
-    for key, value in alone.items():
-        torch.testing.assert_close(together[key], value, rtol=1e-5, atol=1e-6)
+    for name, batches in {"plain": two_processes.global_pairs, "soft": two_processes.soft_batch}.items():
+        alone = two_processes.plain_run(batches)
+        together = load_file(tmp_path / f"{name}-0.safetensors")
+        for key, value in alone.items():
+            torch.testing.assert_close(together[key], value, rtol=1e-5, atol=1e-6)
     whole, resumed = (load_file(tmp_path / f"{name}-0.safetensors") for name in ("whole", "resumed"))
     assert all(torch.equal(whole[key], resumed[key]) for key in whole)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from aleator.data import SoftBatch
 from aleator.encoders.backbones import MLP
 from aleator.encoders.encoder import Encoder
 from aleator.losses import ExactInfoNCE
@@ -20,6 +21,17 @@ def global_pairs(step, generator, rank=0, processes=1):
     """This process's share of the one batch that all of them see at this step."""
     shared = torch.Generator().manual_seed(step)
     return tuple(torch.rand(8, 4, generator=shared).chunk(processes)[rank] for _ in range(2))
+
+
+def soft_batch(step, generator, rank=None):
+    """One process's half of eight items with match weights; for one process all of them, compared within each half."""
+    shared = torch.Generator().manual_seed(step)
+    items, targets = torch.rand(8, 4, generator=shared), torch.rand(8, 8, generator=shared)
+    if rank is None:
+        half = torch.arange(8) // 4
+        return SoftBatch(items, targets, half[:, None] == half)
+    part = slice(4 * rank, 4 * rank + 4)
+    return SoftBatch(items[part], targets[part, part])
 
 
 def plain_run(batches=global_pairs):
@@ -43,7 +55,10 @@ def main(folder: Path) -> None:
     def share(step, generator):
         return global_pairs(step, generator, torch.distributed.get_rank(), 2)
 
-    results = {"plain": plain_run(share)}
+    def soft_share(step, generator):
+        return soft_batch(step, generator, torch.distributed.get_rank())
+
+    results = {"plain": plain_run(share), "soft": plain_run(soft_share)}
 
     class StoppedError(Exception):
         pass
