@@ -1,4 +1,4 @@
-"""Metrics, calibration of match probabilities, promises, and figures: arrays in, numbers or pictures out."""
+"""Metrics, match and label probabilities, promises, and figures: arrays in, numbers or pictures out."""
 
 from aleator.evaluation.agreement import (
     PairwiseAgreement,
@@ -28,6 +28,14 @@ from aleator.evaluation.conformal import (
     questions_needed,
     rejection_threshold,
 )
+from aleator.evaluation.label_calibration import condense_gallery, fit_label_model
+from aleator.evaluation.label_model import (
+    LabelModel,
+    label_certainty,
+    label_entropy,
+    label_log_likelihood,
+    likely_labels,
+)
 from aleator.evaluation.rankings import (
     auroc,
     average_precision,
@@ -41,6 +49,7 @@ from aleator.evaluation.rankings import (
 from aleator.evaluation.selective import augrc, aurc, coverage_at_risk
 
 __all__ = [
+    "LabelModel",
     "MatchCalibration",
     "MatchPairs",
     "PairwiseAgreement",
@@ -53,11 +62,17 @@ __all__ = [
     "average_precision",
     "calibrate_matches",
     "cap_coverage",
+    "condense_gallery",
     "conformal_quantile",
     "coverage_at_risk",
     "coverage_range",
     "expected_calibration_error",
+    "fit_label_model",
     "interval",
+    "label_certainty",
+    "label_entropy",
+    "label_log_likelihood",
+    "likely_labels",
     "mae",
     "map_at_r",
     "match_log_likelihood",
