@@ -120,7 +120,14 @@ def test_a_captured_fit_on_images_is_the_ordinary_one():
         torch.manual_seed(3)
         encoder = al.Encoder(ResNet18(width=4), 8)
         batches = LabelledBatches(
-            pixels, torch.arange(120) % 5, 16, 4, rule="contrast", share_negatives=True, augment=augment, device="cuda"
+            pixels,
+            torch.arange(120) % 5,
+            16,
+            4,
+            rule="rejected-latent",
+            share_negatives=True,
+            augment=augment,
+            device="cuda",
         )
         assert batches.capturable
         recipe = al.Recipe(steps=10, learning_rate=1e-3, log_every=1, capture=capture)

@@ -64,7 +64,7 @@ def test_a_captured_fit_draws_the_same_batches():
     for capture in (True, False):
         torch.manual_seed(3)
         encoder = al.Encoder(MLP(4, (16,)), 3, kappa="head")
-        batches = LabelledBatches(torch.randn(500, 4), soft, 32, 4, rule="contrast", device="cuda")
+        batches = LabelledBatches(torch.randn(500, 4), soft, 32, 4, rule="rejected-latent", device="cuda")
         assert batches.capturable
         recipe = al.Recipe(steps=12, learning_rate=1e-3, log_every=1, capture=capture)
         result = al.fit(encoder, al.ExactInfoNCE(), batches, recipe, device="cuda")

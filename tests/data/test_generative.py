@@ -62,6 +62,18 @@ def test_kappa_may_be_a_function_of_mu():
     assert one.kappa.std() > 0.1
 
 
+def test_the_published_smoothing_covers_an_arc_of_the_plane():
+    """Ours covers the circle. The largest gap between directions of the published process is over half of it."""
+    gaps = {}
+    for smoothing in ("sphere", "published"):
+        process = GenerativeProcess(2, seed=4, smoothing_steps=1500, smoothing=smoothing)
+        mu = process.posterior(process.inputs(2000, generator=torch.Generator().manual_seed(0))).mode
+        angle = torch.atan2(mu[:, 1], mu[:, 0]).sort().values
+        gaps[smoothing] = torch.cat([angle.diff(), angle[:1] + 2 * math.pi - angle[-1:]]).max().rad2deg()
+    assert gaps["sphere"] < 90
+    assert 220 < gaps["published"] < 280
+
+
 def test_one_kappa_for_all_and_point_masses():
     one = GenerativeProcess(3, (20.0, 20.0), smoothing_steps=20)
     torch.testing.assert_close(one.posterior(one.inputs(9)).kappa, torch.full((9,), 20.0))
@@ -79,6 +91,7 @@ def test_one_kappa_for_all_and_point_masses():
         ({"kappa_range": (16.0, math.inf)}, 'family="point"'),
         ({"family": "cauchy"}, "'vmf', 'gaussian', 'laplace', 'point'"),
         ({"kappa_of": "features"}, "'input', 'mu'"),
+        ({"smoothing": "arc"}, "'sphere', 'published'"),
         ({"kernel": "vmf"}, "kernel"),
         ({"kernel": ZonalKernel(lambda t: t.square() + 0.1)}, "increase with the cosine"),
         ({"kernel": VMFKernel(math.inf)}, "finite at 1"),

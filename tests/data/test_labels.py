@@ -30,7 +30,7 @@ def test_pairs_are_symmetric(labels):
 def test_negatives_follow_their_rule(labels):
     n, M = len(labels), 4
     uniform = torch.full((n, n), 1 / n**2, dtype=torch.float64)
-    for rule, law in (("marginal", uniform), ("contrast", contrast_law(probabilities(labels)))):
+    for rule, law in (("marginal", uniform), ("rejected-latent", contrast_law(probabilities(labels)))):
         batches = LabelledBatches(torch.arange(n), labels, 50_000, M, rule=rule)
         anchor, _, negative = batches.draw(SEEDED(2))
         assert negative.shape == (50_000, M)
@@ -40,7 +40,7 @@ def test_negatives_follow_their_rule(labels):
 def test_positive_and_negative_contrast_in_one_class():
     """Both hang on the class that was drawn: an item that is surely of it is never the negative."""
     n = len(SOFT)
-    batches = LabelledBatches(torch.arange(n), SOFT, 200_000, 1, rule="contrast")
+    batches = LabelledBatches(torch.arange(n), SOFT, 200_000, 1, rule="rejected-latent")
     _, positive, negative = batches.draw(SEEDED(3))
     law = torch.zeros(n, n, dtype=torch.float64)
     for c in range(SOFT.shape[1]):
@@ -53,7 +53,7 @@ def test_positive_and_negative_contrast_in_one_class():
 def test_no_index_is_truncated(n):
     """Item numbers beyond 8 and 16 bits come up as often as the others."""
     labels = torch.arange(n) % 3
-    batches = LabelledBatches(torch.arange(n), labels, 30_000, 2, rule="contrast")
+    batches = LabelledBatches(torch.arange(n), labels, 30_000, 2, rule="rejected-latent")
     anchor, positive, negative = batches.draw(SEEDED(4))
     for drawn in (anchor, positive, negative.flatten()):
         assert drawn.max() > 0.99 * n
@@ -73,7 +73,7 @@ def test_every_item_of_a_large_collection_can_be_drawn():
 
 def test_many_small_groups():
     groups = torch.arange(50_000) // 2
-    batches = LabelledBatches(torch.arange(50_000), groups, 10_000, 3, rule="contrast", with_itself=False)
+    batches = LabelledBatches(torch.arange(50_000), groups, 10_000, 3, rule="rejected-latent", with_itself=False)
     anchor, positive, negative = batches.draw(SEEDED(6))
     assert torch.equal(positive, anchor ^ 1)
     assert not (groups[negative] == groups[anchor][:, None]).any()
@@ -85,7 +85,7 @@ def test_real_soft_labels(data_folder):
     votes = torch.from_numpy(np.load(data_folder / "cifar10h" / "counts.npy", allow_pickle=False)).double()
     p = votes / votes.sum(1, keepdim=True)
     n, draws = len(p), 400_000
-    batches = LabelledBatches(torch.arange(n), p, draws, 1, rule="contrast")
+    batches = LabelledBatches(torch.arange(n), p, draws, 1, rule="rejected-latent")
     anchor, positive, negative = batches.draw(SEEDED(8))
     mass = p.sum(0)
     for drawn in (anchor, positive):  # by symmetry both follow P(x)
@@ -131,11 +131,15 @@ CASES = {
     "empty class": (NO_THIRD, {}, r"class 2.*no item has any probability"),
     "votes": ((SOFT * 10).long(), {}, r"divide votes"),
     "floats": (torch.rand(7), {}, r"not whole numbers"),
-    "one class": (torch.zeros(7, dtype=torch.long), {"negatives": 1, "rule": "contrast"}, r"class 0.*no negatives"),
+    "one class": (
+        torch.zeros(7, dtype=torch.long),
+        {"negatives": 1, "rule": "rejected-latent"},
+        r"class 0.*no negatives",
+    ),
     "no partner": (torch.tensor([0, 0, 1, 1, 1, 2, 0]), {"with_itself": False}, r"class 2.*row 5 is its only item"),
     "all alone": (torch.arange(7), {}, r"every class has one item"),
     "rule": (SOFT, {"rule": "paper"}, r"rule = 'paper'"),
-    "contrast in batch": (SOFT, {"rule": "contrast"}, r"follow the marginal"),
+    "rejected in batch": (SOFT, {"rule": "rejected-latent"}, r"follow the marginal"),
     "shared with none": (SOFT, {"share_negatives": True}, r"share_negatives = True: there are none"),
     "negatives": (SOFT, {"negatives": -1}, r"negatives = -1"),
 }

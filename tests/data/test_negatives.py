@@ -11,12 +11,12 @@ from aleator.training.objective import Objective
 from tests.data.cases import SEEDED, SOFT, assert_follows, contrast_law, counts
 
 
-@pytest.mark.parametrize("rule", ["marginal", "contrast"])
+@pytest.mark.parametrize("rule", ["marginal", "rejected-latent"])
 def test_shared_negatives_have_the_same_law(rule):
     """Each anchor's negatives follow its rule, and anchors of one class have the same ones."""
     n, M = len(SOFT), 3
     batches = LabelledBatches(torch.arange(n), SOFT, 40, M, rule=rule, share_negatives=True)
-    law = contrast_law(SOFT) if rule == "contrast" else torch.full((n, n), 1 / n**2, dtype=torch.float64)
+    law = contrast_law(SOFT) if rule == "rejected-latent" else torch.full((n, n), 1 / n**2, dtype=torch.float64)
     generator = SEEDED(12)
     first = torch.zeros(n, n, dtype=torch.int64)
     for _ in range(3000):  # one anchor of a batch, since the others share its negatives
@@ -24,7 +24,7 @@ def test_shared_negatives_have_the_same_law(rule):
         first += counts(anchor[:1], negative.pool[negative.chosen[0, :1] - 40], n)
     assert_follows(first, law)
     assert negative.chosen.shape == (40, M)
-    assert len(negative.pool) == M * (SOFT.shape[1] if rule == "contrast" else 1)
+    assert len(negative.pool) == M * (SOFT.shape[1] if rule == "rejected-latent" else 1)
 
 
 def test_shared_negatives_cost_nothing_but_time():

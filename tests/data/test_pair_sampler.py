@@ -1,4 +1,4 @@
-"""Each way of drawing positives follows the law it says.
+"""Each way of drawing positives and negatives follows the law it says.
 
 On the circle (D = 2) the laws are integrated by brute force: posteriors on a grid of inputs and angles, without the
 series of expected positivity.
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from aleator import AcceptanceKernel, VMFKernel, pairwise_log_positivity
 from aleator.data.generative import Family, GenerativeProcess
+from aleator.data.negatives import SharedNegatives
 from aleator.data.pair_sampler import PairSampler, PositiveLaw
 from aleator.encoders.backbones import MLP
 from aleator.encoders.encoder import Encoder
 from aleator.losses import ExactInfoNCE
+from aleator.matching import NegativeLaw
 from aleator.training.loop import fit
 from aleator.training.objective import Objective
 from aleator.training.recipe import Recipe
@@ -59,6 +61,8 @@ def test_batches_have_their_shapes_and_repeat(family, positives):
         ({"batch_size": 4, "proposals": 3}, "proposals = 3"),
         ({"batch_size": 4, "negatives": 2, "group": 3}, "group = 3"),
         ({"batch_size": 4, "positives": "forward"}, "'ratio', 'joint', 'partner'"),
+        ({"batch_size": 4, "rule": "contrast"}, "'marginal', 'rejected-pair', 'rejected-latent'"),
+        ({"batch_size": 4, "negatives": 1, "rule": "rejected-latent"}, "no latent of the anchor is drawn"),
     ],
 )
 def test_bad_batches_are_refused(ten, options, message):
@@ -76,8 +80,8 @@ def test_fit_takes_the_batches(ten):
 # The laws
 
 
-def brute_force_laws(process: GenerativeProcess) -> dict[str, Tensor]:
-    """For each law, the probability of every pair of cells (x, x+) of the square; (CELLS^4,)."""
+def brute_force(process: GenerativeProcess) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Inputs on a grid (n, 2), P(z|x) at angles (n, angles), P(match|z, x') (angles, n), P(match|x, x') (n, n)."""
     ticks = (torch.arange(GRID) + 0.5) / GRID
     x = torch.cartesian_prod(ticks, ticks)  # (n, 2)
     theta = 2 * math.pi * torch.arange(ANGLES) / ANGLES
@@ -94,14 +98,38 @@ def brute_force_laws(process: GenerativeProcess) -> dict[str, Tensor]:
     g = process.kernel.log_values(2, (z @ z.T).clamp(-1, 1)).exp()
     match = g @ density.T  # (angles, n): E g of a latent with the latents of x+
     r = density @ match
+    return x, density, match, r
+
+
+def brute_force_laws(process: GenerativeProcess) -> dict[str, Tensor]:
+    """For each law of positives, the probability of every pair of cells (x, x+) of the square; (CELLS^4,)."""
+    x, density, match, r = brute_force(process)
     laws = {
         "joint": r / r.sum(),
         "ratio": r / r.sum(1, keepdim=True) / len(x),
         "partner": density @ (match / match.sum(1, keepdim=True)) / len(x),
     }
-    cell = cell_of(x)
-    member = torch.nn.functional.one_hot(cell, CELLS**2).double()
-    return {name: (member.T @ law @ member).flatten() for name, law in laws.items()}
+    return {name: of_cells(x, law) for name, law in laws.items()}
+
+
+def of_cells(x: Tensor, law: Tensor) -> Tensor:
+    """Probabilities of pairs of grid points (n, n) -> of pairs of cells (CELLS^4,)."""
+    member = torch.nn.functional.one_hot(cell_of(x), CELLS**2).double()
+    return (member.T @ law @ member).flatten()
+
+
+def negative_laws(process: GenerativeProcess) -> dict[tuple[str, str], Tensor]:
+    """For each law of positives and negatives, the probability of every pair of cells (x, x-); (CELLS^4,)."""
+    x, density, match, rho = brute_force(process)
+    n = len(x)
+    by_latent = (1 - match) / (1 - match).sum(1, keepdim=True)  # P(x-|z)
+    return {
+        ("ratio", "marginal"): of_cells(x, torch.full((n, n), 1 / n**2).double()),
+        ("ratio", "rejected-pair"): of_cells(x, (1 - rho) / (1 - rho).sum(1, keepdim=True) / n),
+        ("partner", "rejected-latent"): of_cells(x, density @ by_latent / n),
+        # An accepted pair has the latent z of its anchor in proportion to P(z|x) P(match|z).
+        ("joint", "rejected-latent"): of_cells(x, (density * match.sum(1)) / rho.sum() @ by_latent),
+    }
 
 
 def cell_of(x: Tensor) -> Tensor:
@@ -110,13 +138,19 @@ def cell_of(x: Tensor) -> Tensor:
 
 
 def cell_frequencies(batches: PairSampler, count: int) -> Tensor:
-    """How often a batch falls into each pair of cells; (count, CELLS^4)."""
+    """How often a batch falls into each pair of cells of anchor and positive, or negative; (count, CELLS^4)."""
     generator = torch.Generator().manual_seed(11)
     rows = []
     for step in range(count):
-        x, positive = batches(step, generator)
-        joint = cell_of(x) * CELLS**2 + cell_of(positive)
-        rows.append(torch.bincount(joint, minlength=CELLS**4).double() / len(x))
+        x, *others = batches(step, generator)
+        other = others[-1]
+        if isinstance(other, SharedNegatives):
+            other = torch.cat([others[0], other.pool])[other.chosen]
+        elif other.dim() == 3 and len(other) < len(x):
+            other = other.repeat_interleave(len(x) // len(other), 0)
+        other = other.reshape(len(x), -1, 2)
+        joint = (cell_of(x)[:, None] * CELLS**2 + cell_of(other)).flatten()
+        rows.append(torch.bincount(joint, minlength=CELLS**4).double() / len(joint))
     return torch.stack(rows)
 
 
@@ -142,6 +176,71 @@ def test_positives_follow_their_law_and_no_other(family, positives):
     # 81 cells: the mean of so many squared standard errors is 1 +- 0.16.
     assert fits.pop(positives) < 1.6
     assert all(other > 2.5 for other in fits.values()), fits
+
+
+LAWS = [("ratio", "marginal"), ("ratio", "rejected-pair"), ("partner", "rejected-latent"), ("joint", "rejected-latent")]
+
+
+ALIKE = {("ratio", "rejected-pair"), ("partner", "rejected-latent")}  # but see the next test
+
+
+@pytest.mark.parametrize(("family", "group"), [("vmf", 1), ("vmf", 8), ("gaussian", 8)])
+@pytest.mark.parametrize("law", LAWS)
+def test_negatives_follow_their_law_and_no_other(family, law, group):
+    positives, rule = law
+    process = circle(family)
+    laws = negative_laws(process)
+    batches = process.batches(128, 4, positives, rule=rule, group=group)
+    frequencies = cell_frequencies(batches, 150)
+    fits = {other: misfit(frequencies, expected) for other, expected in laws.items()}
+    assert fits.pop(law) < 1.6
+    assert all(fit > 2.5 for other, fit in fits.items() if {law, other} != ALIKE), fits
+
+
+def test_a_latent_finds_the_positive_and_rejects_the_negatives():
+    """Given x, positive and negatives hang together by the latent: their joint law is a mean over latents."""
+    process = circle()
+    x, density, match, _ = brute_force(process)
+    found, rejected = (law / law.sum(1, keepdim=True) for law in (match, 1 - match))
+    together = torch.einsum("xz,zp,zn->pn", density, found, rejected) / len(x)  # of (x+, x-)
+    apart = torch.einsum("xz,zp,xw,wn->pn", density, found, density, rejected) / len(x)
+    batches = process.batches(128, 4, "partner", rule="rejected-latent")
+    generator, rows = torch.Generator().manual_seed(3), []
+    for step in range(300):
+        _, positive, negative = batches(step, generator)
+        joint = (cell_of(positive)[:, None] * CELLS**2 + cell_of(negative)).flatten()
+        rows.append(torch.bincount(joint, minlength=CELLS**4).double() / len(joint))
+    frequencies = torch.stack(rows)
+    assert misfit(frequencies, of_cells(x, together)) < 1.6
+    assert misfit(frequencies, of_cells(x, apart)) > 2.5
+
+
+@pytest.mark.parametrize("group", [1, 16])
+@pytest.mark.parametrize(("positives", "rule"), LAWS[1:])
+def test_rejected_negatives_have_their_shapes_and_there_are_enough(ten, positives, rule, group):
+    batches = ten.batches(64, 32, positives, rule=rule, group=group)
+    x, positive, negative = batches(0, torch.Generator().manual_seed(1))
+    if group == 1:
+        assert negative.shape == (64, 32, 10)
+        assert negative.flatten(0, 1).unique(dim=0).shape == (64 * 32, 10)
+    else:
+        assert negative.pool.shape == (4 * batches.candidates, 10)
+        assert negative.chosen.shape == (64, 32)
+        assert all(len(row.unique()) == 32 for row in negative.chosen)
+        place = negative.chosen - 64
+        assert torch.equal(place // batches.candidates, torch.arange(4).repeat_interleave(16)[:, None].expand(-1, 32))
+    assert 32 < batches.candidates < 96
+    encoder = Encoder(MLP(10, (8,)), 10, kappa="head")
+    value = Objective(encoder, ExactInfoNCE(ten.kernel, rule=rule), "joint", "given")((x, positive, negative))
+    assert torch.isfinite(value)
+    # Every anchor rejects 32 candidates or more: the keys u/w of the chosen ones lie below 1.
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(20):
+        x, _, z = (batches._accepted_pairs if positives == "joint" else batches._chosen_matches)(generator)
+        candidate = ten.inputs(64, batches.candidates, generator=generator)
+        log_w = batches._log_mismatch(x[:, None], None if z is None else z[:, None], candidate, generator)
+        assert (log_w <= 0).all()
+        assert (torch.rand(log_w.shape, generator=generator) < log_w.exp()).sum(-1).min() >= 32
 
 
 def test_groups_share_their_negatives(ten):
@@ -204,13 +303,15 @@ def test_enough_proposals_are_made(ten, positives):
     generator = torch.Generator().manual_seed(5)
     for _ in range(20):
         if positives == "joint":
-            x, positive = ten.inputs(2, batches.proposals, generator=generator)
-            log_w = batches._log_pair_weights(x, positive, generator) - batches._log_bound(x)
+            q = ten.posterior(ten.inputs(2, batches.proposals, generator=generator))
+            log_g = batches._log_matching(torch.linalg.vecdot(*q.sample((), generator)))
+            log_w = log_g - batches._log_bound(q[0])
             accepted = torch.rand(log_w.shape, generator=generator) < log_w.exp()
             assert accepted.sum() >= 64
         else:
             x, candidate = batches._inputs(64, batches.proposals, generator=generator)
-            log_w = batches._log_weights(x, candidate, generator) - batches._log_bound(x)[..., None]
+            q, q_candidate = ten.posterior(x), ten.posterior(candidate)
+            log_w = batches._log_weights(q, q_candidate, generator)[0] - batches._log_bound(q)[..., None]
             assert log_w.max() <= 1e-5
             accepted = torch.rand(log_w.shape, generator=generator) < log_w.exp()
             assert accepted.any(-1).all()
@@ -218,11 +319,14 @@ def test_enough_proposals_are_made(ten, positives):
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("rule", get_args(NegativeLaw))
 @pytest.mark.parametrize("positives", get_args(PositiveLaw))
 @pytest.mark.parametrize("family", get_args(Family))
-def test_a_draw_is_captured_in_a_graph_without_synchronisation(family, positives):
+def test_a_draw_is_captured_in_a_graph_without_synchronisation(family, positives, rule):
+    if (positives, rule) == ("ratio", "rejected-latent"):
+        pytest.skip("no latent is drawn")
     process = GenerativeProcess(10, family=family, smoothing_steps=300, device="cuda")
-    batches = process.batches(64, negatives=2, positives=positives)
+    batches = process.batches(64, negatives=2, positives=positives, group=4, rule=rule)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):

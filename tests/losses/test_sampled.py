@@ -1,10 +1,13 @@
 """Losses on samples: their expectations, numbers of samples, and seeds."""
 
+import math
+
 import pytest
 import torch
 
 from aleator import HIB, MCInfoNCE, VMFKernel, ZonalKernel, log_positivity
 from aleator.losses import SampledLoss
+from aleator.losses.softmax_share import share_among_average
 from aleator.matching.quadrature import angle_quadrature
 from tests.losses.cases import SAMPLES, noise_for, posteriors, samples_of, triple
 
@@ -55,3 +58,24 @@ def test_cosines_are_those_of_the_samples():
         torch.testing.assert_close(to_positive, (z * z_positive).sum(-1))
         others = z[:, None] if rows is None else z_negative.repeat_interleave(6 // rows, 1)
         torch.testing.assert_close(to_negatives, (z[:, :, None] * others).sum(-1))
+
+
+@pytest.mark.parametrize("rows", [None, 1, 5])
+def test_negatives_may_be_averaged(rows):
+    """The published denominator g+ + mean g-, for own, shared and batch negatives; for one negative it is the same."""
+    anchor, positive = posteriors(5), posteriors(5)
+    for count in (1, 4) if rows else (4,):
+        negative = posteriors(rows, count) if rows else None
+        noise = noise_for(anchor, positive, negative)
+        loss = MCInfoNCE(VMFKernel(20.0), SAMPLES, average_negatives=True)
+        to_positive, to_negatives = loss.cosines(anchor, positive, negative, noise=noise)
+        g, g_negatives = torch.exp(20 * to_positive), torch.exp(20 * to_negatives)
+        if rows is None:
+            g_negatives = g_negatives * (1 - torch.eye(5, dtype=g.dtype))
+        expected = -torch.log((g / (g + g_negatives.sum(-1) / count)).mean(0)).mean()
+        torch.testing.assert_close(loss(anchor, positive, negative, noise=noise), expected)
+    shares = torch.tensor([-200.0, -1e-9, 0.0], requires_grad=True)
+    averaged = share_among_average(shares, 32)
+    torch.testing.assert_close(averaged, torch.tensor([-200 + math.log(32), -1e-9 / 32, 0.0]), atol=2e-7, rtol=1e-6)
+    (slope,) = torch.autograd.grad(averaged.sum(), shares)
+    torch.testing.assert_close(slope, torch.tensor([1.0, 1 / 32, 1 / 32]), atol=1e-6, rtol=1e-6)

@@ -16,6 +16,7 @@ from aleator import (
     log_positivity,
 )
 from aleator.losses import SimilarityLoss
+from aleator.matching import log_match_odds
 from aleator.special import log_sphere_area
 from tests.losses.cases import posteriors, triple
 
@@ -85,6 +86,19 @@ def test_a_group_that_does_not_fit_is_refused():
         ExactInfoNCE(group=5)(posteriors(12), posteriors(12))
     with pytest.raises(ValueError, match="group = 1"):
         ExactInfoNCE(group=1)
+
+
+@pytest.mark.parametrize("rule", ["rejected-pair", "rejected-latent"])
+def test_rejected_negatives_are_compared_by_the_odds(rule):
+    anchor, positive, negative = triple(4)
+    kernel = AcceptanceKernel(20.0)
+    to_positive, to_negatives = (log_match_odds(anchor[:, None], q, kernel) for q in (positive[:, None], negative))
+    expected = -torch.log_softmax(torch.cat([to_positive, to_negatives], 1), 1)[:, 0].mean()
+    torch.testing.assert_close(ExactInfoNCE(kernel, rule=rule)(anchor, positive, negative), expected)
+    with pytest.raises(ValueError, match="not rejected ones"):
+        ExactInfoNCE(kernel, rule=rule)(anchor, positive)
+    with pytest.raises(ValueError, match="'marginal', 'rejected-pair', 'rejected-latent'"):
+        ExactInfoNCE(kernel, rule="contrast")
 
 
 @pytest.mark.parametrize("rows", [None, 1, 2, 6])

@@ -13,7 +13,7 @@ from aleator.cli.errors import plain_errors
 def reproduce(
     experiment: Annotated[str, typer.Argument(help="name of the experiment, for example recovery, circle or losses")],
     preset: Annotated[
-        str, typer.Option(help="quick (minutes on two cores), paper (the paper's parameters) or best (ours)")
+        str, typer.Option(help="quick (minutes on two cores), paper (the published code), corrected, or best (ours)")
     ] = "quick",
     seeds: Annotated[str | None, typer.Option(help="seeds to run, for example 4,5,6; default: the preset's")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto")] = "auto",

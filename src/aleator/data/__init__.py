@@ -19,7 +19,7 @@ from aleator.data.cifar import (
     soft_labels,
 )
 from aleator.data.downloads import download
-from aleator.data.generative import Family, GenerativeProcess, ProcessKappaOf
+from aleator.data.generative import Family, GenerativeProcess, ProcessKappaOf, Smoothing
 from aleator.data.inputs import IMAGE_SUFFIXES, InputKind, Inputs, open_image
 from aleator.data.negatives import RolledNegatives, SharedNegatives
 from aleator.data.noisy_direction import NoiseFamily, NoisyDirection
@@ -52,6 +52,7 @@ __all__ = [
     "ProcessKappaOf",
     "RolledNegatives",
     "SharedNegatives",
+    "Smoothing",
     "SoftBatch",
     "SoftLabelBatches",
     "SoftPairBatches",

@@ -6,7 +6,7 @@ With N items of equal weight and class probabilities P(C|x), a batch of `Labelle
     class      c  ~ P(C|x)
     positive   x+ in proportion to P(C=c|x+)
     negative   x- ~ P(x)                              rule "marginal": what the exact loss needs
-               x- in proportion to 1 - P(C=c|x-)      rule "contrast": the paper's
+               x- in proportion to 1 - P(C=c|x-)      rule "rejected-latent": the paper's; the class is the latent
 
 The law of pairs, P(x, x+) = 1/N sum_c P(c|x) P(c|x+) / sum_x' P(c|x'), is symmetric. A hard label is a probability
 of 1. A group whose members match one another is a hard label.
@@ -27,7 +27,8 @@ from aleator.foundation import require, require_one_of
 
 Batch = tuple[Tensor, ...] | tuple[Tensor, Tensor, SharedNegatives]
 ItemNumbers = tuple[Tensor, Tensor, Tensor | SharedNegatives | None]
-NegativeRule = Literal["marginal", "contrast"]
+# Two of the laws of negatives in `matching/odds.py`. "contrast" is an old name of the second.
+NegativeRule = Literal["marginal", "rejected-latent", "contrast"]
 
 
 class _PairedBatches(ItemBatches):
@@ -73,9 +74,10 @@ class LabelledBatches(_PairedBatches):
         batch_size: B.
         negatives: M, the number of negatives for each anchor. With 0 the batch has none, and the loss takes the
             other anchors of the batch.
-        rule: Law of the negatives. "marginal": any item. "contrast": in proportion to 1 - P(C=c|x-).
-        share_negatives: Draw M negatives once for all anchors of a class ("contrast") or of the batch ("marginal").
-            The law of each anchor's negatives stays the same, and far fewer inputs are encoded.
+        rule: Law of the negatives. "marginal": any item. "rejected-latent": in proportion to 1 - P(C=c|x-); "contrast"
+            is an old name of it.
+        share_negatives: Draw M negatives once for all anchors of a class ("rejected-latent") or of the batch
+            ("marginal"). The law of each anchor's negatives stays the same, and far fewer inputs are encoded.
         with_itself: Whether an item may be drawn as its own positive, as the law says. Pass False for small groups.
         augment: Function (inputs, generator) -> inputs for every drawn input.
         device: Where to keep the items. Default: where they are. What does not fit on a GPU stays in memory.
@@ -110,7 +112,9 @@ class LabelledBatches(_PairedBatches):
         require(whole, "negatives", negatives, "not a whole number", "pass 0 or more")
         require_one_of("rule", rule, get_args(NegativeRule))
         if rule == "contrast":
-            problem = "the other anchors of a batch follow the marginal, not the rule 'contrast'"
+            rule = "rejected-latent"
+        if rule == "rejected-latent":
+            problem = "the other anchors of a batch follow the marginal, not the rule 'rejected-latent'"
             require(negatives > 0, "negatives", negatives, problem, "pass negatives >= 1")
         labels = torch.as_tensor(labels)
         way_out = "pass one label, or one row of probabilities, for each"
@@ -121,7 +125,7 @@ class LabelledBatches(_PairedBatches):
         self.negatives, self.rule, self.with_itself = negatives, rule, with_itself
         self.share_negatives = share_negatives
         self.table = LabelTable(labels, self.device)
-        if rule == "contrast":
+        if rule == "rejected-latent":
             self.table.require_negatives()
         if not with_itself:
             self.table.require_partners()
@@ -155,14 +159,14 @@ class LabelledBatches(_PairedBatches):
             return anchor, positive, self._draw_negatives(class_, generator)
         if self.rule == "marginal":
             class_ = torch.zeros_like(class_)
-        groups = torch.arange(self.table.classes if self.rule == "contrast" else 1, device=self.device)
+        groups = torch.arange(self.table.classes if self.rule == "rejected-latent" else 1, device=self.device)
         pool = self._draw_negatives(groups, generator)  # (groups, M)
         chosen = B + class_[:, None] * M + torch.arange(M, device=self.device)
         return anchor, positive, SharedNegatives(pool.flatten(), chosen)
 
     def _draw_negatives(self, class_: Tensor, generator: Generator | None) -> Tensor:
         """M negatives for each of these classes (K,), by the rule; (K, M)."""
-        if self.rule == "contrast":
+        if self.rule == "rejected-latent":
             return self.table.draw_negative(class_, self.negatives, generator)
         return torch.randint(len(self), (len(class_), self.negatives), generator=generator, device=self.device)
 

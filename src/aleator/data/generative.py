@@ -15,11 +15,12 @@ from torch.nn import functional as F
 from aleator.data.noisy_direction import NoisyDirection
 from aleator.data.pair_sampler import PairSampler, PositiveLaw
 from aleator.foundation import one_thread, reject, require, require_at_least, require_one_of
-from aleator.matching import AcceptanceKernel, ZonalKernel, check_kernel
+from aleator.matching import AcceptanceKernel, NegativeLaw, ZonalKernel, check_kernel
 from aleator.posteriors import VonMisesFisher
 
 Family = Literal["vmf", "gaussian", "laplace", "point"]
 ProcessKappaOf = Literal["input", "mu"]
+Smoothing = Literal["sphere", "published"]
 
 _HIDDEN = 10  # width of the hidden layers
 _SAMPLES = 1000  # inputs on which a new process is scaled and checked
@@ -40,6 +41,9 @@ class GenerativeProcess:
         seed: Decides the networks. They are the same on every device.
         device: Where the networks live and inputs are drawn.
         smoothing_steps: Adam steps that spread mu over the sphere. The published 5,000 take a few seconds.
+        smoothing: What these steps aim at. "sphere": two inputs at right angles on average, so that mu covers the
+            sphere. "published": the published code's aim, 1 - mu.mu'/2 = |x - x'|. In ten dimensions the two processes
+            look alike. In the plane, "sphere" covers the circle and "published" an arc of about 105 degrees.
         kappa_of: What kappa is a function of. "input": kappa has a network of its own, independent of mu. "mu": kappa
             is a function of mu(x), as in the paper's ablation with a shared backbone.
 
@@ -68,6 +72,7 @@ class GenerativeProcess:
         device: torch.device | str = "cpu",
         smoothing_steps: int = 5000,
         kappa_of: ProcessKappaOf = "input",
+        smoothing: Smoothing = "sphere",
     ):
         require(dim >= 2, "dim", dim, "a sphere needs D >= 2", "pass for example 10")
         low, high = kappa_range
@@ -75,15 +80,16 @@ class GenerativeProcess:
         require(0 < low <= high < math.inf, "kappa_range", kappa_range, "not a range of positive numbers", way_out)
         require_one_of("family", family, get_args(Family))
         require_one_of("kappa_of", kappa_of, get_args(ProcessKappaOf))
+        require_one_of("smoothing", smoothing, get_args(Smoothing))
         require_at_least("smoothing_steps", smoothing_steps, 0, "pass 0 for none")
         self.dim, self.kappa_range, self.family = dim, (float(low), float(high)), family
         self.kernel = check_kernel(kernel) if kernel is not None else AcceptanceKernel()
         _require_increasing(self.kernel, dim)
-        self.seed, self.device, self.kappa_of = seed, torch.device(device), kappa_of
+        self.seed, self.device, self.kappa_of, self.smoothing = seed, torch.device(device), kappa_of, smoothing
         with torch.random.fork_rng(devices=[]):  # on the CPU: the same process on every device
             torch.manual_seed(seed)
             with one_thread():
-                mu_net = _spread_net(dim, smoothing_steps)
+                mu_net = _spread_net(dim, smoothing_steps, smoothing)
             kappa_net = _network(dim, _HIDDEN, 1).requires_grad_(False)
             x = torch.rand(_SAMPLES, dim)
             kappa_inputs = x if kappa_of == "input" else F.normalize(mu_net(x), dim=-1)
@@ -129,26 +135,32 @@ class GenerativeProcess:
         positives: PositiveLaw = "ratio",
         proposals: int | None = None,
         group: int = 1,
+        rule: NegativeLaw = "marginal",
     ) -> PairSampler:
         """Batches of positive pairs for `fit`.
 
         Args:
             batch_size: B.
-            negatives: M, the number of negatives for each anchor, drawn from P(x); 0 for none.
+            negatives: M, the number of negatives for each anchor; 0 for none.
             positives: Law of positive pairs: "ratio", "joint" (the paper's) or "partner" (the published code's). See
                 the module `pair_sampler`.
             proposals: Number of proposals for a batch. Default: enough for an exact draw.
-            group: Number of anchors that share their negatives. These are then encoded and sampled once.
+            group: Number of anchors that share their negatives. These are then encoded once.
+            rule: Law of the negatives. "marginal": from P(x). "rejected-pair": inputs whose latents do not match those
+                of the anchor. "rejected-latent" (the published code's): the same with the one latent of the anchor
+                that found its positive; for positives "joint" and "partner". See the module `pair_sampler`.
 
         Returns:
-            A function (step, generator) -> (x (B, D), x+ (B, D)), with x- (B / group, M, D) if there are negatives.
+            A function (step, generator) -> (x (B, D), x+ (B, D)), and negatives if there are any: x- (B / group, M, D)
+            from P(x); rejected ones (B, M, D), or `SharedNegatives` if groups share their candidates.
         """
-        return PairSampler(self, batch_size, negatives, positives, proposals, group)
+        return PairSampler(self, batch_size, negatives, positives, proposals, group, rule)
 
     def __repr__(self) -> str:
         return (
             f"GenerativeProcess(dim={self.dim}, kappa_range={self.kappa_range}, family={self.family!r}, "
-            f"kernel={self.kernel}, seed={self.seed}, device={str(self.device)!r}, kappa_of={self.kappa_of!r})"
+            f"kernel={self.kernel}, seed={self.seed}, device={str(self.device)!r}, kappa_of={self.kappa_of!r}, "
+            f"smoothing={self.smoothing!r})"
         )
 
 
@@ -160,21 +172,19 @@ def _network(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def _spread_net(dim: int, steps: int) -> nn.Sequential:
+def _spread_net(dim: int, steps: int, smoothing: Smoothing) -> nn.Sequential:
     """A network D-10-10-D for mu before normalisation, trained to keep distances between inputs.
 
-    The target is 1 - mu.mu' = |x - x'|^2 / E |x - x'|^2 with E |x - x'|^2 = D/6, as far as the sphere allows. Two
-    inputs are then at right angles on average, like two uniform latents. The network is redrawn until two of 1,000
-    inputs are at least 60 degrees apart.
+    The network is redrawn until two of 1,000 inputs are at least 60 degrees apart.
     """
+    misfit = _sphere_misfit if smoothing == "sphere" else _published_misfit
     for _ in range(_REDRAWS):
         net = _network(dim, _HIDDEN, _HIDDEN, dim)
         optimiser = torch.optim.Adam(net.parameters(), lr=0.01, fused=True)
         for _ in range(steps):
             x = torch.rand(64, dim)
             mu = F.normalize(net(x), dim=-1)
-            target = (torch.cdist(x, x).square() * (6 / dim)).clamp_max(2.0)
-            loss = F.mse_loss(1 - mu @ mu.T, target)
+            loss = misfit(torch.cdist(x, x), mu @ mu.T, dim)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -184,6 +194,21 @@ def _spread_net(dim: int, steps: int) -> nn.Sequential:
             return net
     problem = f"{_REDRAWS} random networks in {dim} dimensions all sent every input to one side of the sphere"
     reject("smoothing_steps", steps, problem, "pass 500 or more, so that training spreads them out")
+
+
+def _sphere_misfit(distance: Tensor, cosine: Tensor, dim: int) -> Tensor:
+    """Error of 1 - mu.mu' = |x - x'|^2 / E |x - x'|^2 with E |x - x'|^2 = D/6, as far as the sphere allows.
+
+    Two inputs are then at right angles on average, like two uniform latents.
+    """
+    return F.mse_loss(1 - cosine, (distance.square() * (6 / dim)).clamp_max(2.0))
+
+
+def _published_misfit(distance: Tensor, cosine: Tensor, dim: int) -> Tensor:
+    """The published code's aim: 1 - mu.mu'/2 = |x - x'|, over pairs of inputs, the nearer the more important."""
+    i, j = torch.tril_indices(*distance.shape)
+    apart = 1 - cosine[i, j] / 2
+    return ((distance[i, j] - apart).square() * (math.sqrt(2) - apart.detach()) ** 4).mean()
 
 
 def _spanning(value: Tensor, low: float, high: float) -> tuple[float, float]:

@@ -21,6 +21,7 @@ def controlled_encoder(
     kappa_range: tuple[float, float] = (16.0, 32.0),
     initialisation: Initialisation = "torch",
     widths: Sequence[int] | None = None,
+    kappa_widths: Sequence[int] | None = None,
 ) -> Encoder:
     """The encoder of the paper's controlled experiment: MLPs for mu and kappa.
 
@@ -37,6 +38,8 @@ def controlled_encoder(
             through the eight layers. With "torch", all inputs start in nearly the same direction. In two dimensions,
             training may never leave it.
         widths: Hidden widths. Default: the paper's.
+        kappa_widths: Hidden widths of kappa's own network, for kappa_of="input". Default: `widths`. The published code
+            has 10, five times 50, and 10 in every dimension.
 
     Returns:
         An encoder with kappa="head".
@@ -55,14 +58,16 @@ def controlled_encoder(
     require_one_of("kappa_of", kappa_of, get_args(ControlledKappaOf))
     require_one_of("initialisation", initialisation, get_args(Initialisation))
 
-    def network() -> MLP:
+    def network(widths: Sequence[int] | None) -> MLP:
         return controlled_mlp(in_features) if widths is None else MLP(in_features, widths)
 
+    own_widths = widths if kappa_widths is None else kappa_widths
+
     encoder = Encoder(
-        network(),
+        network(widths),
         in_features if dim is None else dim,
         kappa="head",
-        kappa_backbone=network() if kappa_of == "input" else None,
+        kappa_backbone=network(own_widths) if kappa_of == "input" else None,
         kappa_of="mu" if kappa_of == "mu" else "features",
         kappa_hidden=((50 * in_features) if widths is None else widths[-1],) * 2,
         kappa_range=kappa_range,

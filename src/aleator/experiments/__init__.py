@@ -39,7 +39,8 @@ def reproduce(
 
     Args:
         name: Name of the experiment, one of `EXPERIMENTS`.
-        preset: "quick" (minutes on two CPU cores), "paper" (the paper's parameters) or "best" (ours).
+        preset: "quick" (minutes on two CPU cores), "paper" (the published code's laws and parameters), "corrected" (the
+            same with every correction; controlled experiments only) or "best" (ours).
         seeds: Seeds (folds, for the CIFAR experiments) to run. Default: those of the preset.
         device: "cpu", "cuda" or "auto".
         results: Folder of results. The file NAME/PRESET.json in it is replaced.
@@ -62,7 +63,7 @@ def reproduce(
         0.9162263349937534
     """
     require_one_of("experiment", name, EXPERIMENTS)
-    require_one_of("preset", preset, PRESETS)
+    require_one_of("preset", preset, EXPERIMENTS[name].presets)
     device = str(resolve_device(device))
     experiment, label = EXPERIMENTS[name], f"{name}-{preset}"
     rows = experiment.rows(preset)

@@ -48,7 +48,7 @@ def write_report(folder: Path) -> Path:
     """Write README.md into a folder of results, and return its path."""
     parts = [_HEAD]
     for name, experiment in EXPERIMENTS.items():
-        files = [(preset, folder / name / f"{preset}.json") for preset in ("best", "paper", "quick")]
+        files = [(preset, folder / name / f"{preset}.json") for preset in ("best", "corrected", "paper", "quick")]
         files = [(preset, path) for preset, path in files if path.is_file()]
         if files:
             parts.append(f"## {name}: {experiment.title}\n")

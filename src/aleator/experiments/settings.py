@@ -7,10 +7,10 @@ from torch import nn
 
 from aleator.foundation import require_one_of
 from aleator.losses import ELK, HIB, ExactInfoNCE, InfoNCE, MCInfoNCE
-from aleator.matching import AcceptanceKernel, VMFKernel, ZonalKernel
+from aleator.matching import AcceptanceKernel, NegativeLaw, VMFKernel, ZonalKernel
 
 # How much work an experiment is. tables.py of each family of experiments says what a preset means there.
-Preset = Literal["quick", "paper", "best"]
+Preset = Literal["quick", "paper", "corrected", "best"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 LossName = Literal["exact", "mcinfonce", "hib", "elk", "infonce"]
@@ -37,7 +37,11 @@ class LossSetting(Protocol):
     @property
     def group(self) -> int | None: ...
     @property
+    def assumed_rule(self) -> NegativeLaw: ...
+    @property
     def samples(self) -> int: ...
+    @property
+    def average_negatives(self) -> bool: ...
     @property
     def a(self) -> float: ...
     @property
@@ -55,9 +59,9 @@ def make_loss(setting: LossSetting) -> nn.Module:
     """The loss that a setting names, with its parameters."""
     require_one_of("loss", setting.loss, LOSSES)
     if setting.loss == "exact":
-        return ExactInfoNCE(make_kernel(setting), setting.terms, setting.group)
+        return ExactInfoNCE(make_kernel(setting), setting.terms, setting.group, setting.assumed_rule)
     if setting.loss == "mcinfonce":
-        return MCInfoNCE(make_kernel(setting), setting.samples)
+        return MCInfoNCE(make_kernel(setting), setting.samples, setting.average_negatives)
     if setting.loss == "hib":
         return HIB(setting.a, setting.b, setting.samples, setting.learnable)
     return (ELK if setting.loss == "elk" else InfoNCE)(setting.kappa_pos, setting.learnable)

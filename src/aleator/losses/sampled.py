@@ -13,6 +13,7 @@ from aleator.losses.soft_targets import log_shares_of
 from aleator.losses.softmax_share import (
     candidate_log_softmax_share,
     log_softmax_share,
+    share_among_average,
     shared_log_softmax_share,
     shared_negative_cosines,
 )
@@ -124,6 +125,9 @@ class MCInfoNCE(SampledLoss):
     Args:
         kernel: What counts as a match. Default: `VMFKernel()`.
         samples: Number K of samples of each posterior.
+        average_negatives: Divide the sum over the negatives in the denominator by M, but not the term of the positive:
+            g(z_k.z_k+) / (g(z_k.z_k+) + 1/M sum_m g(z_k.z_mk)). The published code does this. For one negative it is
+            the same loss; for more, the truth is not its minimum. For comparison only.
 
     Examples:
         >>> import torch, aleator as al
@@ -134,9 +138,10 @@ class MCInfoNCE(SampledLoss):
         torch.Size([])
     """
 
-    def __init__(self, kernel: ZonalKernel | None = None, samples: int = 16):
+    def __init__(self, kernel: ZonalKernel | None = None, samples: int = 16, average_negatives: bool = False):
         super().__init__(samples)
         self.kernel = check_kernel(kernel if kernel is not None else VMFKernel())
+        self.average_negatives = average_negatives
 
     def per_anchor(
         self,
@@ -157,8 +162,11 @@ class MCInfoNCE(SampledLoss):
             cosines = draw.positive_cosines(z, positive), _batch_cosines(z)
             log_positive, log_negatives = (self.kernel.log_values(anchor.dim, t).to(z.dtype) for t in cosines)
             share = log_softmax_share(log_positive, log_negatives + self_mask(anchor))
+        count = negative_count(anchor, negative)
+        if self.average_negatives:
+            share = share_among_average(share, count)
         mean = torch.logsumexp(share, 0) - math.log(self.samples)  # share: (K, B)
-        return -mean - math.log(negative_count(anchor, negative))
+        return -mean - (0.0 if self.average_negatives else math.log(count))
 
     def log_shares(
         self,

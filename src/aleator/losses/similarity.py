@@ -1,11 +1,12 @@
 """Losses that need only the similarity of two posteriors: InfoNCE, ExactInfoNCE, ELK."""
 
 import math
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from aleator.foundation import gather_batch, require
+from aleator.foundation import gather_batch, require, require_one_of
 from aleator.losses.base import (
     ContrastiveLoss,
     are_own_negatives,
@@ -15,7 +16,15 @@ from aleator.losses.base import (
     self_mask,
 )
 from aleator.losses.soft_targets import log_shares_of
-from aleator.matching import DEFAULT_KAPPA_POS, VMFKernel, ZonalKernel, check_kernel, log_positivity
+from aleator.matching import (
+    DEFAULT_KAPPA_POS,
+    NegativeLaw,
+    VMFKernel,
+    ZonalKernel,
+    check_kernel,
+    log_match_odds,
+    log_positivity,
+)
 from aleator.posteriors import VonMisesFisher
 from aleator.special import log_sphere_area
 
@@ -122,9 +131,10 @@ class InfoNCE(SimilarityLoss):
 class ExactInfoNCE(SimilarityLoss):
     """InfoNCE with expected positivity in closed form: s(x, x') = log r(x, x'), see `log_positivity`.
 
-    This is the paper's loss without Monte Carlo: no bias of a finite number of samples, and a lower cost. With
-    negatives from P(x) the true posteriors minimise it, for any number of negatives (docs/theory.md).
-    `SimilarityLoss` has the formula.
+    This is the paper's loss without Monte Carlo: no bias of a finite number of samples, and a lower cost. The true
+    posteriors minimise it, for any number of negatives (docs/theory.md), if `rule` is the law of the negatives. With
+    rejected negatives the similarity is the log odds of a match, log rho - log(1 - rho), where rho is the probability
+    that the two inputs match. `SimilarityLoss` has the formula.
 
     Args:
         kernel: What counts as a match. Default: `VMFKernel()`. Use `AcceptanceKernel` for pairs that were accepted by
@@ -134,9 +144,13 @@ class ExactInfoNCE(SimilarityLoss):
         group: Number of consecutive anchors that share their batch negatives, a divisor of the batch size. Default:
             all. The cost grows with `group`. The posteriors hardly improve once it is several times the largest r
             (docs/understanding.md).
+        rule: Law of the negatives. "marginal": from P(x), as the other anchors of a batch are. "rejected-pair" or
+            "rejected-latent": candidates that did not match, as `GenerativeProcess.batches` and `LabelledBatches` draw
+            them. The values of the kernel are then probabilities of a match.
 
     Raises:
-        ValueError: If `kernel` is not a kernel or `group` is less than 2.
+        ValueError: If `kernel` is not a kernel, `group` is less than 2 or `rule` is not known. In a call, if the
+            negatives are rejected ones and none are given: the other anchors of a batch are not rejected ones.
 
     Examples:
         >>> import torch, aleator as al
@@ -148,9 +162,17 @@ class ExactInfoNCE(SimilarityLoss):
         torch.float32
     """
 
-    def __init__(self, kernel: ZonalKernel | None = None, terms: int | None = None, group: int | None = None):
+    def __init__(
+        self,
+        kernel: ZonalKernel | None = None,
+        terms: int | None = None,
+        group: int | None = None,
+        rule: NegativeLaw = "marginal",
+    ):
         super().__init__()
         self.kernel = check_kernel(kernel if kernel is not None else VMFKernel())
+        require_one_of("rule", rule, get_args(NegativeLaw))
+        self.rule = rule
         require(group is None or group >= 2, "group", group, "an anchor alone has no negatives", "pass for example 128")
         self.terms, self.group = terms, group
 
@@ -164,7 +186,19 @@ class ExactInfoNCE(SimilarityLoss):
         return on_device or self.kernel.cache_key() is not None
 
     def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
-        return log_positivity(q1, q2, self.kernel, self.terms)
+        compare = log_positivity if self.rule == "marginal" else log_match_odds
+        return compare(q1, q2, self.kernel, self.terms)
+
+    def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+        given = negative is not None or self.rule == "marginal"
+        problem = "the other anchors of a batch follow P(x) and are not rejected ones"
+        require(given, "negative", None, f"rule is {self.rule!r}, and {problem}", 'pass negatives, or rule="marginal"')
+        return super().per_anchor(anchor, positive, negative)
+
+    def log_shares(self, anchor: VonMisesFisher, candidates: VonMisesFisher | None, compared: Tensor | None) -> Tensor:
+        problem = "soft targets compare candidates from P(x)"
+        require(self.rule == "marginal", "rule", self.rule, problem, 'pass rule="marginal"')
+        return super().log_shares(anchor, candidates, compared)
 
 
 class ELK(SimilarityLoss):

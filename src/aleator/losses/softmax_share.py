@@ -9,6 +9,7 @@ Where groups of anchors share their negatives, every sample of a group is compar
 These are many cosines, of which only a sum is needed. On a GPU they are never written to memory (aleator.fused).
 """
 
+import math
 from typing import Any
 
 import torch
@@ -23,6 +24,17 @@ _LARGEST_FUSED_DIM = 128  # a tile of the fused version holds whole vectors
 def log_softmax_share(log_positive: Tensor, log_negatives: Tensor) -> Tensor:
     """(...) from log g of the positive (...) and of the negatives (..., M)."""
     return log_positive - torch.logaddexp(log_positive, torch.logsumexp(log_negatives, -1))
+
+
+def share_among_average(share: Tensor, count: int) -> Tensor:
+    """The share if the negatives are averaged and not summed: from log shares (...) among `count` negatives.
+
+    With s = p/(p + n) the share p/(p + n/M) is s / (1/M + (1 - 1/M) s).
+    """
+    if count == 1:
+        return share
+    least = torch.full_like(share, -math.log(count))
+    return share - torch.logaddexp(least, share + math.log1p(-1 / count))
 
 
 def candidate_log_softmax_share(cosines: Tensor, dim: int, kernel: ZonalKernel) -> Tensor:

@@ -1,6 +1,7 @@
 """How likely two posteriors are to match: kernels, the series of expected positivity, match probabilities."""
 
 from aleator.matching.kernels import DEFAULT_KAPPA_POS, AcceptanceKernel, VMFKernel
+from aleator.matching.odds import NegativeLaw, log_match_odds
 from aleator.matching.positivity import DEFAULT_PRIOR, log_positivity, match_probability, pairwise_log_positivity
 from aleator.matching.zonal import LogLinear, ZonalKernel, check_kernel
 
@@ -9,9 +10,11 @@ __all__ = [
     "DEFAULT_PRIOR",
     "AcceptanceKernel",
     "LogLinear",
+    "NegativeLaw",
     "VMFKernel",
     "ZonalKernel",
     "check_kernel",
+    "log_match_odds",
     "log_positivity",
     "match_probability",
     "pairwise_log_positivity",

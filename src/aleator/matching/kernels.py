@@ -110,6 +110,9 @@ class VMFKernel(_ConcentrationKernel):
     def log_values(self, dim: int, t: Tensor) -> Tensor:
         return self.concentration(t) * (t - 1)
 
+    def log_mean(self, dim: int) -> Tensor:
+        return log_growth(dim / 2 - 1, self.kappa_pos) - self.kappa_pos
+
     def log_linear(self, dim: int) -> LogLinear | None:
         if self._fixed is None or self.is_identity:
             return None

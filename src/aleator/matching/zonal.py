@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from aleator.foundation import require
-from aleator.matching.quadrature import zonal_moments
+from aleator.matching.quadrature import angle_quadrature, zonal_moments
 from aleator.matching.truncation import CacheKey, kernel_reach, kernel_terms
 
 
@@ -143,6 +143,20 @@ class ZonalKernel(nn.Module):
         require(good, "fn", values, "a kernel is finite and not negative on [-1, 1]", way_out)
         require(bool((values > 0).any()), "fn", 0.0, "the kernel is zero everywhere", way_out)
         return values.double().log()
+
+    def log_mean(self, dim: int) -> Tensor:
+        """log of the mean of g over uniform latents, by quadrature: log E_uniform g.
+
+        If g is the probability of a match, this is the share of matches among pairs of uniform latents.
+
+        Args:
+            dim: Dimension D of the embedding.
+
+        Returns:
+            A float64 scalar.
+        """
+        t, log_weights = angle_quadrature(dim)
+        return torch.logsumexp(self.log_values(dim, t) + log_weights, 0) - torch.logsumexp(log_weights, 0)
 
     def log_linear(self, dim: int) -> LogLinear | None:
         """log g as a linear function of the cosine, or the log-sigmoid of one.

@@ -46,6 +46,8 @@ NAMES = {
     "infonce": {"cosine-exact"},
     "optimisers": {"kappa-rmse", "mu-rmse"},
     "phases": {"kappa-ambiguous"},
+    "published": {"kappa-ambiguous"},
+    "laws": {"kappa-ambiguous"},
 }
 
 

@@ -1,30 +1,32 @@
 """Tables of the controlled experiments: every row can be run, and the preset "paper" has the paper's parameters."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from aleator.experiments.catalogue import EXPERIMENTS
+from aleator.experiments.controlled.published import CORRECTIONS
 from aleator.experiments.controlled.run import Setting
 from aleator.experiments.controlled.tables import (
     circle,
     encoder_dim,
     high_dim,
     losses,
-    phases,
+    published,
     recovery,
     samples,
     tuning,
 )
 from aleator.experiments.paper import paper_figure
-from aleator.experiments.settings import PRESETS, make_loss
+from aleator.experiments.settings import make_loss
 from aleator.training.optimisers import make_optimiser
 from aleator.training.recipe import Recipe
 
+CASES = [(name, preset) for name, experiment in sorted(EXPERIMENTS.items()) for preset in experiment.presets]
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+
+@pytest.mark.parametrize(("name", "preset"), CASES)
 def test_every_table_is_made_of_valid_settings(name, preset):
     rows = EXPERIMENTS[name].rows(preset)
     assert rows
@@ -32,50 +34,69 @@ def test_every_table_is_made_of_valid_settings(name, preset):
     assert len({(s.name, s.loss) for s in settings}) == len(settings)  # a reader can tell them apart
     for row in rows:
         assert row.seeds
-        if isinstance(row.setting, Setting):
-            weight = torch.nn.Parameter(torch.zeros(2, 2))
-            make_optimiser(Recipe(**row.setting.recipe), [weight], [], weight.device, cuda_graph=False)
-            make_loss(row.setting)
-            assert row.setting.mu_phase_negatives is None or row.setting.recipe["phases"] == "mu-then-kappa"
+        setting = getattr(row.setting, "setting", row.setting)  # a landscape has the setting inside
+        if isinstance(setting, Setting):
+            make_loss(setting)
+            assert (setting.positives, setting.rule) != ("ratio", "rejected-latent")
+            if setting.recipe:
+                weight = torch.nn.Parameter(torch.zeros(2, 2))
+                make_optimiser(Recipe(**setting.recipe), [weight], [], weight.device, cuda_graph=False)
+            assert setting.mu_phase_negatives is None or setting.recipe["phases"] == "mu-then-kappa"
 
 
-def test_the_paper_preset_has_the_papers_parameters():
-    """Appendix, Experiment Parameters and Hyperparameter Tuning; phases and the plane as in its scripts."""
-    ambiguous, clear, injective, *together = recovery("paper")
+def test_the_paper_preset_has_the_published_settings():
+    """Appendix, Experiment Parameters and Hyperparameter Tuning; laws, rates and networks as in the published code."""
+    ambiguous, clear, injective, *_ = recovery("paper")
     setting = ambiguous.setting
     assert (setting.dim, setting.batch_size, setting.samples, setting.negatives) == (10, 512, 512, 32)
     assert (setting.loss, setting.kernel, setting.kappa_pos, setting.widths) == ("mcinfonce", "vmf", 20.0, None)
+    assert (setting.positives, setting.rule, setting.average_negatives) == ("partner", "rejected-latent", True)
+    assert (setting.initialisation, setting.smoothing, setting.kappa_start) == ("torch", "published", (16.0, 32.0))
+    assert (setting.kappa_widths, setting.accept_offset) == ((10, 50, 50, 50, 50, 50, 10), 9.501)
     recipe = Recipe(**setting.recipe)
-    assert [(phase.part, phase.end) for phase in recipe.plan()] == [("mu", 50_000), ("kappa", 100_000)]
-    assert (recipe.learning_rate, recipe.schedule) == (1e-3, "one-cycle")  # the plane has the text's own, below
-    assert (recipe.mu_negatives, setting.mu_phase_negatives) == ("given", 1)
-    assert ambiguous.seeds == (4, 5, 6, 7, 8)
+    mu, kappa = recipe.plan()
+    assert [(phase.part, phase.end) for phase in (mu, kappa)] == [("mu", 50_000), ("kappa", 100_000)]
+    rates = [recipe.learning_rate_at(step, mu) for step in (0, 24_999, 25_000, 49_999)]
+    assert rates == pytest.approx([1e-4, 1e-4, 5e-5, 5e-5])
+    rates = [recipe.learning_rate_at(step, kappa) for step in (50_000, 75_000)]
+    assert rates == pytest.approx([7.071e-5, 3.536e-5], rel=1e-3)
+    assert (recipe.mu_negatives, setting.mu_phase_negatives) == ("rolled", 0)
+    assert {row.seeds for row in recovery("paper")} == {(4, 5, 6, 7, 8)}
     assert clear.setting.kappa_range == (64.0, 128.0)
     assert injective.setting.family == "point"
-    for paired, apart in zip(together, (ambiguous, clear), strict=True):
-        differing = {"name", "kernel", "mu_phase_negatives", "recipe"}
-        ours, theirs = (asdict(row.setting) for row in (paired, apart))
-        assert {name for name in ours if ours[name] != theirs[name]} == differing
-        assert ours["recipe"] == {**theirs["recipe"], "phases": "joint"}
-        assert (ours["kernel"], paired.seeds) == ("acceptance", apart.seeds)
-        assert paper_figure("recovery", ours["name"], "mcinfonce", "kappa_rank") is not None
     plane = circle("paper")[0].setting
     assert (plane.dim, plane.recipe["steps"], plane.negatives) == (2, 8192, 1)
-    text = Recipe(**plane.recipe)
-    mu, kappa = text.plan()
-    rates = [text.learning_rate_at(step, mu) for step in (0, 2047, 2048, 4095)]
-    assert rates == pytest.approx([1e-4, 1e-4, 1e-5, 1e-5])
-    rates = [text.learning_rate_at(step, kappa) for step in (4096, 6143, 6144, 8191)]
-    assert rates == pytest.approx([3.162e-5, 3.162e-5, 3.162e-6, 3.162e-6], rel=1e-3)
-    made = [row.setting for row in phases("paper")]  # once for both tables
-    assert setting in made
-    assert together[0].setting in made
+    assert (plane.mu_phase_negatives, plane.recipe["mu_negatives"], plane.rule) == (None, "given", "rejected-latent")
     assert [row.setting.samples for row in samples("paper")] == [1, 4, 16, 64, 256, 512]
     by_loss = {row.setting.loss: row.setting for row in losses("paper")}
     assert (by_loss["hib"].negatives, by_loss["hib"].a, by_loss["hib"].b) == ("rolled", 1.0, 0.0)
-    assert by_loss["elk"].negatives == 1
+    assert (by_loss["elk"].negatives, by_loss["elk"].rule) == (1, "rejected-latent")
     assert by_loss["hib"].recipe["phases"] == by_loss["elk"].recipe["phases"] == "joint"
     assert {row.setting.dim: row.setting.batch_size for row in high_dim("paper")}[64] == 256
     assert {row.setting.encoder_dim: row.setting.samples for row in encoder_dim("paper")}[64] == 256
     assert sum(row.setting.name.startswith("a ") for row in tuning("paper")) == 36
     assert {row.seeds for row in tuning("paper")} == {(1, 2, 3)}  # none of the results' seeds
+
+
+def test_corrections_change_one_thing_each_and_lead_to_the_corrected_preset():
+    rows = [row.setting for row in published("paper")]
+    names = [row.name for row in rows]
+    walked = rows[: len(CORRECTIONS) + 1]
+    assert names[: len(walked)] == ["published", *CORRECTIONS]
+    assert replace(walked[0], name="ambiguous") == recovery("paper")[0].setting
+    assert replace(walked[-1], name="ambiguous") == recovery("corrected")[0].setting
+    for before, after, change in zip(walked, walked[1:], CORRECTIONS.values(), strict=False):
+        one, other = asdict(before), asdict(after)
+        assert {name for name in one if one[name] != other[name]} == {"name", *change}
+    assert (walked[-1].positives, walked[-1].rule, walked[-1].kernel) == ("joint", "marginal", "acceptance")
+
+
+def test_corrected_rows_stand_beside_the_published_ones():
+    rows = [row.setting for row in recovery("paper")]
+    for wrong, right, made in zip(rows[:3], rows[3:], recovery("corrected"), strict=True):
+        assert right.name == f"{wrong.name}, corrected"
+        assert replace(right, name=wrong.name) == made.setting
+        assert paper_figure("recovery", right.name, "mcinfonce", "mu_rank") is not None
+    clear = [row.setting for row in published("paper") if row.setting.name.endswith("together, clear")]
+    assert clear[0].kappa_start == pytest.approx((88.7, 92.3), abs=0.1)  # around the geometric mean of 64 and 128
+    assert paper_figure("published", clear[0].name, "mcinfonce", "kappa_rank") == (0.64, 0.04)

@@ -30,6 +30,7 @@ from aleator.experiments.cifar.evaluation import HeldOut
 from aleator.experiments.settings import KERNELS, KernelName, LossName
 from aleator.experiments.settings import LOSSES as CONTRASTIVE_LOSSES
 from aleator.foundation import require_one_of
+from aleator.matching import NegativeLaw
 
 CifarLossName = LossName | Literal["softmax-entropy"]
 LOSSES = (*CONTRASTIVE_LOSSES, "softmax-entropy")
@@ -112,6 +113,8 @@ class CifarSetting:
     # `make_loss` reads these too. The CIFAR experiments do not vary them, so they are no fields.
     learnable: ClassVar[bool] = False
     group: ClassVar[int | None] = None
+    assumed_rule: ClassVar[NegativeLaw] = "marginal"
+    average_negatives: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_one_of("loss", self.loss, LOSSES)

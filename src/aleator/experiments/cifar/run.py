@@ -225,7 +225,7 @@ def image_batches(
         # Anchors of one class share their negatives. Each has negatives of the same law, and a seventh of the images
         # have to be encoded.
         M = int(setting.negatives)
-        options |= {"negatives": M, "rule": "contrast", "share_negatives": M > 1}
+        options |= {"negatives": M, "rule": "rejected-latent", "share_negatives": M > 1}
     return LabelledBatches(images, labels, setting.batch_size, **options)
 
 

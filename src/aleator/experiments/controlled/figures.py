@@ -147,6 +147,8 @@ FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
     "infonce": infonce,
     "optimisers": optimisers,
     "phases": by_setting,
+    "published": by_setting,
+    "laws": by_setting,
 }
 _OPTIMISERS = {"adam": "Adam", "soap": "SOAP"}
 _RANKS = {"kappa_rank": "kappa", "mu_rank": "mu"}

@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aleator.data import GenerativeProcess
-from aleator.experiments.controlled.run import Setting, process_batches
+from aleator.experiments.controlled.run import Setting, make_process, process_batches
 from aleator.experiments.controlled.surface import Surface, downhill
 from aleator.experiments.controlled.tables import RESULT_SEEDS
 from aleator.experiments.runner import Outcome, Row
 from aleator.experiments.settings import Preset, make_loss
-from aleator.matching import AcceptanceKernel
 from aleator.posteriors import VonMisesFisher
 from aleator.training import Objective
 
@@ -76,9 +75,7 @@ class Nudged(nn.Module):
 def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path | None = None) -> Outcome:
     """Find the minimum by Newton's method, starting at the truth, and measure the curvature there."""
     setting = row.setting
-    kernel = AcceptanceKernel(setting.kappa_pos)
-    steps = setting.smoothing_steps
-    process = GenerativeProcess(setting.dim, setting.kappa_range, setting.family, kernel, seed, device, steps)
+    process = make_process(setting, seed, device)
     generator = torch.Generator(device).manual_seed(seed)
     objective = Objective(Nudged(process, generator), make_loss(setting), "joint", "given")  # type: ignore[arg-type]
     surface = Surface(
@@ -110,25 +107,60 @@ def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path |
 
 
 def landscape(preset: Preset) -> list[Row]:
-    """What the loss asks for and how sharply: the kernel, the law of positives, the number of negatives."""
+    """What the loss asks for and how sharply: the kernel, the laws of positives and negatives, their number."""
     truth = Setting(batch_size=256, terms=32)
-    count = {"quick": 40, "paper": 400, "best": 400}[preset]
-    changes: dict[str, dict[str, Any]] = {
-        "matched": {},
-        "clear": {"kappa_range": (64.0, 128.0), "terms": 56},
-        "vMF kernel": {"kernel": "vmf"},
-        "partner for a fixed latent": {"positives": "partner"},
-        "joint, anchors as negatives": {"positives": "joint"},
-        "1 negative": {"negatives": 1},
-        "8 negatives": {"negatives": 8},
-        "64 negatives": {"negatives": 64},
-    }
+    count = 40 if preset == "quick" else 400
     seeds = RESULT_SEEDS[: 1 if preset == "quick" else 3]
-    return [Row(Landscape(name, replace(truth, **change), count), seeds) for name, change in changes.items()]
+    rows = [Landscape(name, replace(truth, **change), count) for name, change in _EXACT_ROWS.items()]
+    if preset != "quick":  # samples take too long on two cores
+        few = count // 4
+        rows += [Landscape(name, replace(truth, **change), few) for name, change in _SAMPLED_ROWS.items()]
+    return [Row(row, seeds) for row in rows]
+
+
+_REJECTED_PAIR: dict[str, Any] = {"rule": "rejected-pair", "negatives": 64}
+_REJECTED_LATENT: dict[str, Any] = {"rule": "rejected-latent", "positives": "partner", "negatives": 64}
+_EXACT_ROWS: dict[str, dict[str, Any]] = {
+    "matched": {},
+    "clear": {"kappa_range": (64.0, 128.0), "terms": 56},
+    "vMF kernel": {"kernel": "vmf"},
+    "partner for a fixed latent": {"positives": "partner"},
+    "joint, anchors as negatives": {"positives": "joint"},
+    "1 negative": {"negatives": 1},
+    "8 negatives": {"negatives": 8},
+    "64 negatives": {"negatives": 64},
+    "rejected for the pair, odds": _REJECTED_PAIR,
+    "rejected for the pair, odds, clear": {**_REJECTED_PAIR, "kappa_range": (64.0, 128.0), "terms": 56},
+    "rejected for the pair, r": {**_REJECTED_PAIR, "loss_rule": "marginal"},
+    "from P(x), odds": {"negatives": 64, "loss_rule": "rejected-pair"},
+    "rejected for the latent, odds": _REJECTED_LATENT,
+    "rejected for the latent, r": {**_REJECTED_LATENT, "loss_rule": "marginal"},
+    "rejected for the latent, vMF kernel": {**_REJECTED_LATENT, "loss_rule": "marginal", "kernel": "vmf"},
+    "rejected for the latent, 1 negative, odds": {**_REJECTED_LATENT, "negatives": 1},
+}
+# MCInfoNCE with the paper's 512 samples.
+_SAMPLED: dict[str, Any] = {"loss": "mcinfonce", "samples": 512}
+_SAMPLED_LATENT: dict[str, Any] = {**_SAMPLED, **_REJECTED_LATENT}
+_SAMPLED_ROWS: dict[str, dict[str, Any]] = {
+    "MCInfoNCE, from P(x), 1": {**_SAMPLED, "negatives": 1},
+    "MCInfoNCE, from P(x), 32": {**_SAMPLED, "negatives": 32},
+    "MCInfoNCE, from P(x), 32, averaged": {**_SAMPLED, "negatives": 32, "average_negatives": True},
+    "MCInfoNCE, from P(x), 32, vMF kernel": {**_SAMPLED, "negatives": 32, "kernel": "vmf"},
+    "MCInfoNCE, from P(x), 256": {**_SAMPLED, "negatives": 256, "group": 32},
+    "MCInfoNCE, rejected, 1, vMF kernel": {**_SAMPLED_LATENT, "negatives": 1, "kernel": "vmf"},
+    "MCInfoNCE, rejected, 32, vMF kernel": {**_SAMPLED_LATENT, "negatives": 32, "kernel": "vmf"},
+    "MCInfoNCE, rejected, 32, vMF kernel, averaged": {
+        **_SAMPLED_LATENT,
+        "negatives": 32,
+        "kernel": "vmf",
+        "average_negatives": True,
+    },
+    "MCInfoNCE, rejected, 32": {**_SAMPLED_LATENT, "negatives": 32},
+}
 
 
 def draw_landscape(rows: Any, arrays: Any) -> dict[str, "Figure"]:
-    """Contours of the loss around its minimum for the matched row, and the minima of all rows but "clear"."""
+    """Contours of the loss around its minimum for the matched row, and the minima of all rows but those of Clear."""
     from aleator.evaluation import plots
 
     by_name = {row["setting"]: run_arrays for row, run_arrays in zip(rows, arrays, strict=True)}
@@ -137,7 +169,7 @@ def draw_landscape(rows: Any, arrays: Any) -> dict[str, "Figure"]:
         "loss": plots.contours(
             _AXIS,
             by_name["matched"]["excess"],
-            {name: each["minimum"].flip(0).tolist() for name, each in by_name.items() if name != "clear"},
+            {name: each["minimum"].flip(0).tolist() for name, each in by_name.items() if not name.endswith("clear")},
             *labels,
         )
     }

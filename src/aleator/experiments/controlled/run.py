@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from aleator.data import (
     Family,
@@ -20,15 +20,30 @@ from aleator.data import (
     PositiveLaw,
     ProcessKappaOf,
     RolledNegatives,
+    Smoothing,
 )
 from aleator.encoders import ControlledKappaOf, Encoder, Initialisation, controlled_encoder
 from aleator.evaluation import aligning_rotation, cap_coverage, mae, pairwise_agreement, rank_correlation, rmse, spread
 from aleator.experiments.runner import Outcome
 from aleator.experiments.settings import KernelName, LossName, make_loss
-from aleator.matching import AcceptanceKernel
+from aleator.matching import AcceptanceKernel, NegativeLaw, ZonalKernel
 from aleator.training import Recipe, fit
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the credible caps whose coverage is measured
+
+
+class ShiftedRule(ZonalKernel):
+    """The paper's acceptance rule with an offset of its own: g(t) = sigmoid(slope t - offset)."""
+
+    def __init__(self, slope: float, offset: float):
+        super().__init__()
+        self.slope, self.offset = slope, offset
+
+    def log_values(self, dim: int, t: Tensor) -> Tensor:
+        return torch.nn.functional.logsigmoid(self.slope * t - self.offset)
+
+    def cache_key(self) -> tuple[Any, ...]:
+        return type(self), self.slope, self.offset
 
 
 @dataclass(frozen=True)
@@ -42,17 +57,24 @@ class Setting:
         kappa_range: Smallest and largest true kappa, about.
         family: Family of the true posteriors: "vmf", "gaussian", "laplace" or "point".
         kappa_pos: Of the process, which accepts pairs by it, and of the loss's kernel.
+        accept_offset: Offset c of the process's rule, sigmoid(kappa_pos t - c). None: the right one,
+            log(C(0)/C(kappa_pos)).
         kappa_of: What the process computes kappa from, "input" or "mu"; see `GenerativeProcess`.
+        smoothing: How the process spreads mu over the sphere; see `GenerativeProcess`.
         positives: Law of positive pairs; see `GenerativeProcess.batches`.
+        rule: Law of the negatives; see `GenerativeProcess.batches`.
+        loss_rule: Law of the negatives that the exact loss assumes. None: `rule`.
         batch_size: Number of anchors in a batch.
-        negatives: Number of negatives of each anchor, drawn from P(x). "batch": the other anchors. "rolled": the
+        negatives: Number of negatives of each anchor, drawn by `rule`. "batch": the other anchors. "rolled": the
             positive of the previous pair, which is the paper's M = 0.
+        average_negatives: Whether MCInfoNCE averages the negatives in its denominator, as the published code does.
         mu_phase_negatives: Number of negatives of each anchor in a phase that trains mu alone. None: the same.
         group: Number of anchors that share their negatives. None: all anchors if the negatives come from the batch
             (only the exact loss can use smaller groups), one anchor if they are drawn.
         encoder_dim: Dimension of the encoder's posteriors. None: `dim`.
         encoder_kappa_of: What the encoder computes kappa from; see `controlled_encoder`.
         widths: Widths of the encoder's hidden layers. None: the paper's.
+        kappa_widths: Widths of the hidden layers of kappa's own network. None: `widths`.
         initialisation: Of the encoder's weights; see `controlled_encoder`.
         calibrated: Whether kappa starts out covering exactly `kappa_start`, as in the paper.
         kappa_start: Smallest and largest kappa of the untrained encoder.
@@ -74,15 +96,21 @@ class Setting:
     kappa_range: tuple[float, float] = (16.0, 32.0)
     family: Family = "vmf"
     kappa_pos: float = 20.0
+    accept_offset: float | None = None
     kappa_of: ProcessKappaOf = "input"
+    smoothing: Smoothing = "sphere"
     positives: PositiveLaw = "ratio"
+    rule: NegativeLaw = "marginal"
+    loss_rule: NegativeLaw | None = None
     batch_size: int = 512
     negatives: int | str = "batch"
+    average_negatives: bool = False
     mu_phase_negatives: int | None = None
     group: int | None = None
     encoder_dim: int | None = None
     encoder_kappa_of: ControlledKappaOf = "input"
     widths: tuple[int, ...] | None = None
+    kappa_widths: tuple[int, ...] | None = None
     initialisation: Initialisation = "he"
     calibrated: bool = False
     kappa_start: tuple[float, float] = (16.0, 32.0)
@@ -96,21 +124,17 @@ class Setting:
     points: int = 10_000
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def assumed_rule(self) -> NegativeLaw:
+        """The law of negatives that the exact loss assumes."""
+        return self.rule if self.loss_rule is None else self.loss_rule
+
 
 def run_seed(
     setting: Setting, seed: int, device: str = "cpu", folder: Path | None = None, progress: bool | None = None
 ) -> Outcome:
     """Train an encoder, from the last checkpoint in the folder if there is one, and compare it with the truth."""
-    process = _process(
-        setting.dim,
-        setting.kappa_range,
-        setting.family,
-        setting.kappa_pos,
-        seed,
-        device,
-        setting.smoothing_steps,
-        setting.kappa_of,
-    )
+    process = make_process(setting, seed, device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         encoder = controlled_encoder(
@@ -120,6 +144,7 @@ def run_seed(
             kappa_range=setting.kappa_start,
             initialisation=setting.initialisation,
             widths=setting.widths,
+            kappa_widths=setting.kappa_widths,
         ).to(device)
     generator = torch.Generator(device).manual_seed(seed)
     if setting.calibrated:
@@ -127,7 +152,7 @@ def run_seed(
     loss = make_loss(setting)
     batches: Any = process_batches(process, setting)
     if setting.mu_phase_negatives is not None:
-        fewer = replace(setting, negatives=setting.mu_phase_negatives, group=None)
+        fewer = replace(setting, negatives=setting.mu_phase_negatives, group=None)  # 0: "rolled" of the recipe
         batches = {"mu": process_batches(process, fewer), "kappa": batches}
     recipe = Recipe(**{"seed": seed, **setting.recipe})
     result = fit(encoder, loss, batches, recipe, folder=folder, device=device, loggers=(), progress=progress)
@@ -139,20 +164,39 @@ def run_seed(
     return outcome
 
 
+def make_process(setting: Setting, seed: int, device: str) -> GenerativeProcess:
+    """The process of a setting. Rows of a table that have the same process share it."""
+    return _process(
+        setting.dim,
+        setting.kappa_range,
+        setting.family,
+        setting.kappa_pos,
+        setting.accept_offset,
+        seed,
+        device,
+        setting.smoothing_steps,
+        setting.kappa_of,
+        setting.smoothing,
+    )
+
+
 @lru_cache(maxsize=4)
 def _process(
     dim: int,
     kappa_range: tuple[float, float],
     family: Family,
     kappa_pos: float,
+    accept_offset: float | None,
     seed: int,
     device: str,
     smoothing_steps: int,
     kappa_of: ProcessKappaOf,
+    smoothing: Smoothing,
 ) -> GenerativeProcess:
-    """The process, cached: rows of a table share it, and it takes seconds to make."""
-    kernel = AcceptanceKernel(kappa_pos)
-    return GenerativeProcess(dim, kappa_range, family, kernel, seed, device, smoothing_steps, kappa_of)
+    """The process, cached, since it takes seconds to make."""
+    right = accept_offset is None
+    kernel = AcceptanceKernel(kappa_pos) if right else ShiftedRule(kappa_pos, accept_offset)  # type: ignore[arg-type]
+    return GenerativeProcess(dim, kappa_range, family, kernel, seed, device, smoothing_steps, kappa_of, smoothing)
 
 
 def process_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], tuple[Any, ...]]:
@@ -160,7 +204,7 @@ def process_batches(process: GenerativeProcess, setting: Setting) -> Callable[[i
     if setting.negatives == "rolled":
         return RolledNegatives(process.batches(setting.batch_size, positives=setting.positives))
     drawn = 0 if setting.negatives == "batch" else int(setting.negatives)
-    return process.batches(setting.batch_size, drawn, setting.positives, group=setting.group or 1)
+    return process.batches(setting.batch_size, drawn, setting.positives, group=setting.group or 1, rule=setting.rule)
 
 
 @torch.no_grad()

@@ -6,16 +6,10 @@ row, the Ambiguous setting; every other row says only what it changes.
 Presets:
 
 - quick: minutes on two CPU cores. Smaller networks and batches, one seed.
-- paper: the paper's parameters. Pairs follow the law in its appendix, and vMF latents are sampled correctly.
-  Departures:
-    - Groups of 16 anchors share 32 negatives. Each anchor has as many negatives as in the paper, from the same law, but
-      fewer inputs are encoded.
-    - While mu is trained, an anchor has one negative, drawn from the same law. (The positive of another pair would
-      follow a different law.)
-    - In each phase the learning rate rises to ten times the paper's and falls to zero. At the paper's own rate, mu has
-      not converged when kappa starts. The experiment in the plane keeps the paper's rate, and the single negative of
-      the published scripts.
-    - Weights are initialised at the scale that deep networks need (He et al. 2015).
+- paper: the published code's laws and settings, wherever they are not plain errors (`published.py`). Positives are
+  partners of one latent of the anchor, and negatives are rejected for the same latent.
+- corrected: the same experiment with every correction of `published.py`: pairs, negatives and kernel that fit together,
+  and optimisation that converges.
 - best: what we recommend. See docs/understanding.md for the reasons.
     - The encoder has three layers of 128 units instead of seven of up to 500. The true networks have ten units in each
       layer. Every step sees fresh pairs, so the error comes from estimating the weights, and fewer weights are better.
@@ -23,43 +17,27 @@ Presets:
     - 63 negatives for each anchor. More of them cost time and add little; the time is better spent on more pairs.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from aleator.experiments.controlled.published import PUBLISHED_OFFSETS, corrected, middle_start, walk
+from aleator.experiments.controlled.published import published as published_setting
 from aleator.experiments.controlled.run import Setting
 from aleator.experiments.runner import Row
 from aleator.experiments.settings import LossName, Preset
 
-# The learning rate of the paper's text: divided by ten after each quarter of training, which is half of a phase. The
-# second phase starts at the geometric mean of the first phase's two rates: the formula of the published code, with the
-# factor of the text.
-_PAPER_RATE: dict[str, Any] = {
-    "learning_rate": 1e-4,
-    "kappa_learning_rate": 1e-4 / math.sqrt(10),
-    "schedule": "step",
-    "step_every": 0.5,
-    "step_factor": 0.1,
-}
 # Seeds of the results, and of the experiment that chooses hyperparameters: no seed is in both.
 RESULT_SEEDS, TUNING_SEEDS = (4, 5, 6, 7, 8), (1, 2, 3)
+TEN_SEEDS = tuple(range(4, 14))  # five more, which nothing was chosen by
 
 
 def _recipe(preset: Preset, steps: int, **changes: Any) -> dict[str, Any]:
-    """Arguments of `Recipe` for a preset."""
-    if preset == "paper":
-        options: dict[str, Any] = {
-            "phases": "mu-then-kappa",
-            "learning_rate": 1e-3,
-            "schedule": "one-cycle",
-            "mu_negatives": "given",
-        }
-    else:
-        options = {"optimiser": "soap", "schedule": "one-cycle", "learning_rate": 0.01}
-        if preset == "best":  # factorising small matrices is slow on a GPU, and doing it less often costs no accuracy
-            options["optimiser_options"] = {"every": 50}
+    """Arguments of `Recipe` for "quick" and "best"."""
+    options: dict[str, Any] = {"optimiser": "soap", "schedule": "one-cycle", "learning_rate": 0.01}
+    if preset == "best":  # factorising small matrices is slow on a GPU, and doing it less often costs no accuracy
+        options["optimiser_options"] = {"every": 50}
     # TF32 rounds products inside the encoder only. Losses and samples stay in full precision.
     return {"steps": steps, **options, "precision": "tf32", "checkpoint_every": 10_000, "log_every": 500, **changes}
 
@@ -67,16 +45,9 @@ def _recipe(preset: Preset, steps: int, **changes: Any) -> dict[str, Any]:
 def base(preset: Preset) -> Setting:
     """The main row of a preset: the paper's Ambiguous setting, true kappas between 16 and 32."""
     if preset == "paper":
-        return Setting(
-            loss="mcinfonce",
-            kernel="vmf",
-            positives="joint",
-            negatives=32,
-            mu_phase_negatives=1,
-            group=16,
-            calibrated=True,
-            recipe=_recipe(preset, 100_000),
-        )
+        return published_setting()
+    if preset == "corrected":
+        return corrected(published_setting())
     if preset == "best":
         return Setting(widths=(128, 128, 128), batch_size=2048, group=64, terms=32, recipe=_recipe(preset, 50_000))
     return Setting(
@@ -92,7 +63,7 @@ def base(preset: Preset) -> Setting:
 
 def _with_loss(setting: Setting, loss: LossName, preset: Preset) -> Setting:
     """The setting with another loss, and the hyperparameters that the paper chose for it."""
-    if loss == "exact":
+    if loss == setting.loss == "exact" or (loss == "mcinfonce" and _as_published(preset)):
         return setting
     count = 8 if preset == "quick" else 32
     setting = _shorter(_ungrouped(setting, preset), preset, best=20_000, quick=1000)
@@ -110,62 +81,69 @@ def _together(setting: Setting) -> Setting:
     return replace(setting, mu_phase_negatives=None, recipe={**setting.recipe, "phases": "joint"})
 
 
-def _together_matched(setting: Setting) -> Setting:
-    """The setting with mu and kappa trained together, and with the kernel that really accepts the pairs."""
-    return replace(_together(setting), name=f"{setting.name}, together, matched kernel", kernel="acceptance")
+def _as_published(preset: Preset) -> bool:
+    """Whether a preset has the sizes of the published experiments."""
+    return preset in ("paper", "corrected")
+
+
+def _with_corrected(settings: Sequence[Setting]) -> list[Setting]:
+    """Settings of the preset "paper", and after them those of the preset "corrected"."""
+    return [*settings, *(replace(corrected(each), name=f"{each.name}, corrected") for each in settings)]
 
 
 def _ungrouped(setting: Setting, preset: Preset) -> Setting:
     """The setting without groups: each anchor has its own negatives. The batch is smaller (paper: unchanged)."""
-    if preset == "paper":
+    if _as_published(preset):
         return setting
     return replace(setting, batch_size={"best": 512, "quick": 128}[preset], group=None)
 
 
 def _samples(preset: Preset) -> int:
     """Number of Monte-Carlo samples."""
-    return {"paper": 512, "best": 64, "quick": 16}[preset]
+    return {"paper": 512, "corrected": 512, "best": 64, "quick": 16}[preset]
 
 
 def recovery(preset: Preset) -> list[Row]:
-    """Table 1: Ambiguous, Clear and Injective.
-
-    In the preset "paper" there are two more rows, without the two choices that keep kappa from being recovered there
-    (docs/understanding.md).
-    """
+    """Table 1: Ambiguous, Clear and Injective."""
     ambiguous = base(preset)
-    clear = replace(ambiguous, name="clear", kappa_range=(64.0, 128.0), terms=None if preset == "paper" else 56)
+    clear = _clear(ambiguous, preset)
     injective = replace(ambiguous, name="injective", family="point", terms=None)
     if preset == "paper":
-        few = RESULT_SEEDS[:2]
-        rows = [Row(ambiguous, RESULT_SEEDS), Row(clear, few), Row(injective, few)]
-        return [*rows, Row(_together_matched(ambiguous), RESULT_SEEDS), Row(_together_matched(clear), few)]
+        return [Row(setting, RESULT_SEEDS) for setting in _with_corrected((ambiguous, clear, injective))]
     injective = _shorter(injective, preset, best=5000, quick=400)
-    return [Row(setting, _seeds(preset, 5)) for setting in (ambiguous, clear, injective)]
+    seeds = TEN_SEEDS if preset == "best" else _seeds(preset, 5)
+    return [Row(setting, seeds) for setting in (ambiguous, clear, injective)]
+
+
+def _clear(ambiguous: Setting, preset: Preset) -> Setting:
+    """The Clear setting: true kappas between 64 and 128."""
+    clear = replace(ambiguous, name="clear", kappa_range=(64.0, 128.0), terms=None if _as_published(preset) else 56)
+    return replace(clear, kappa_start=middle_start(clear)) if preset == "corrected" else clear
 
 
 def circle(preset: Preset) -> list[Row]:
     """The figure in the plane."""
-    if preset == "paper":
-        recipe = _recipe(preset, 8192, **_PAPER_RATE)  # at a higher rate the circle gets a fold, too
-        plane = replace(base(preset), name="dim-2", dim=2, negatives=1, group=None, recipe=recipe)
-    else:
-        # An encoder that starts with a large kappa maps the circle with a fold, which training cannot undo.
-        plane = _shorter(base(preset), preset, best=10_000, quick=1500)
-        plane = replace(plane, name="dim-2", dim=2, kappa_start=(1.0, 2.0))
-    return [Row(plane, _seeds(preset, 5))]
+    if _as_published(preset):
+        # As in the published scripts: one negative, in both phases.
+        plane = replace(published_setting(2, steps=8192, mu_negatives="given"), name="dim-2")
+        plane = replace(plane, negatives=1, mu_phase_negatives=None, group=None)
+        settings = _with_corrected([plane]) if preset == "paper" else [corrected(plane)]
+        return [Row(setting, RESULT_SEEDS) for setting in settings]
+    # An encoder that starts with a large kappa maps the circle with a fold, which training cannot undo.
+    plane = _shorter(base(preset), preset, best=10_000, quick=1500)
+    return [Row(replace(plane, name="dim-2", dim=2, kappa_start=(1.0, 2.0)), _seeds(preset, 5))]
 
 
 def samples(preset: Preset) -> list[Row]:
     """The bias of Monte-Carlo estimates against the number of samples; the exact loss has none."""
-    counts = {"paper": (1, 4, 16, 64, 256, 512), "best": (1, 4, 16, 64, 256), "quick": (1, 4, 16)}[preset]
+    counts = (1, 4, 16, 64, 256, 512)[: {"quick": 3, "best": 5}.get(preset, 6)]
     setting = _with_loss(base(preset), "mcinfonce", preset)
     setting = _shorter(setting, preset, best=10_000, quick=600)
     if preset == "best":
         setting = replace(setting, negatives=16)
     rows = [Row(replace(setting, name=f"samples-{n}", samples=n), _seeds(preset, 3)) for n in counts]
     exact = replace(setting, name="no samples", loss="exact", kernel="acceptance")
-    return rows if preset == "paper" else [*rows, Row(exact, _seeds(preset, 3))]
+    return rows if _as_published(preset) else [*rows, Row(exact, _seeds(preset, 3))]
 
 
 def families(preset: Preset) -> list[Row]:
@@ -181,7 +159,7 @@ def families(preset: Preset) -> list[Row]:
 def losses(preset: Preset) -> list[Row]:
     """The losses side by side, each with the hyperparameters that the paper chose for it."""
     names: tuple[LossName, ...] = ("mcinfonce", "hib", "elk")
-    names = names if preset == "paper" else ("exact", *names, "infonce")
+    names = names if _as_published(preset) else ("exact", *names, "infonce")
     return [Row(_with_loss(base(preset), loss, preset), _seeds(preset, 5)) for loss in names]
 
 
@@ -193,7 +171,11 @@ def encoder_dim(preset: Preset) -> list[Row]:
         row = replace(setting, name=f"encoder-dim-{dim}", encoder_dim=dim)
         if dim >= 64:  # learned posteriors are sharper there, and the series needs more terms
             row = replace(row, terms=None)
-        if preset == "paper" and dim >= 64:
+        if _as_published(preset):  # the published network grows with the encoder's dimension
+            row = replace(row, widths=(10 * dim, *[50 * dim] * 5, 10 * dim))
+            if preset == "corrected":
+                row = replace(row, kappa_widths=setting.widths)
+        if _as_published(preset) and dim >= 64:
             row = replace(row, samples=256, batch_size=512 if dim == 64 else 256)
         rows.append(Row(row, _seeds(preset, 3)))
     return rows
@@ -205,7 +187,9 @@ def high_dim(preset: Preset) -> list[Row]:
     rows = []
     for dim in (10, 16, 32, 40, 48, 56, 64) if preset != "quick" else (16, 32):
         row = replace(setting, name=f"dim-{dim}", dim=dim)
-        if preset == "paper" and dim >= 32:
+        if preset == "paper":
+            row = replace(row, accept_offset=PUBLISHED_OFFSETS[dim])
+        if _as_published(preset) and dim >= 32:
             row = replace(row, samples=256, batch_size=256)
         rows.append(Row(row, _seeds(preset, 3)))
     return rows
@@ -244,19 +228,19 @@ def tuning(preset: Preset) -> list[Row]:
     scales, offsets = ((0.5, 1, 2, 4), (-8, -4, -2, -1, 0, 1, 2, 4, 8)) if preset != "quick" else ((1, 4), (0, -2))
     hib = replace(_together(setting), loss="hib", negatives="rolled", group=None, samples=_samples(preset))
     rows += [replace(hib, name=f"a {a}, b {b}", a=float(a), b=float(b)) for a, b in product(scales, offsets)]
-    return [Row(row, TUNING_SEEDS if preset == "paper" else TUNING_SEEDS[:1]) for row in rows]
+    return [Row(row, TUNING_SEEDS if _as_published(preset) else TUNING_SEEDS[:1]) for row in rows]
 
 
 def infonce(preset: Preset) -> list[Row]:
     """Does certainty cost accuracy in the mean? InfoNCE, which learns the mean alone, beside the others."""
     names: tuple[LossName, ...] = ("mcinfonce", "infonce")
-    names = names if preset == "paper" else ("exact", *names)
+    names = names if _as_published(preset) else ("exact", *names)
     return [Row(_with_loss(base(preset), loss, preset), _seeds(preset, 5)) for loss in names]
 
 
 def optimisers(preset: Preset) -> list[Row]:
     """The error against the number of pairs, with Adam, which scales each weight by itself, and with SOAP."""
-    counts = (500, 2000, 8000) if preset == "best" else (2000, 8000)
+    counts = (2000, 8000) if preset == "quick" else (500, 2000, 8000)
     setting = base("best")
     if preset == "quick":  # but not quick's encoder: it is so small that its own error would hide the optimiser's
         quick = base(preset)
@@ -276,9 +260,8 @@ def optimisers(preset: Preset) -> list[Row]:
 def phases(preset: Preset) -> list[Row]:
     """What kappa loses by being at random while mu learns, and by a kernel that is not the rule that accepts pairs."""
     setting = base(preset)
-    if preset == "paper":
-        settings = (setting, replace(_together(setting), name="together, vMF kernel"), _together_matched(setting))
-        return [Row(row, _seeds(preset, 2)) for row in settings]
+    if _as_published(preset):
+        return [Row(row, _seeds(preset, 5)) for row in (setting, replace(_together(setting), name="together"))]
     setting = _shorter(setting, preset, best=10_000, quick=2000)  # quick: each phase as long as a run of both elsewhere
     first = {**setting.recipe, "phases": "mu-then-kappa", "mu_negatives": "given"}
     orders: dict[str, dict[str, Any]] = {
@@ -291,6 +274,58 @@ def phases(preset: Preset) -> list[Row]:
         name = order if kernel == "acceptance" else f"{order}, vMF kernel"
         rows.append(Row(replace(setting, name=name, kernel=kernel, **changes), _seeds(preset, 3)))
     return rows
+
+
+def published(preset: Preset) -> list[Row]:
+    """From the published code's settings to the corrected ones, one change at a time.
+
+    Each row has all changes of the rows before it. The last one trains mu and kappa together.
+    """
+    start = base("paper")
+    if preset == "quick":
+        quick = base(preset)
+        small: dict[str, Any] = {
+            "widths": quick.widths,
+            "batch_size": 128,
+            "samples": 32,
+            "smoothing_steps": quick.smoothing_steps,
+        }
+        short = {"steps": 3000, "log_every": 50, "checkpoint_every": 1000}
+        start = replace(start, **small, points=quick.points, group=8, recipe={**start.recipe, **short})
+    rows = [replace(setting, name=name) for name, setting in walk(start)]
+    rows.append(replace(_together(rows[-1]), name="mu and kappa together"))
+    if preset != "quick":
+        rows += [replace(row, name=f"{row.name}, clear") for row in map(_to_clear, rows)]
+    return [Row(row, _seeds(preset, 3)) for row in rows]
+
+
+def _to_clear(setting: Setting) -> Setting:
+    """A row of `published` with the Clear setting's range of kappa, from a start that is like its own."""
+    clear = replace(setting, kappa_range=(64.0, 128.0))
+    alike = setting.kappa_start == middle_start(setting)
+    return replace(clear, kappa_start=middle_start(clear)) if alike else clear
+
+
+def laws(preset: Preset) -> list[Row]:
+    """What the exact loss learns from each law of negatives, if it assumes this law and if it does not."""
+    setting = base(preset if preset == "quick" else "best")
+    count = 16 if preset == "quick" else 63
+    drawn = replace(setting, negatives=count, group=None if preset == "quick" else 16)
+    changes: dict[str, dict[str, Any]] = {
+        "from P(x)": {},
+        "from P(x), odds": {"loss_rule": "rejected-pair"},
+        "rejected for the pair": {"rule": "rejected-pair"},
+        "rejected for the pair, no odds": {"rule": "rejected-pair", "loss_rule": "marginal"},
+        "rejected for the latent": {"rule": "rejected-latent", "positives": "partner"},
+        "rejected for the latent, no odds": {
+            "rule": "rejected-latent",
+            "positives": "partner",
+            "loss_rule": "marginal",
+        },
+        "partner, from P(x)": {"positives": "partner"},
+    }
+    rows = [replace(drawn, name=name, **change) for name, change in changes.items()]
+    return [Row(row, _seeds(preset, 5 if row.assumed_rule == row.rule else 2)) for row in rows]
 
 
 def _shorter(setting: Setting, preset: Preset, **steps: int) -> Setting:
@@ -316,4 +351,6 @@ CONTROLLED: dict[str, Callable[[Preset], list[Row]]] = {
     "infonce": infonce,
     "optimisers": optimisers,
     "phases": phases,
+    "published": published,
+    "laws": laws,
 }
