@@ -208,7 +208,7 @@ def test_a_captured_fit_draws_the_same_batches(kind, samples):
     x, votes = torch.randn(600, 4).cuda(), torch.rand(600, 5).softmax(1)
     made = {
         "soft": lambda: SoftLabelBatches(x, votes, 32),
-        "hard": lambda: SoftLabelBatches(x, torch.arange(600) % 4, 32),
+        "hard": lambda: SoftLabelBatches(x[:400], torch.arange(400) % 4, 32),  # few enough to permute
         "groups": lambda: SoftLabelBatches(x, torch.arange(600) // 3, 32),
         "views": lambda: SoftLabelBatches(x, torch.arange(600) % 4, 32, views=2, augment=augment),
         "pairs": lambda: SoftPairBatches(x, torch.arange(600).view(-1, 2), 32, weights=torch.linspace(0.1, 1, 300)),
