@@ -38,3 +38,14 @@ def test_fewer_negatives_say_less():
 def test_the_number_of_negatives_does_not_move_the_minimum():
     found = measured(negatives=1)
     assert abs(math.log(found["kappa_factor"])) < 4 * found["kappa_factor_error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "assumed", "sign"),
+    [("rejected-pair", None, 0), ("rejected-pair", "marginal", 1), ("marginal", "rejected-pair", -1)],
+)
+def test_the_minimum_is_at_the_truth_if_the_loss_assumes_the_law_of_the_negatives(rule, assumed, sign):
+    found = measured(negatives=16, rule=rule, loss_rule=assumed)
+    errors = math.log(found["kappa_factor"]) / found["kappa_factor_error"]
+    assert abs(errors) < 4 if sign == 0 else sign * errors > 4
