@@ -87,8 +87,10 @@ class SoftLabelBatches(ItemBatches):
         batch_size: B, the number of inputs of a batch.
         views: 2 draws every item twice, each time with its own augmentation. The two views match like two items with
             the item's labels.
-        balanced: Whether weights are divided by the mass of the class. False: the weight is the probability that both
-            items are of one class, so pairs of frequent classes weigh as much as pairs of rare ones.
+        balanced: Whether weights are divided by the mass of the class, as in the law of `LabelledBatches`. False: the
+            weight is the probability that both items are of one class. The two differ where classes differ in size.
+            Balanced, an item of a frequent class matches many others only a little, so its kappa is small even if its
+            class is certain. With False, kappa follows how certain the class is.
         partners: Whether half of the items are drawn as partners of the others. Default: where matches are few.
         augment: Function (inputs, generator) -> inputs for every drawn input.
         device: Where to keep the items. Default: where they are. What does not fit on a GPU stays in memory.
