@@ -1,5 +1,6 @@
 """A user's own data, end to end: read a collection, train, embed, evaluate."""
 
+from aleator.own_data.auditing import Audit, audit
 from aleator.own_data.collection import Collection, example_sentences, read_collection
 from aleator.own_data.defaults import Settings, kernel_width
 from aleator.own_data.embedded import EmbeddedCollection, rank_by_kappa, read_embedded
@@ -10,12 +11,14 @@ from aleator.own_data.learning import train
 from aleator.own_data.run import Run, load_run, save_run
 
 __all__ = [
+    "Audit",
     "Collection",
     "EmbeddedCollection",
     "LabelKind",
     "Labels",
     "Run",
     "Settings",
+    "audit",
     "calibrate_on_labels",
     "embed",
     "evaluate",

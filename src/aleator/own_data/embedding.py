@@ -69,7 +69,7 @@ def embed(
     """
     output = Path(output).expanduser()
     require(output.suffix == ".safetensors", "output", str(output), "has another ending", "name it .safetensors")
-    _require_fit(collection, run)
+    require_fit(collection, run)
     batch_size = batch_size or BATCH_SIZES[collection.kind]
     require_at_least("batch_size", batch_size, 1, "leave it out")
     identity = {"fingerprint": run.fingerprint, "items": collection.digest()}
@@ -109,7 +109,7 @@ def embed(
     return output
 
 
-def _require_fit(collection: Collection, run: Run) -> None:
+def require_fit(collection: Collection, run: Run) -> None:
     """Raise unless the encoder takes the items of the collection."""
     source, inputs = str(collection.source), run.inputs
     problem = f"holds {collection.kind}, and the run was trained on {inputs.kind}"

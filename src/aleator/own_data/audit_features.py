@@ -1,0 +1,110 @@
+"""Features for an audit: given ones, or those of a run's network."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from aleator.encoders import Chain
+from aleator.foundation import reject, require
+from aleator.own_data.arrays import FeatureFile
+from aleator.own_data.collection import Collection
+from aleator.own_data.embedding import BATCH_SIZES, require_fit
+from aleator.own_data.rows import spans, stream_rows
+from aleator.own_data.run import Run
+
+
+@dataclass(frozen=True)
+class AuditFeatures:
+    """Features of all items.
+
+    Args:
+        rows: Features, shape (N, F), float32.
+        source: Where they come from, in words.
+        saw_labels: Whether the network that made them was trained on labels of such items.
+    """
+
+    rows: Tensor
+    source: str
+    saw_labels: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        """What summary.json says about them."""
+        return {"source": self.source, "width": self.rows.shape[1], "network_saw_labels": self.saw_labels}
+
+
+def audit_features(
+    collection: Collection,
+    run: Run | None,
+    features: str | Path | None,
+    cache: Path,
+    device: torch.device,
+    progress: bool | None,
+) -> AuditFeatures:
+    """Features of every item of a collection.
+
+    Of a run on a pretrained network, the features of that network are taken, which saw no label; of a run on features,
+    the features themselves; otherwise the output of the trained backbone.
+
+    Args:
+        collection: The items.
+        run: The run, if its network is to be used.
+        features: A .npy file of features, in place of a run.
+        cache: Folder for rows that are not complete yet.
+        device: Where the network runs.
+        progress: Whether to show a progress bar. None: on a terminal.
+    """
+    if features is not None:
+        require(run is None, "features", str(features), "a run is given too", "pass one of them")
+        return AuditFeatures(_read(FeatureFile(Path(features).expanduser()), collection), str(features))
+    if collection.kind == "features":
+        assert isinstance(collection.items, FeatureFile)
+        return AuditFeatures(_read(collection.items, collection), str(collection.source))
+    if run is None:
+        way_out = "pass a run of `aleator train`, or a .npy file of features"
+        reject("data", str(collection.source), f"{collection.kind} have no features yet", way_out)
+    require_fit(collection, run)
+    network, saw_labels = _network(run)
+    width = _width(network, run, collection, device)
+    path = cache / "features.rows"
+    stream_rows(
+        path,
+        width,
+        network,
+        lambda rows: rows,
+        run.inputs,
+        collection,
+        (0, len(collection)),
+        title="features",
+        batch_size=BATCH_SIZES[collection.kind],
+        device=device,
+        progress=progress,
+    )
+    rows = np.fromfile(path, np.float32).reshape(len(collection), width)
+    return AuditFeatures(torch.from_numpy(rows), f"network of {run.folder}", saw_labels)
+
+
+def _read(file: FeatureFile, collection: Collection) -> Tensor:
+    rows, items = len(file), len(collection)
+    problem = f"has {rows} rows, and {collection.source} has {items} items"
+    require(rows == items, "features", str(file.path), problem, "store one row for each item, in the same order")
+    return torch.from_numpy(np.concatenate([file[start:stop] for start, stop in spans(0, rows, 65_536)]))
+
+
+def _network(run: Run) -> tuple[nn.Module, bool]:
+    """The part of a run's encoder that gives features, and whether it was trained on labels."""
+    backbone = run.encoder.backbone
+    if str(run.config.get("settings", {}).get("backbone", "")).startswith("hf:") and isinstance(backbone, Chain):
+        return backbone.parts[0], False  # the pretrained network, frozen; the parts after it are the trained head
+    return backbone, True
+
+
+@torch.inference_mode()
+def _width(network: nn.Module, run: Run, collection: Collection, device: torch.device) -> int:
+    """F, the number of features that the network gives."""
+    batch = run.inputs.prepare(collection.raw(0, 1))
+    output = network.to(device).eval()(batch.to(device) if isinstance(batch, Tensor) else batch)
+    return int(output.shape[1])
