@@ -1,5 +1,6 @@
 """Retrieval: search a collection of posteriors, in memory, in a folder or on a PostgreSQL server."""
 
+from aleator.retrieval.answer_sets import AnswerSet
 from aleator.retrieval.filters import Filter
 from aleator.retrieval.hits import Hit
 from aleator.retrieval.index import CredibleIndex
@@ -13,6 +14,7 @@ from aleator.retrieval.posteriors_file import (
     write_items,
     write_posteriors,
 )
+from aleator.retrieval.promise import Promise, SetsOf
 from aleator.retrieval.recall import RecallReport, Rung, tune_recall
 from aleator.retrieval.scoring import TIE, cap_radii, cosines, slack
 from aleator.retrieval.search import SearchBy
@@ -21,6 +23,7 @@ from aleator.retrieval.stores.base import Candidates, Store
 
 __all__ = [
     "TIE",
+    "AnswerSet",
     "Candidates",
     "CredibleIndex",
     "Filter",
@@ -28,9 +31,11 @@ __all__ = [
     "Id",
     "Items",
     "Metadata",
+    "Promise",
     "RecallReport",
     "Rung",
     "SearchBy",
+    "SetsOf",
     "Snapshot",
     "Store",
     "cap_radii",

@@ -11,12 +11,15 @@ import numpy as np
 from aleator.foundation import reject, require, require_one_of, require_probability
 from aleator.matching import DEFAULT_PRIOR, AcceptanceKernel, VMFKernel, ZonalKernel
 from aleator.posteriors import VonMisesFisher
+from aleator.retrieval.answer_sets import AnswerSet, answer
 from aleator.retrieval.filters import Filter, compile_filter
 from aleator.retrieval.hits import Hit, make_hits
 from aleator.retrieval.items import Id, NumberKeys, decode_id, directions, encode_id, encode_ids, make_items
+from aleator.retrieval.promise import Promise, SetsOf
 from aleator.retrieval.recall import RecallReport
 from aleator.retrieval.scoring import cap_radii
 from aleator.retrieval.search import SearchBy, SearchRequest, search_by_cosine, search_by_match
+from aleator.retrieval.set_calibration import Right, calibrate_sets
 from aleator.retrieval.stores.base import Store
 
 _STORED_KERNELS = {"VMFKernel": VMFKernel, "AcceptanceKernel": AcceptanceKernel}
@@ -109,6 +112,7 @@ class CredibleIndex:
             "recall": recall,
             "exact_below": exact_below,
             "report": None,
+            "promise": None,
         }
         items = make_items(mu, posteriors.kappa, keys, metadata)
         if location is not None and _is_url(location):
@@ -212,6 +216,91 @@ class CredibleIndex:
                 answers += make_hits(self._store, search(self._store, block), len(block.mu))
         return answers
 
+    def calibrate(
+        self,
+        questions: VonMisesFisher,
+        right: Right,
+        coverage: float = 0.95,
+        *,
+        error: float | None = None,
+        assurance: float = 0.9,
+        sets: SetsOf | None = None,
+        allow_empty: bool = False,
+        fingerprint: str | None = None,
+    ) -> Promise:
+        """Find the level at which answer sets hold a right answer as often as promised, and store it with the index.
+
+        The questions must be like those that will be asked, and must not be items that the encoder was trained on.
+        Items of the index may have been. Calibrate again after adding or removing many items.
+
+        Args:
+            questions: Posteriors of the calibration questions, batch shape (n,).
+            right: The right answers. One label for each question: all items with this "label" in their metadata are
+                right. Or a list of ids for each question.
+            coverage: Share of questions whose set holds a right answer. n must be at least coverage / (1 - coverage).
+            error: Largest share of wrong answers among the first answers that are given. Questions with a lower
+                confidence are marked as not sure. Default: none are.
+            assurance: Probability, over the calibration questions, that the error is kept.
+            sets: "labels": one item of each label that the question could have, the default if `right` holds labels.
+                "ranked": the nearest items, as many as the question needs.
+            allow_empty: Whether a set of labels may be empty. Otherwise it holds at least one item. If the first answer
+                is right more often than `coverage`, then only empty sets bring the coverage down to it.
+            fingerprint: Fingerprint of the encoder that made the questions.
+
+        Returns:
+            The promise. `answer_sets` keeps it, and `promise` has it when the index is opened again.
+
+        Raises:
+            ValueError: If an argument is not valid, if another encoder made the questions, if there are too few
+                questions, or if no sets or no confidence can keep the promise. The index is then unchanged.
+
+        Examples:
+            >>> import torch, aleator as al
+            >>> _ = torch.manual_seed(0)
+            >>> centres = torch.eye(3)
+            >>> def seen(n):  # items and questions of three labels that overlap
+            ...     label = torch.arange(n) % 3
+            ...     return al.VonMisesFisher(al.VonMisesFisher(centres[label], 5.0).sample(), 5.0), label
+            >>> items, labels = seen(300)
+            >>> index = al.CredibleIndex.build(items, metadata=[{"label": int(label)} for label in labels])
+            >>> questions, right = seen(200)
+            >>> promise = index.calibrate(questions, right, coverage=0.9)
+            >>> print(promise)
+            sets hold a right answer for 90 % of questions like the 200 of the calibration
+            >>> sets = index.answer_sets(seen(1000)[0])
+            >>> 1 < sum(len(answer.hits) for answer in sets) / 1000 < 3
+            True
+        """
+        self._require_encoder(fingerprint)
+        request = self._nearest_request(questions, "questions", self.kernel)
+        kernel = self._store.config["kernel"]
+        with self._lock:
+            promise = calibrate_sets(self._store, request, right, coverage, error, assurance, sets, allow_empty, kernel)
+            self._store.configure(promise=promise.to_dict())
+        return promise
+
+    def answer_sets(self, queries: VonMisesFisher, *, fingerprint: str | None = None) -> list[AnswerSet]:
+        """Find sets of items that hold a right answer as often as `calibrate` promised.
+
+        Args:
+            queries: Posteriors of the queries, batch shape (Q,).
+            fingerprint: Fingerprint of the encoder that made the queries.
+
+        Returns:
+            A set for each query, and whether its first item is sure enough to be the answer.
+
+        Raises:
+            ValueError: If the index is not calibrated, if an argument is not valid, or if another encoder made the
+                queries.
+        """
+        promise = self.promise
+        if promise is None:
+            reject("index", self.location or "in memory", "is not calibrated", "call index.calibrate first")
+        self._require_encoder(fingerprint)
+        request = self._nearest_request(queries, "queries", _decode_kernel(promise.kernel))
+        with self._lock:
+            return answer(self._store, request, promise)
+
     def add(
         self,
         posteriors: VonMisesFisher,
@@ -309,14 +398,34 @@ class CredibleIndex:
     @property
     def kernel(self) -> ZonalKernel:
         """Kernel of the match probabilities."""
-        stored = self._store.config["kernel"]
-        return _STORED_KERNELS[stored["name"]](stored["kappa_pos"])
+        return _decode_kernel(self._store.config["kernel"])
 
     @property
     def recall_report(self) -> RecallReport | None:
         """Measured recall of the approximate search; None if every search is exact."""
         report = self._store.config["report"]
         return None if report is None else RecallReport.from_dict(report)
+
+    @property
+    def promise(self) -> Promise | None:
+        """What `calibrate` promised about answer sets; None if the index is not calibrated."""
+        stored = self._store.config.get("promise")
+        return None if stored is None else Promise.from_dict(stored)
+
+    def _nearest_request(self, queries: VonMisesFisher, argument: str, kernel: ZonalKernel) -> SearchRequest:
+        """A request for the nearest items of queries."""
+        mu = directions(queries, argument, self.dim)
+        return SearchRequest(
+            mu=mu,
+            kappa=queries.kappa.detach().cpu().double().numpy(),
+            radius=np.full(len(mu), -np.inf),
+            threshold=0.0,
+            limit=None,
+            passes=None,
+            kernel=kernel,
+            prior=self._store.config["prior"],
+            report=self.recall_report,
+        )
 
     def _require_encoder(self, fingerprint: str | None) -> None:
         own = self.fingerprint
@@ -330,6 +439,10 @@ def _encode_kernel(kernel: ZonalKernel) -> dict[str, Any]:
     if not isinstance(kernel, VMFKernel | AcceptanceKernel):
         reject("kernel", name, "cannot be stored", f"use {' or '.join(_STORED_KERNELS)}; `search` takes any kernel")
     return {"name": name, "kappa_pos": float(kernel.kappa_pos.detach())}
+
+
+def _decode_kernel(stored: dict[str, Any]) -> ZonalKernel:
+    return _STORED_KERNELS[stored["name"]](stored["kappa_pos"])
 
 
 def _is_url(location: str | Path) -> bool:

@@ -58,14 +58,19 @@ class ScoredCandidates:
 
 def search_by_cosine(store: Store, request: SearchRequest) -> ScoredCandidates:
     """Items within each query's radius, nearest first, at most `limit` for each query."""
+    candidates, cosine = find_by_cosine(store, request)
+    probability = match_probabilities(request.mu, request.kappa, candidates, request.kernel, request.prior)
+    return ScoredCandidates(candidates, cosine, probability)
+
+
+def find_by_cosine(store: Store, request: SearchRequest) -> tuple[Candidates, np.ndarray]:
+    """What `search_by_cosine` finds, with cosines, without match probabilities."""
     if request.limit is None:
         candidates, cosine = _accept(store, request, _find_within(store, request))
     else:
         candidates, cosine = _find_closest(store, request, request.limit)
     order = _rank(candidates, (cosine,), request.limit)
-    candidates, cosine = candidates.take(order), cosine[order]
-    probability = match_probabilities(request.mu, request.kappa, candidates, request.kernel, request.prior)
-    return ScoredCandidates(candidates, cosine, probability)
+    return candidates.take(order), cosine[order]
 
 
 def search_by_match(store: Store, request: SearchRequest) -> ScoredCandidates:

@@ -99,7 +99,8 @@ class Store(Protocol):
 
     Attributes:
         config: Settings of the index, which the store keeps as JSON: "dim", "kernel", "prior", "fingerprint", "recall",
-            "exact_below" and "report" (a `RecallReport` as a dict, or None where every search is exact).
+            "exact_below" and "report" (a `RecallReport` as a dict, or None where every search is exact). "promise" is
+            a `Promise` as a dict, or None; indexes of earlier releases do not have it.
 
     Examples:
         >>> import numpy as np, torch, aleator as al
@@ -231,6 +232,14 @@ class Store(Protocol):
         Returns:
             Directions of items that are spread over the collection, shape (n, D) with n <= count.
         """
+
+    def configure(self, **changes: Any) -> None:
+        """Change settings in `config`, durably where items are durable.
+
+        Args:
+            **changes: New values by key; the other settings stay.
+        """
+        self.config = {**self.config, **changes}
 
     @abstractmethod
     def save(self, location: str | None) -> None:

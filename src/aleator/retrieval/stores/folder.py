@@ -148,6 +148,13 @@ class FolderStore(Store):
             spread = np.unique(np.linspace(0, len(held) - 1, count).astype(np.int64))
             return self.vectors.vectors(held[spread])
 
+    def configure(self, **changes: Any) -> None:
+        self._require_writable()
+        with self._transaction():
+            config = {**self.config, **changes}
+            self._ledger.configure("config", config)
+        self.config = config
+
     def save(self, location: str | None = None) -> None:
         """Write changes into a new vector file. With a location, move there and replace the index in that folder."""
         target = self._folder if location is None else Path(location)

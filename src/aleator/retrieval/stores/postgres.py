@@ -107,8 +107,7 @@ class PostgresStore(Store):
         with store._closing_on_failure(), store._transaction() as cursor:
             exists = store._exists(cursor)
             require(exists, "location", store._name, "is not an index in this database", "build one first")
-            (value,) = cursor.execute(store._sql("SELECT value FROM {schema}.config")).fetchone() or ("{}",)
-            store.config = json.loads(value)
+            store.config = store._stored_config(cursor)
             store._indexed = bool(store._index_state(cursor))
         return store
 
@@ -196,6 +195,13 @@ class PostgresStore(Store):
             rows = cursor.execute(statement, (count,)).fetchall()
         return np.array([vector.to_numpy() for (vector,) in rows], np.float32)
 
+    def configure(self, **changes: Any) -> None:
+        with self._transaction() as cursor:
+            cursor.execute(self._sql("LOCK TABLE {schema}.config IN SHARE ROW EXCLUSIVE MODE"))
+            config = {**self._stored_config(cursor), **changes}  # another client may have changed other settings
+            self._configure(cursor, config)
+        self.config = config
+
     def save(self, location: str | None = None) -> None:
         """Make the HNSW index, once, when the collection is too large for exact search. Items are stored already."""
         require(location is None, "location", location, "the index is on a server", "build another one there")
@@ -214,9 +220,7 @@ class PostgresStore(Store):
                     cursor.execute(self._sql(build))
                 cursor.execute(self._sql("ANALYZE {schema}.items"))
         self._indexed = True
-        self.config = {**self.config, "report": tune_recall(self, self.config["recall"])}
-        with self._transaction() as cursor:
-            self._configure(cursor, self.config)
+        self.configure(report=tune_recall(self, self.config["recall"]))
 
     def close(self) -> None:
         if self._connection is not None:
@@ -269,6 +273,10 @@ class PostgresStore(Store):
         statement = """INSERT INTO {schema}.config VALUES ('config', %s)
                        ON CONFLICT (key) DO UPDATE SET value = excluded.value"""
         cursor.execute(self._sql(statement), (json.dumps(config),))
+
+    def _stored_config(self, cursor: psycopg.Cursor) -> dict[str, Any]:
+        (value,) = cursor.execute(self._sql("SELECT value FROM {schema}.config")).fetchone() or ("{}",)
+        return json.loads(value)
 
     def _exists(self, cursor: psycopg.Cursor) -> bool:
         table = cursor.execute("SELECT to_regclass(%s)", (self._schema.as_string(None) + ".config",)).fetchone()
