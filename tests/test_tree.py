@@ -31,6 +31,7 @@ TESTED_IN = {
     "retrieval.hits": "retrieval/test_search.py",
     "retrieval.items": "retrieval/test_index.py",
     "retrieval.plots": "cli/test_retrieval.py",
+    "retrieval.promise": "retrieval/test_set_calibration.py",
     "retrieval.stores.faiss": "retrieval/test_recall.py",
     "retrieval.stores.ledger": "retrieval/stores/test_folder.py",
     "special.debye": "special/test_bessel.py",
