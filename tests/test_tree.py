@@ -11,6 +11,7 @@ TESTS = Path(__file__).parent
 # Where a module is tested that has no test file of its own name. A value is a file, or a folder of them.
 TESTED_IN = {
     "cli.errors": "cli/test_own_data.py",
+    "cli.label_text": "cli/test_own_data.py",
     "cli.quickstart": "quickstart/test_quickstart.py",
     "cli.reproduce": "experiments/test_report.py",
     "data.array_files": "data/test_cifar.py",

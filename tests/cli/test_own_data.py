@@ -79,6 +79,33 @@ def test_evaluate(trained, features, tmp_path):
     }
 
 
+def test_labels_in_rank_query_and_evaluate(trained, tmp_path):
+    file = trained / "a.safetensors"
+    rows = json.loads(run_command("rank", file, "--limit", 400, "--json").stdout)
+    certainty = [row["certainty"] for row in rows]
+    assert certainty == sorted(certainty)
+    kappa = [row["kappa"] for row in json.loads(run_command("rank", file, "--by", "kappa", "--json").stdout)]
+    assert kappa == sorted(kappa)
+    first = next(csv.DictReader(io.StringIO(run_command("rank", file, "--csv").stdout)))
+    name, share = max(rows[0]["could_be"].items(), key=lambda pair: pair[1])
+    assert first["could_be"].startswith(f"{name} {share:.0%}".replace("%", " %"))
+    assert "could_be" in run_command("rank", file).stdout
+    assert "by = 'luck'" in run_command("rank", file, "--by", "luck", code=2).output
+
+    run_command("index", "build", tmp_path / "index", file)
+    ask = ("query", tmp_path / "index", file, "--limit", 2)
+    assert "query 3 could be: " in run_command(*ask).stdout
+    answers = json.loads(run_command(*ask, "--json", "--labels").stdout)
+    assert len(answers) == 400
+    assert set(answers[0]) == {"kappa", "could_be", "certainty", "unlike", "hits"}
+    assert isinstance(json.loads(run_command(*ask, "--json").stdout)[0], list)
+
+    metrics = json.loads(run_command("evaluate", file, "--json").stdout)
+    assert metrics["label_accuracy"] > 0.7
+    assert 0 <= metrics["unlike"] < 0.1
+    assert "log-likelihood of the labels" in run_command("evaluate", file).stdout
+
+
 def test_rank(trained):
     rows = json.loads(run_command("rank", trained / "a.safetensors", "--limit", 5, "--json").stdout)
     assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5]

@@ -1,12 +1,21 @@
 """Label probabilities: against loops, Bayes' rule and limits."""
 
+import json
 import math
 
 import pytest
 import torch
 
 import aleator as al
-from aleator.evaluation import LabelModel, label_certainty, label_entropy, label_log_likelihood, likely_labels
+from aleator.evaluation import (
+    LabelModel,
+    label_certainty,
+    label_entropy,
+    label_log_likelihood,
+    likely_labels,
+    pack_label_model,
+    unpack_label_model,
+)
 
 KERNEL = al.VMFKernel(12.0)
 NAMES = ("ant", "bee", "cat")
@@ -172,3 +181,17 @@ class TestScores:
         assert [[name for name, _ in row] for row in likely_labels(p, NAMES)] == [["bee", "cat"], ["cat"]]
         assert [len(row) for row in likely_labels(p, NAMES, most=1)] == [1, 1]
         assert len(likely_labels(p, NAMES, least=0.0)[0]) == 3
+
+
+@pytest.mark.parametrize("kappa_pos", [12.5, math.inf])
+def test_packing_keeps_everything(kappa_pos):
+    q = random_posteriors(4, 0)
+    model = LabelModel(random_posteriors(3, 1), torch.eye(3), NAMES, al.VMFKernel(kappa_pos), beta=0.7, floor=0.01)
+    facts, tensors = pack_label_model(model)
+    copy = unpack_label_model(json.loads(json.dumps(facts, allow_nan=False)), tensors)
+    torch.testing.assert_close(copy.probabilities(q), model.probabilities(q), rtol=0, atol=0)
+
+
+def test_other_kernels_cannot_be_packed():
+    with pytest.raises(ValueError, match="kernel"):
+        pack_label_model(LabelModel(random_posteriors(3, 1), torch.eye(3), NAMES, al.AcceptanceKernel(5.0)))

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aleator.cli.errors import plain_errors
+from aleator.cli.label_text import could_be
 
 Data = Annotated[
     Path,
@@ -26,6 +27,11 @@ _SHOWN = {
     "recall_at_1_surer_half": "Recall@1 of the surer half",
     "r_auroc": "R-AUROC: how well kappa tells hits from misses",
     "match_ece": "calibration error of match probabilities",
+    "label_log_likelihood": "log-likelihood of the labels",
+    "label_accuracy": "share of items whose likeliest label is right",
+    "label_ece": "calibration error of label probabilities",
+    "label_auroc": "how well the label's certainty tells right from wrong",
+    "unlike": "share of items unlike anything seen",
     "mean_kappa": "mean kappa",
 }
 
@@ -142,7 +148,7 @@ def evaluate(
     """
     from aleator.own_data import evaluate as measure
     from aleator.own_data import figures as draw
-    from aleator.own_data import load_run, read_embedded, read_labels
+    from aleator.own_data import label_metrics, label_rows, load_run, read_embedded, read_labels
 
     with plain_errors():
         if posteriors.is_dir():
@@ -151,6 +157,11 @@ def evaluate(
             embedded = read_embedded(posteriors)
             item_labels = embedded.labels() if labels is None else read_labels(labels, len(embedded.q), str(posteriors))
             metrics = measure(embedded.q, item_labels, embedded.kernel, embedded.prior)
+            if embedded.label_model is not None and item_labels.kind in ("classes", "soft"):
+                rows = label_rows(item_labels, embedded.label_model.names)
+                metrics |= label_metrics(embedded.label_probabilities(), rows)
+            if embedded.novelty is not None:
+                metrics["unlike"] = (embedded.novelty > 0).double().mean().item()
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)
             for name, figure in draw(metrics).items():
@@ -165,6 +176,10 @@ def rank(
     posteriors: Annotated[Path, typer.Argument(help="posteriors file of `aleator embed`")],
     limit: Annotated[int, typer.Option(help="number of items; 0 lists all")] = 20,
     surest: Annotated[bool, typer.Option("--surest", help="list the most certain items first")] = False,
+    by: Annotated[
+        str | None,
+        typer.Option(help="labels (how sure the label is; the default where labels are known) or kappa"),
+    ] = None,
     as_json: AsJson = False,
     to_csv: Annotated[bool, typer.Option("--csv", help="print CSV")] = False,
 ) -> None:
@@ -172,18 +187,19 @@ def rank(
 
     Example: aleator rank photos.safetensors --limit 100 --csv > to-label.csv
     """
-    from aleator.own_data import rank_by_kappa, read_embedded
+    from aleator.own_data import rank_by_certainty, read_embedded
 
     with plain_errors():
-        rows = list(rank_by_kappa(read_embedded(posteriors), limit or None, surest))
+        score: Any = by  # checked there
+        rows = list(rank_by_certainty(read_embedded(posteriors), limit or None, surest, score))
     if as_json:
         print(json.dumps(rows, ensure_ascii=False))
         return
     columns = list({name: None for row in rows for name in row})
     if to_csv:
-        writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+        writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(row | {"could_be": could_be(row.get("could_be", {}))} for row in rows)
         return
     shown = [name for name in columns if name != "labels" and not (name == "path" and "id" in columns)]
     table = Table(*shown)
@@ -193,14 +209,18 @@ def rank(
 
 
 def _cell(value: Any) -> str:
-    if value is None:
+    if value is None or value is False:
         return ""
+    if isinstance(value, dict):
+        return could_be(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
     table = Table("held-out items" if "provenance" in metrics else "items", str(metrics["items"]))
     for name, shown in _SHOWN.items():
+        if name not in metrics:  # of an older release, or without labels
+            continue
         table.add_row(shown, "-" if metrics[name] is None else f"{metrics[name]:.4g}")
     Console().print(table)
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aleator.cli.errors import plain_errors
+from aleator.cli.label_text import could_be
 
 if TYPE_CHECKING:
     from aleator.retrieval import SearchBy
@@ -151,12 +152,15 @@ def query(
     fingerprint: Fingerprint = None,
     as_json: AsJson = False,
     figure: Annotated[Path | None, typer.Option(help="image file for a figure of the hits")] = None,
+    labels: Annotated[
+        bool, typer.Option("--labels", help="with --json: print for each query its hits and what it could be")
+    ] = False,
 ) -> None:
     """Find the items that each posterior of a file could be.
 
     Example: aleator query gallery/ questions.safetensors --p 0.95 --limit 5
     """
-    from aleator.retrieval import CredibleIndex, read_header, read_posteriors
+    from aleator.retrieval import CredibleIndex, read_answers, read_header, read_posteriors
 
     with plain_errors():
         conditions = json.loads(filter) if filter else None
@@ -169,8 +173,11 @@ def query(
         from aleator.retrieval import plot_hits
 
         plot_hits(answers).savefig(figure)
+    questions = _describe_questions(q, *read_answers(posteriors))
     if as_json:
-        print(json.dumps([[hit._asdict() for hit in hits] for hits in answers]))
+        hits_of = [[hit._asdict() for hit in hits] for hits in answers]
+        described = [{**question, "hits": hits} for question, hits in zip(questions, hits_of, strict=True)]
+        print(json.dumps(described if labels else hits_of))
         return
     table = Table("query", "id", "cosine", "kappa", "match", "metadata")
     for number, hits in enumerate(answers):
@@ -179,3 +186,24 @@ def query(
             table.add_row(str(number), Text(str(hit.id)), *numbers, Text(json.dumps(hit.metadata, ensure_ascii=False)))
     Console().print(table)
     print(f"{sum(map(len, answers))} hits for {len(answers)} queries")
+    for number, question in enumerate(questions):
+        words = [f"could be: {could_be(question['could_be'])}"] if "could_be" in question else []
+        words += ["unlike anything seen"] if question.get("unlike") else []
+        if words:
+            Console(soft_wrap=True).print(Text(f"query {number} {'; '.join(words)}"))
+
+
+def _describe_questions(q: Any, model: Any, novelty: Any) -> list[dict[str, Any]]:
+    """For each query its kappa, and what its file says of it: "could_be", "certainty" and "unlike"."""
+    from aleator.evaluation import label_certainty, likely_labels
+
+    questions: list[dict[str, Any]] = [{"kappa": kappa} for kappa in q.kappa.tolist()]
+    if model is not None:
+        probabilities = model.probabilities(q)
+        likely = likely_labels(probabilities, model.names)
+        for question, labels, sure in zip(questions, likely, label_certainty(probabilities).tolist(), strict=True):
+            question |= {"could_be": {name: round(p, 4) for name, p in labels}, "certainty": sure}
+    if novelty is not None:
+        for question, excess in zip(questions, novelty.tolist(), strict=True):
+            question["unlike"] = excess > 0
+    return questions

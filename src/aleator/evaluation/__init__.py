@@ -1,4 +1,4 @@
-"""Metrics, match and label probabilities, promises, and figures: arrays in, numbers or pictures out."""
+"""Metrics, match and label probabilities, novelty, promises, and figures: arrays in, numbers or pictures out."""
 
 from aleator.evaluation.agreement import (
     PairwiseAgreement,
@@ -60,7 +60,10 @@ from aleator.evaluation.label_model import (
     label_entropy,
     label_log_likelihood,
     likely_labels,
+    pack_label_model,
+    unpack_label_model,
 )
+from aleator.evaluation.novelty import FeatureView, NoveltyDetector, fit_novelty
 from aleator.evaluation.rankings import (
     auroc,
     average_precision,
@@ -75,12 +78,14 @@ from aleator.evaluation.selective import augrc, aurc, coverage_at_risk
 
 __all__ = [
     "Confusion",
+    "FeatureView",
     "HeadSettings",
     "LabelErrors",
     "LabelModel",
     "MatchCalibration",
     "MatchPairs",
     "Neighbours",
+    "NoveltyDetector",
     "PairwiseAgreement",
     "Predictor",
     "Rejection",
@@ -104,6 +109,7 @@ __all__ = [
     "duplicate_ratio",
     "expected_calibration_error",
     "fit_label_model",
+    "fit_novelty",
     "hidden_layer_head",
     "interval",
     "intrinsic_dimension",
@@ -123,6 +129,7 @@ __all__ = [
     "neighbour_hits",
     "neighbour_votes",
     "oddness",
+    "pack_label_model",
     "pairwise_agreement",
     "questions_needed",
     "r_auroc",
@@ -136,4 +143,5 @@ __all__ = [
     "score_labels",
     "spread",
     "standardise",
+    "unpack_label_model",
 ]

@@ -11,14 +11,15 @@ items (label_calibration.py). beta is a temperature; the floor bounds the cost o
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from aleator.foundation import require
-from aleator.matching import ZonalKernel, pairwise_log_positivity
+from aleator.matching import VMFKernel, ZonalKernel, pairwise_log_positivity
 from aleator.posteriors import VonMisesFisher
 
 _PAIRS = 2**21  # pairs of a query and a gallery entry that are compared at a time
@@ -48,7 +49,7 @@ class LabelModel:
     """
 
     gallery: VonMisesFisher
-    weights: Tensor
+    weights: Tensor = field(repr=False)
     names: tuple[str, ...]
     kernel: ZonalKernel
     beta: float = 1.0
@@ -121,7 +122,7 @@ class LabelModel:
         Returns:
             Entropies in nats, shape (Q,).
         """
-        return label_entropy(self.probabilities(q))
+        return self._of_blocks(label_entropy, q)
 
     def certainty(self, q: VonMisesFisher) -> Tensor:
         """How sure the label is; see `label_certainty`.
@@ -132,7 +133,60 @@ class LabelModel:
         Returns:
             Certainties in [0, 1], shape (Q,).
         """
-        return label_certainty(self.probabilities(q))
+        return self._of_blocks(label_certainty, q)
+
+    def _of_blocks(self, score: Callable[[Tensor], Tensor], q: VonMisesFisher) -> Tensor:
+        """A score (Q,) of the label probabilities, without keeping all of them."""
+        size = max(len(self.gallery), len(self.names))
+        return torch.cat([score(self.probabilities(part)) for part in _blocks(q, size)] or [q.kappa[:0]])
+
+
+def pack_label_model(model: LabelModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A model with a `VMFKernel` as JSON and tensors, for a file.
+
+    Args:
+        model: The model.
+
+    Returns:
+        Names and numbers, which JSON can store, and the tensors by name.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.evaluation import LabelModel, pack_label_model, unpack_label_model
+        >>> model = LabelModel(al.VonMisesFisher(torch.eye(2), 5.0), torch.eye(2), ("a", "b"), al.VMFKernel(20.0))
+        >>> facts, tensors = pack_label_model(model)
+        >>> facts
+        {'names': ['a', 'b'], 'kappa_pos': '20.0', 'beta': 1.0, 'floor': 0.0}
+        >>> unpack_label_model(facts, tensors).names
+        ('a', 'b')
+    """
+    require(isinstance(model.kernel, VMFKernel), "kernel", model.kernel, "cannot be stored", "use a VMFKernel")
+    kappa_pos = repr(float(model.kernel.kappa_pos))  # type: ignore[arg-type]  # as text: JSON has no infinity
+    facts = {"names": list(model.names), "kappa_pos": kappa_pos, "beta": model.beta, "floor": model.floor}
+    return facts, {"mu": model.gallery.mu, "kappa": model.gallery.kappa, "weights": model.weights.float()}
+
+
+def unpack_label_model(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> LabelModel:
+    """The inverse of `pack_label_model`.
+
+    Args:
+        facts: Names and numbers.
+        tensors: The tensors.
+
+    Returns:
+        The model.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.evaluation import unpack_label_model
+        >>> facts = {"names": ["a", "b"], "kappa_pos": "inf", "beta": 0.5, "floor": 0.01}
+        >>> tensors = {"mu": torch.eye(2), "kappa": torch.tensor([5.0, 9.0]), "weights": torch.eye(2)}
+        >>> unpack_label_model(facts, tensors).beta
+        0.5
+    """
+    gallery = VonMisesFisher(tensors["mu"], tensors["kappa"])
+    kernel = VMFKernel(float(facts["kappa_pos"]))
+    return LabelModel(gallery, tensors["weights"], tuple(facts["names"]), kernel, facts["beta"], facts["floor"])
 
 
 def label_entropy(probabilities: Tensor) -> Tensor:

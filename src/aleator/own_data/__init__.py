@@ -1,9 +1,10 @@
 """A user's own data, end to end: read a collection, train, embed, evaluate."""
 
+from aleator.own_data.answers import Answers, label_metrics, label_rows
 from aleator.own_data.auditing import Audit, audit
 from aleator.own_data.collection import Collection, example_sentences, read_collection
 from aleator.own_data.defaults import Settings, kernel_width
-from aleator.own_data.embedded import EmbeddedCollection, rank_by_kappa, read_embedded
+from aleator.own_data.embedded import EmbeddedCollection, rank_by_certainty, rank_by_kappa, read_embedded
 from aleator.own_data.embedding import embed
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, figures
 from aleator.own_data.labels import LabelKind, Labels, read_labels
@@ -11,6 +12,7 @@ from aleator.own_data.learning import train
 from aleator.own_data.run import Run, load_run, save_run
 
 __all__ = [
+    "Answers",
     "Audit",
     "Collection",
     "EmbeddedCollection",
@@ -25,7 +27,10 @@ __all__ = [
     "example_sentences",
     "figures",
     "kernel_width",
+    "label_metrics",
+    "label_rows",
     "load_run",
+    "rank_by_certainty",
     "rank_by_kappa",
     "read_collection",
     "read_embedded",

@@ -3,16 +3,21 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from aleator.foundation import reject, require
+from aleator.evaluation import LabelModel, likely_labels
+from aleator.foundation import reject, require, require_one_of
 from aleator.matching import VMFKernel
 from aleator.own_data.labels import Labels, named_labels
 from aleator.posteriors import VonMisesFisher
-from aleator.retrieval import match_settings, read_header, read_items, read_posteriors
+from aleator.retrieval import match_settings, read_answers, read_header, read_items, read_posteriors
+
+CertaintyScore = Literal["labels", "kappa"]
+_NO_LABELS = "there are no label probabilities: the run learned from pairs or groups, or is of an older release"
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,9 @@ class EmbeddedCollection:
         kernel: Kernel of calibrated match probabilities.
         prior: Prior of calibrated match probabilities.
         fingerprint: Checksum of the encoder.
+        label_model: Label probabilities of the run, if the file has them.
+        novelty: How unlike the training items each item is, shape (N,): positive if it is unlike anything seen. None if
+            the file does not say.
 
     Examples:
         >>> import torch, aleator as al
@@ -41,6 +49,21 @@ class EmbeddedCollection:
     kernel: VMFKernel
     prior: float
     fingerprint: str | None
+    label_model: LabelModel | None = None
+    novelty: Tensor | None = None
+
+    def label_probabilities(self) -> Tensor:
+        """Probability of each label, for each item.
+
+        Returns:
+            Probabilities, shape (N, C), in the order of `label_model.names`.
+
+        Raises:
+            ValueError: If the file has no label probabilities.
+        """
+        if self.label_model is None:
+            reject("posteriors", "this file", _NO_LABELS, "train on classes or soft labels, and embed again")
+        return self.label_model.probabilities(self.q)
 
     def labels(self) -> Labels:
         """The labels in the records.
@@ -89,11 +112,11 @@ def read_embedded(path: str | Path) -> EmbeddedCollection:
     header = read_header(path)
     kernel, prior = match_settings(header)
     records = _read_records(path.with_suffix(".jsonl"), len(q))
-    return EmbeddedCollection(q, records, kernel, prior, header.get("fingerprint"))
+    return EmbeddedCollection(q, records, kernel, prior, header.get("fingerprint"), *read_answers(path))
 
 
-def rank_by_kappa(
-    embedded: EmbeddedCollection, limit: int | None = None, surest: bool = False
+def rank_by_certainty(
+    embedded: EmbeddedCollection, limit: int | None = None, surest: bool = False, by: CertaintyScore | None = None
 ) -> Iterator[dict[str, Any]]:
     """List the most ambiguous items first.
 
@@ -101,10 +124,58 @@ def rank_by_kappa(
         embedded: The items and their posteriors.
         limit: Number of items to list. Default: all.
         surest: Whether to list the most certain items first instead.
+        by: "labels": `label_certainty` of the label probabilities, which also sees where mu lies. "kappa": kappa.
+            Default: labels if there are label probabilities, kappa otherwise.
 
     Yields:
-        The record of each item with its "rank" from 1, "kappa", and "percentile", the share of items with a smaller
-        kappa.
+        The record of each item with its "rank" from 1, "kappa", and "percentile", the share of items that are less
+        certain. With label probabilities also "certainty" and "could_be", the likeliest labels and their
+        probabilities. If the file says so also "unlike", whether the item is unlike anything seen.
+
+    Raises:
+        ValueError: If there are no label probabilities to rank by.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.own_data import rank_by_certainty, read_embedded
+        >>> np.savez("two.npz", mu=np.eye(2, 3), kappa=np.array([50.0, 5.0]))
+        >>> list(rank_by_certainty(read_embedded("two.npz"), limit=1))
+        [{'rank': 1, 'id': 1, 'kappa': 5.0, 'percentile': 0.0}]
+    """
+    if by is None:
+        by = "kappa" if embedded.label_model is None else "labels"
+    require_one_of("by", by, get_args(CertaintyScore))
+    model, q = embedded.label_model, embedded.q
+    if model is None and by == "labels":
+        reject("by", by, _NO_LABELS, "rank by kappa, or train on classes or soft labels and embed again")
+    certainty = None if model is None else model.certainty(q)
+    score = q.kappa if certainty is None or by == "kappa" else certainty
+    order = torch.argsort(score, stable=True, descending=surest)
+    listed = order[:limit]
+    likely = None if model is None else likely_labels(model.probabilities(q[listed]), model.names)
+    for place, i in enumerate(listed.tolist()):
+        below = len(order) - place - 1 if surest else place
+        row = {"rank": place + 1, **embedded.records[i], "kappa": float(q.kappa[i]), "percentile": below / len(order)}
+        if certainty is not None and likely is not None:
+            row["certainty"] = float(certainty[i])
+            row["could_be"] = {name: round(p, 4) for name, p in likely[place]}
+        if embedded.novelty is not None:
+            row["unlike"] = bool(embedded.novelty[i] > 0)
+        yield row
+
+
+def rank_by_kappa(
+    embedded: EmbeddedCollection, limit: int | None = None, surest: bool = False
+) -> Iterator[dict[str, Any]]:
+    """List the items with the smallest kappa first: `rank_by_certainty` with `by="kappa"`.
+
+    Args:
+        embedded: The items and their posteriors.
+        limit: Number of items to list. Default: all.
+        surest: Whether to list the items with the largest kappa first instead.
+
+    Returns:
+        The records, as in `rank_by_certainty`.
 
     Examples:
         >>> import numpy as np
@@ -113,11 +184,7 @@ def rank_by_kappa(
         >>> list(rank_by_kappa(read_embedded("two.npz"), limit=1))
         [{'rank': 1, 'id': 1, 'kappa': 5.0, 'percentile': 0.0}]
     """
-    kappa = embedded.q.kappa
-    order = torch.argsort(kappa, stable=True, descending=surest).tolist()
-    for rank, i in enumerate(order[:limit], 1):
-        below = len(order) - rank if surest else rank - 1
-        yield {"rank": rank, **embedded.records[i], "kappa": float(kappa[i]), "percentile": below / len(order)}
+    return rank_by_certainty(embedded, limit, surest, "kappa")
 
 
 def _read_records(path: Path, count: int) -> list[dict[str, Any]]:

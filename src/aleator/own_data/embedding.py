@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aleator.foundation import process_group, replace_file, require, require_at_least, resolve_device
 from aleator.own_data.collection import Collection
 from aleator.own_data.rows import read_rows, stream_rows
 from aleator.own_data.run import Run
-from aleator.posteriors import VonMisesFisher
-from aleator.retrieval import read_header, write_items, write_posteriors
+from aleator.retrieval import label_header, read_header, write_items, write_posteriors
 
 BATCH_SIZES = {"images": 64, "features": 4096, "text": 64}
 
@@ -74,11 +73,15 @@ def embed(
     require_at_least("batch_size", batch_size, 1, "leave it out")
     identity = {"fingerprint": run.fingerprint, "items": collection.digest()}
     header = identity | {"kappa_pos": repr(float(run.kernel.kappa_pos)), "prior": repr(run.prior)}
+    labels = run.answers.labels
     if output.exists() and not replace:
         way_out = "name another file, or replace it with --replace"
-        require(read_header(output) == header, "output", str(output), "holds something else", way_out)
+        require(
+            read_header(output) == header | label_header(labels), "output", str(output), "holds something else", way_out
+        )
         return output
     count, dim = len(collection), run.encoder.dim
+    columns = dim + 1 if run.answers.novelty is None else dim + 2
     parts = output.with_suffix(".partial")
     with process_group() as group:
         if group.first:
@@ -86,9 +89,9 @@ def embed(
         group.wait()
         stream_rows(
             _part(parts, group.rank),
-            dim + 1,
-            run.encoder,
-            _as_rows,
+            columns,
+            _Rows(run),
+            lambda rows: rows,
             run.inputs,
             collection,
             (count * group.rank // group.count, count * (group.rank + 1) // group.count),
@@ -102,8 +105,9 @@ def embed(
         group.wait()
         if group.first:
             write_items(output.with_suffix(".jsonl"), collection.records())
-            blocks = (rows for rank in range(group.count) for rows in read_rows(_part(parts, rank), dim + 1))
-            write_posteriors(output, count, dim, ((rows[:, :-1], rows[:, -1]) for rows in blocks), header)
+            blocks = (rows for rank in range(group.count) for rows in read_rows(_part(parts, rank), columns))
+            split = ((rows[:, :dim], *rows[:, dim:].T) for rows in blocks)
+            write_posteriors(output, count, dim, split, header, novelty=columns == dim + 2, labels=labels)
             shutil.rmtree(parts)
         group.wait()
     return output
@@ -142,6 +146,14 @@ def _part(parts: Path, rank: int) -> Path:
     return parts / f"part-{rank:04d}.rows"
 
 
-def _as_rows(q: VonMisesFisher) -> Tensor:
-    """Posteriors (B,) as rows (B, D + 1): mu and kappa."""
-    return torch.cat([q.mu, q.kappa[:, None]], 1)
+class _Rows(nn.Module):
+    """Prepared items -> rows (B, D + 1): mu and kappa; or (B, D + 2): novelty too, if the run can tell."""
+
+    def __init__(self, run: Run):
+        super().__init__()
+        self.run, self.encoder = run, run.encoder
+
+    def forward(self, batch: Any) -> Tensor:
+        q, novelty = self.run.encode(batch)
+        columns = [q.mu, q.kappa[:, None]] + ([] if novelty is None else [novelty[:, None]])
+        return torch.cat(columns, 1)

@@ -28,6 +28,7 @@ from aleator.foundation import (
 )
 from aleator.losses import ExactInfoNCE
 from aleator.matching import VMFKernel
+from aleator.own_data.answers import fit_answers
 from aleator.own_data.collection import Collection
 from aleator.own_data.defaults import Settings, choose_settings
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate
@@ -103,8 +104,11 @@ def train(
         if group.first:
             log(f"trained {result.steps} steps in {result.seconds:.0f} s")
             match, metrics = _calibrate_and_evaluate(training, labels, split, complete_settings, log)
+            kernel = VMFKernel(match["kappa_pos"])
+            answers, label_metrics = fit_answers(training, labels, split, kernel, complete_settings["seed"])
+            metrics |= label_metrics
             metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
-            save_run(folder, training.complete_encoder(), training.inputs, config, metrics, match)
+            save_run(folder, training.complete_encoder(), training.inputs, config, metrics, match, answers)
             shutil.rmtree(folder / "training" / "encoder", ignore_errors=True)  # RUN/encoder is the complete one
             shutil.rmtree(folder / "cache", ignore_errors=True)
         group.wait()

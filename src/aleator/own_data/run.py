@@ -5,21 +5,26 @@ RUN/inputs.json    how raw items are prepared
 RUN/config.json    settings, those given and those chosen; kernel and prior of match probabilities
 RUN/metrics.json   metrics on held-out items
 RUN/figures/       figures of these metrics
+RUN/labels/        label probabilities, for `Run.label_probabilities`
+RUN/novelty/       what items look like, for `Run.unlike`
 RUN/training/      log and checkpoints
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from aleator.data import Inputs
 from aleator.encoders import Encoder, load_encoder
 from aleator.foundation import reject, require, write_json
 from aleator.matching import VMFKernel
+from aleator.own_data.answers import Answers, load_answers, save_answers
 from aleator.own_data.evaluation import figures
+from aleator.own_data.views import posteriors_and_views
 from aleator.posteriors import VonMisesFisher
 
 
@@ -36,6 +41,7 @@ class Run:
         fingerprint: Checksum of the encoder. An index refuses posteriors with another fingerprint.
         config: Contents of config.json.
         metrics: Contents of metrics.json.
+        answers: Label probabilities and novelty; empty for runs of older releases.
 
     Examples:
         >>> import numpy as np, aleator as al
@@ -57,6 +63,74 @@ class Run:
     fingerprint: str
     config: dict[str, Any]
     metrics: dict[str, Any]
+    answers: Answers = field(default_factory=Answers)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the labels of `label_probabilities`; empty if the run has none."""
+        return () if self.answers.labels is None else self.answers.labels.names
+
+    def label_probabilities(self, items: Any) -> Tensor:
+        """Probability of each label, for raw items.
+
+        Args:
+            items: B items, as for `posteriors`.
+
+        Returns:
+            Probabilities, shape (B, C), in the order of `label_names`.
+
+        Raises:
+            ValueError: If an item cannot be read, or if the run has no label probabilities.
+        """
+        problem = "has no label probabilities: it learned from pairs or groups, or an older release trained it"
+        way_out = "train again on classes or soft labels"
+        if self.answers.labels is None:
+            reject("run", str(self.folder), problem, way_out)
+        return self.answers.labels.probabilities(self.posteriors(items))
+
+    def unlike(self, items: Any) -> Tensor:
+        """Which raw items are unlike anything that the run was trained on.
+
+        Args:
+            items: B items, as for `posteriors`.
+
+        Returns:
+            Flags, shape (B,).
+
+        Raises:
+            ValueError: If an item cannot be read, or if an older release trained the run.
+        """
+        novelty = self.posteriors_and_novelty(items)[1]
+        if novelty is None:
+            reject("run", str(self.folder), "cannot tell: an older release trained it", "train again")
+        return novelty > 0
+
+    def posteriors_and_novelty(self, items: Any) -> tuple[VonMisesFisher, Tensor | None]:
+        """Posteriors of raw items, and how unlike the training items they are.
+
+        Args:
+            items: B items, as for `posteriors`.
+
+        Returns:
+            Posteriors, batch shape (B,), and `NoveltyDetector.excess`, shape (B,): positive for items that are unlike
+            anything seen. None in its place for a run of an older release.
+
+        Raises:
+            ValueError: If an item cannot be read.
+        """
+        return self.encode(self._prepared(items))
+
+    def encode(self, batch: Any) -> tuple[VonMisesFisher, Tensor | None]:
+        """`posteriors_and_novelty` of items that are prepared already.
+
+        Args:
+            batch: B items as `Inputs.prepare` gives them, on the device of the encoder.
+
+        Returns:
+            Posteriors, batch shape (B,), and their novelty, shape (B,), or None. In float32 on the CPU.
+        """
+        q, views = posteriors_and_views(self.encoder, batch)
+        return q, None if self.answers.novelty is None else self.answers.novelty.excess(views)
 
     @torch.inference_mode()
     def posteriors(self, items: Any) -> VonMisesFisher:
@@ -71,10 +145,12 @@ class Run:
         Raises:
             ValueError: If an item cannot be read.
         """
+        return self.encoder(self._prepared(items)).float().cpu()
+
+    def _prepared(self, items: Any) -> Any:
+        """Raw items as the encoder takes them, on its device."""
         batch = self.inputs.prepare(items)
-        if isinstance(batch, torch.Tensor):
-            batch = batch.to(next(self.encoder.parameters()).device)
-        return self.encoder(batch).float().cpu()
+        return batch.to(next(self.encoder.parameters()).device) if isinstance(batch, Tensor) else batch
 
 
 def save_run(
@@ -84,6 +160,7 @@ def save_run(
     config: dict[str, Any],
     metrics: dict[str, Any],
     match: dict[str, float],
+    answers: Answers | None = None,
 ) -> None:
     """Write a run folder. metrics.json is written last: a folder that has it is complete.
 
@@ -94,10 +171,12 @@ def save_run(
         config: Settings and description of the data, for config.json.
         metrics: Metrics on held-out items, as `evaluate` returns them.
         match: "kappa_pos" and "prior" of calibrated match probabilities.
+        answers: Label probabilities and novelty, if there are any.
     """
     encoder.to("cpu").save(folder / "encoder", overwrite=True)
     write_json(folder / "inputs.json", inputs.to_dict())
     write_json(folder / "config.json", config | {"match": match})
+    save_answers(folder, answers or Answers())
     (folder / "figures").mkdir(exist_ok=True)
     for name, figure in figures(metrics).items():
         figure.savefig(folder / "figures" / f"{name}.png")
@@ -140,6 +219,7 @@ def load_run(folder: str | Path, device: str | torch.device = "cpu") -> Run:
         fingerprint=json.loads((folder / "encoder" / "encoder.json").read_text())["sha256"],
         config=config,
         metrics=metrics,
+        answers=load_answers(folder),
     )
 
 

@@ -7,7 +7,9 @@ from aleator.retrieval.index import CredibleIndex
 from aleator.retrieval.items import Id, Items, Metadata, decode_id, directions, encode_id
 from aleator.retrieval.plots import plot_hits
 from aleator.retrieval.posteriors_file import (
+    label_header,
     match_settings,
+    read_answers,
     read_header,
     read_items,
     read_posteriors,
@@ -43,8 +45,10 @@ __all__ = [
     "decode_id",
     "directions",
     "encode_id",
+    "label_header",
     "match_settings",
     "plot_hits",
+    "read_answers",
     "read_header",
     "read_items",
     "read_posteriors",

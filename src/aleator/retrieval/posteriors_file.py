@@ -3,12 +3,15 @@
 A posteriors file holds N posteriors and, if `aleator embed` wrote it, where they came from:
 
     NAME.safetensors   mu (N, D) float32, kappa (N,) float32; header: fingerprint, kappa_pos, prior, items
+                       from runs that can tell: novelty (N,) float32, positive for what is unlike anything seen;
+                       labels.mu, labels.kappa, labels.weights and the header's labels: a `LabelModel`
     NAME.jsonl         one JSON object for each posterior, in the same order: its id, and any metadata
 
 A file from elsewhere may also be an .npz with the arrays mu and kappa. It has no header.
 """
 
 import json
+import math
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,7 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from aleator.evaluation import LabelModel, pack_label_model, unpack_label_model
 from aleator.foundation import reject, require, writing_atomically
 from aleator.matching import DEFAULT_PRIOR, VMFKernel
 from aleator.posteriors import VonMisesFisher
@@ -91,7 +96,14 @@ def match_settings(header: Mapping[str, str]) -> tuple[VMFKernel, float]:
 
 
 def write_posteriors(
-    path: Path, count: int, dim: int, blocks: Iterable[tuple[np.ndarray, np.ndarray]], header: Mapping[str, str]
+    path: Path,
+    count: int,
+    dim: int,
+    blocks: Iterable[tuple[np.ndarray, ...]],
+    header: Mapping[str, str],
+    *,
+    novelty: bool = False,
+    labels: LabelModel | None = None,
 ) -> None:
     """Write a posteriors file, block by block: the posteriors need not fit into memory.
 
@@ -101,25 +113,64 @@ def write_posteriors(
         path: The .safetensors file.
         count: N, the number of posteriors.
         dim: D, the dimension of mu.
-        blocks: Arrays mu (n, D) and kappa (n,), float32, in order; N rows in total.
+        blocks: Arrays mu (n, D), kappa (n,) and, if there is novelty, novelty (n,), float32, in order; N rows in total.
         header: Strings for the file's header; see `read_header`.
+        novelty: Whether the blocks have novelty.
+        labels: Label probabilities to store with the posteriors. The header gets its numbers; see `label_header`.
     """
-    mu_bytes, all_bytes = _FLOAT32_BYTES * count * dim, _FLOAT32_BYTES * count * (dim + 1)
-    layout = {
-        "__metadata__": dict(header),
-        "mu": {"dtype": "F32", "shape": [count, dim], "data_offsets": [0, mu_bytes]},
-        "kappa": {"dtype": "F32", "shape": [count], "data_offsets": [mu_bytes, all_bytes]},
-    }
+    shapes = {"mu": [count, dim], "kappa": [count]} | ({"novelty": [count]} if novelty else {})
+    rows = len(shapes)
+    extra = {}
+    if labels is not None:
+        extra = {f"labels.{name}": tensor.float().numpy() for name, tensor in pack_label_model(labels)[1].items()}
+        shapes |= {name: list(array.shape) for name, array in extra.items()}
+    layout: dict[str, Any] = {"__metadata__": {**header, **label_header(labels)}}
+    offsets, end = [], 0
+    for name, shape in shapes.items():
+        offsets.append(end)
+        end += _FLOAT32_BYTES * math.prod(shape)
+        layout[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offsets[-1], end]}
     text = json.dumps(layout).encode()
     text += b" " * (-len(text) % 8)
     start = struct.pack("<Q", len(text)) + text
     with writing_atomically(path) as temporary, open(temporary, "wb") as file:
         file.write(start)
-        mu_offset, kappa_offset = len(start), len(start) + mu_bytes
-        for mu, kappa in blocks:
-            mu_offset += _write_at(file, mu_offset, mu)
-            kappa_offset += _write_at(file, kappa_offset, kappa)
-        assert kappa_offset == len(start) + all_bytes, "the blocks do not have N rows in total"
+        places = [len(start) + offset for offset in offsets]
+        for place, array in zip(places[rows:], extra.values(), strict=True):
+            _write_at(file, place, array)
+        for block in blocks:
+            for column, array in enumerate(block):
+                places[column] += _write_at(file, places[column], array)
+        first_rows = places[0] == len(start) + _FLOAT32_BYTES * count * dim
+        assert first_rows, "the blocks do not have N rows in total"
+
+
+def label_header(labels: LabelModel | None) -> dict[str, str]:
+    """What the header of a posteriors file says about label probabilities: names and numbers, as JSON."""
+    return {} if labels is None else {"labels": json.dumps(pack_label_model(labels)[0])}
+
+
+def read_answers(path: Path) -> tuple[LabelModel | None, Tensor | None]:
+    """Read what a posteriors file holds beside posteriors.
+
+    Args:
+        path: A posteriors file.
+
+    Returns:
+        The label probabilities, and the novelty (N,) of the items, which is positive for what is unlike anything seen.
+        None for what the file does not have.
+    """
+    from safetensors import safe_open
+
+    header = read_header(path)
+    if not header:
+        return None, None
+    with safe_open(path, "pt") as file:
+        names = set(file.keys())
+        novelty = file.get_tensor("novelty") if "novelty" in names else None
+        tensors = {name.removeprefix("labels."): file.get_tensor(name) for name in names if name.startswith("labels.")}
+    model = unpack_label_model(json.loads(header["labels"]), tensors) if "labels" in header else None
+    return model, novelty
 
 
 def read_items(path: Path | None) -> tuple[list[Id] | None, list[Metadata] | None]:

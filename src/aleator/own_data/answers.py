@@ -1,0 +1,218 @@
+"""What a run knows beside posteriors: which labels an item could have, and what is unlike anything it has seen.
+
+Both are fitted after training, on a sample of the training items and on the held-out items that calibrate. They are
+stored in the run folder: RUN/labels/ and RUN/novelty/. Runs of older releases have neither.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aleator.evaluation import (
+    FeatureView,
+    LabelModel,
+    NoveltyDetector,
+    auroc,
+    expected_calibration_error,
+    fit_label_model,
+    fit_novelty,
+    label_certainty,
+    label_log_likelihood,
+    pack_label_model,
+    unpack_label_model,
+)
+from aleator.foundation import read_bundle, require, write_bundle
+from aleator.matching import VMFKernel
+from aleator.own_data.labels import Labels
+from aleator.own_data.preparation import PreparedTraining
+from aleator.own_data.rows import spans
+from aleator.own_data.splits import Split
+from aleator.own_data.views import Views, posteriors_and_views
+from aleator.posteriors import VonMisesFisher
+
+_VERSION = 1  # of both formats
+_MOST_ITEMS = 10_000  # training items that are looked at
+_LEAST_OF_CLASS = 8  # of each class at least these many, or all
+_MOST_CLASSES = 2_000  # more would make the table of labels too large
+_VIEW_TENSORS = ("centre", "scale", "directions", "sample")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a run knows beside posteriors.
+
+    Args:
+        labels: Label probabilities; None if the run has none.
+        novelty: Detector of what is unlike anything seen; None if the run has none.
+
+    Examples:
+        >>> from aleator.own_data import Answers
+        >>> Answers().labels is None
+        True
+    """
+
+    labels: LabelModel | None = None
+    novelty: NoveltyDetector | None = None
+
+
+def fit_answers(
+    training: PreparedTraining, labels: Labels, split: Split, kernel: VMFKernel, seed: int
+) -> tuple[Answers, dict[str, Any]]:
+    """Fit label probabilities and novelty, and measure them on the held-out items that evaluate.
+
+    Args:
+        training: The items and the trained encoder.
+        labels: Labels of all items.
+        split: Which items were trained on, calibrate and evaluate.
+        kernel: Kernel of match probabilities.
+        seed: Seed of the sample of training items.
+
+    Returns:
+        The answers, and metrics: those of `label_metrics` if there are label probabilities, and "unlike", the share of
+        the evaluated items that are flagged.
+    """
+    sample = _sample(labels, split.train, seed)
+    q, views = _observe(training, sample)
+    asked, asked_views = _observe(training, split.calibration)
+    tested, tested_views = _observe(training, split.test)
+    novelty = fit_novelty(views, asked_views)
+    metrics: dict[str, Any] = {"unlike": novelty.unlike(tested_views).double().mean().item()}
+    if labels.kind not in ("classes", "soft") or len(labels.names) > _MOST_CLASSES:
+        return Answers(None, novelty), metrics
+    rows = label_rows(labels)
+    gallery_rows = _in_proportion(rows[sample], rows[split.train])
+    model = fit_label_model(q, gallery_rows, asked, rows[split.calibration], kernel, labels.names)
+    return Answers(model, novelty), metrics | label_metrics(model.probabilities(tested), rows[split.test])
+
+
+def label_metrics(probabilities: Tensor, rows: Tensor) -> dict[str, float | None]:
+    """How right label probabilities are.
+
+    Args:
+        probabilities: Predicted probabilities, shape (N, C).
+        rows: The labels as rows of 0 and 1, or soft labels, shape (N, C).
+
+    Returns:
+        - label_log_likelihood: mean log P(label); for soft labels minus their cross-entropy
+        - label_accuracy: share of items whose likeliest label is right
+        - label_ece: calibration error of the probability of the likeliest label
+        - label_auroc: how well the certainty tells right from wrong; None if all are right or all wrong
+
+    Examples:
+        >>> import torch
+        >>> from aleator.own_data import label_metrics
+        >>> label_metrics(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.eye(2))["label_accuracy"]
+        0.5
+    """
+    right = probabilities.argmax(1) == rows.argmax(1)
+    both = bool(right.any()) and not bool(right.all())
+    return {
+        "label_log_likelihood": label_log_likelihood(probabilities, rows),
+        "label_accuracy": right.double().mean().item(),
+        "label_ece": expected_calibration_error(probabilities.max(1).values.clamp(0, 1), right),
+        "label_auroc": auroc(label_certainty(probabilities), right) if both else None,
+    }
+
+
+def label_rows(labels: Labels, names: tuple[str, ...] | None = None) -> Tensor:
+    """Classes or soft labels as rows of probabilities (N, C), float64.
+
+    Args:
+        labels: The labels.
+        names: Names of the columns. Default: those of the labels.
+
+    Returns:
+        Probabilities, shape (N, C).
+
+    Raises:
+        ValueError: If a label is not among the names.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.own_data import Labels, label_rows
+        >>> label_rows(Labels("classes", np.array([1, 0]), ("cat", "dog"))).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    own = torch.as_tensor(labels.values)
+    rows = own.double() if labels.kind == "soft" else torch.nn.functional.one_hot(own, len(labels.names)).double()
+    if names is None or names == labels.names:
+        return rows
+    used = rows.sum(0) > 0
+    unknown = [name for name, is_used in zip(labels.names, used.tolist(), strict=True) if is_used and name not in names]
+    way_out = "evaluate items of the classes that the encoder was trained on"
+    require(not unknown, "labels", unknown[:3], "the encoder does not know them", way_out)
+    column = {name: c for c, name in enumerate(names)}
+    placed = torch.zeros(len(rows), len(names), dtype=torch.float64)
+    for c in torch.nonzero(used)[:, 0].tolist():
+        placed[:, column[labels.names[c]]] = rows[:, c]
+    return placed
+
+
+def save_answers(folder: Path, answers: Answers) -> None:
+    """Write the answers into a run folder."""
+    if answers.labels is not None:
+        facts, tensors = pack_label_model(answers.labels)
+        write_bundle(folder / "labels", "labels", _VERSION, facts, tensors, overwrite=True)
+    if answers.novelty is not None:
+        views = answers.novelty.views
+        facts = {
+            "threshold": answers.novelty.threshold,
+            "views": {name: {"median": view.median, "spread": view.spread} for name, view in views.items()},
+        }
+        tensors = {f"{name}.{part}": getattr(view, part) for name, view in views.items() for part in _VIEW_TENSORS}
+        write_bundle(folder / "novelty", "novelty", _VERSION, facts, tensors, overwrite=True)
+
+
+def load_answers(folder: Path) -> Answers:
+    """Read the answers of a run folder; None for those that it does not have."""
+    model = novelty = None
+    if (folder / "labels").is_dir():
+        stored = read_bundle(folder / "labels", "labels", _VERSION)
+        model = unpack_label_model(stored.metadata, stored.tensors)
+    if (folder / "novelty").is_dir():
+        stored = read_bundle(folder / "novelty", "novelty", _VERSION)
+        views = {
+            name: FeatureView(
+                *(stored.tensors[f"{name}.{part}"] for part in _VIEW_TENSORS),  # type: ignore[arg-type]
+                **numbers,
+            )
+            for name, numbers in stored.metadata["views"].items()
+        }
+        novelty = NoveltyDetector(views, stored.metadata["threshold"])
+    return Answers(model, novelty)
+
+
+def _sample(labels: Labels, train: np.ndarray, seed: int) -> np.ndarray:
+    """Some of the training items: at most 10,000, and more if that leaves a class with fewer than eight."""
+    order = np.random.default_rng(seed).permutation(train)
+    hard = labels.hard()
+    if hard is None or len(train) <= _MOST_ITEMS:
+        return np.sort(order[:_MOST_ITEMS])
+    by_class = order[np.argsort(hard[order], kind="stable")]
+    counts = np.bincount(hard[by_class])
+    counts = counts[counts > 0]
+    place = np.arange(len(by_class)) - np.repeat(np.cumsum(counts) - counts, counts)  # of an item within its class
+    few = by_class[place < _LEAST_OF_CLASS] if labels.kind != "groups" else by_class[:0]
+    return np.union1d(order[:_MOST_ITEMS], few)
+
+
+def _in_proportion(sample: Tensor, whole: Tensor) -> Tensor:
+    """Labels of a sample (n, C), with the mass of each class as in all training items (N, C)."""
+    mass = sample.sum(0)
+    return sample * torch.where(mass > 0, whole.sum(0) / mass.clamp_min(1e-300), 0.0)
+
+
+def _observe(training: PreparedTraining, numbers: np.ndarray) -> tuple[VonMisesFisher, Views]:
+    """Posteriors and views of some items, in evaluation mode, on the CPU."""
+    device = next(training.encoder.parameters()).device
+    parts = []
+    for start, stop in spans(0, len(numbers), 512):
+        batch = training.items[torch.as_tensor(numbers[start:stop])]
+        prepared = training.inputs.normalise(batch) if batch.dtype == torch.uint8 else batch
+        parts.append(posteriors_and_views(training.encoder, prepared.to(device)))
+    views = {name: torch.cat([part[name] for _, part in parts]) for name in parts[0][1]}
+    return VonMisesFisher.cat([q for q, _ in parts]), views

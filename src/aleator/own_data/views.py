@@ -1,0 +1,71 @@
+"""Views of an input from before its posterior, for telling what is unlike anything seen.
+
+    features     what the head of the encoder gets: features of the backbone, standardised where the encoder does so
+    pixels       for images: a thumbnail of 8 x 8 pixels
+    statistics   for images: brightness, contrast, colourfulness, and edges at three scales
+
+A network that was trained on one kind of images may map a blank or noisy one anywhere, so `features` alone misses them.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
+
+from aleator.encoders import Encoder, Standardise
+from aleator.posteriors import VonMisesFisher
+
+Views = dict[str, Tensor]
+
+_THUMBNAIL = 8
+_SCALES = 3
+_FLAT = 0.02  # a step between neighbouring pixels that counts as none, in standard deviations
+_LEAST = 0.01  # keeps logarithms finite
+
+
+@torch.inference_mode()
+def posteriors_and_views(encoder: Encoder, batch: Any) -> tuple[VonMisesFisher, Views]:
+    """Encode a batch, and keep views of it on the way.
+
+    Args:
+        encoder: The encoder.
+        batch: B inputs, as the encoder takes them.
+
+    Returns:
+        Posteriors, batch shape (B,), and the views: tensors (B, F) by name. All in float32 on the CPU.
+    """
+    standardised = [module for module in encoder.modules() if isinstance(module, Standardise)]
+    source: nn.Module = standardised[-1] if standardised else encoder.backbone
+    kept: Views = {}
+    hook = source.register_forward_hook(lambda module, inputs, output: kept.update(features=output))
+    try:
+        q = encoder(batch)
+    finally:
+        hook.remove()
+    views = {"features": kept["features"]}
+    if isinstance(batch, Tensor) and batch.dim() == 4:
+        views["pixels"] = adaptive_avg_pool2d(batch, _THUMBNAIL).flatten(1)
+        views["statistics"] = image_statistics(batch)
+    return q.float().cpu(), {name: view.float().cpu() for name, view in views.items()}
+
+
+def image_statistics(images: Tensor) -> Tensor:
+    """Numbers that describe an image as a whole, for images (B, 3, S, S) of about unit variance.
+
+    Returns:
+        Shape (B, 19): mean and deviation of each colour; at three scales the strength of horizontal and vertical edges,
+        of the strongest edges, and the share that is flat; and how colourful the image is.
+    """
+    grey = images.mean(1, keepdim=True)
+    columns = [*images.mean((2, 3)).T, *images.flatten(2).std(2, correction=0).T]
+    scaled = grey
+    for _ in range(_SCALES):
+        across = (scaled[..., 1:] - scaled[..., :-1]).abs().flatten(1)
+        down = (scaled[..., 1:, :] - scaled[..., :-1, :]).abs().flatten(1)
+        strengths = (across.mean(1), down.mean(1), across.square().mean(1).sqrt(), (across < _FLAT).float().mean(1))
+        columns += [(strength + _LEAST).log() for strength in strengths]
+        if min(scaled.shape[-2:]) >= 4:  # a smaller image has no coarser scale, and repeats the last one
+            scaled = avg_pool2d(scaled, 2)
+    columns.append(((images - grey).abs().mean((1, 2, 3)) + _LEAST).log())
+    return torch.stack(columns, 1)
