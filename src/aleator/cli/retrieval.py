@@ -53,7 +53,7 @@ def index_build(
     Example: aleator index build gallery/ photos.safetensors
     """
     from aleator.matching import VMFKernel
-    from aleator.retrieval import CredibleIndex, match_settings, read_header, read_items, read_posteriors
+    from aleator.retrieval import CredibleIndex, match_settings, read_answers, read_header, read_items, read_posteriors
 
     with plain_errors():
         q = read_posteriors(posteriors)
@@ -68,6 +68,7 @@ def index_build(
             kernel=VMFKernel(kappa_pos) if kappa_pos else written_kernel,
             prior=written_prior if prior is None else prior,
             fingerprint=fingerprint or header.get("fingerprint"),
+            label_model=read_answers(posteriors)[0],
             replace=replace,
         ) as index:
             print(f"{len(index)} items")
@@ -166,6 +167,7 @@ def query(
         conditions = json.loads(filter) if filter else None
         q = read_posteriors(posteriors)
         made_by = fingerprint or read_header(posteriors).get("fingerprint")
+        answers_beside = read_answers(posteriors)
         with CredibleIndex.open(location, fingerprint=made_by) as index:
             how = cast("SearchBy", by)  # `search` checks it
             answers = index.search(q, p, limit, how, threshold=threshold, filter=conditions, exact=exact)
@@ -173,7 +175,7 @@ def query(
         from aleator.retrieval import plot_hits
 
         plot_hits(answers).savefig(figure)
-    questions = _describe_questions(q, *read_answers(posteriors))
+    questions = _describe_questions(q, *answers_beside)
     if as_json:
         hits_of = [[hit._asdict() for hit in hits] for hits in answers]
         described = [{**question, "hits": hits} for question, hits in zip(questions, hits_of, strict=True)]

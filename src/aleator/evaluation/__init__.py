@@ -38,7 +38,7 @@ from aleator.evaluation.feature_neighbours import (
     neighbour_graph,
     oddness,
 )
-from aleator.evaluation.label_calibration import condense_gallery, fit_label_model
+from aleator.evaluation.label_calibration import condense_gallery, entries_per_class, fit_label_model
 from aleator.evaluation.label_errors import (
     Confusion,
     LabelErrors,
@@ -107,6 +107,7 @@ __all__ = [
     "cross_fit",
     "deal_into_folds",
     "duplicate_ratio",
+    "entries_per_class",
     "expected_calibration_error",
     "fit_label_model",
     "fit_novelty",

@@ -71,7 +71,19 @@ def condense_gallery(gallery: VonMisesFisher, labels: Tensor, per_class: int) ->
 
 
 def entries_per_class(classes: int) -> int:
-    """How many entries a condensed gallery has for each class: eight, fewer if there are many classes."""
+    """How many entries a condensed gallery has for each class: eight, fewer if there are many classes.
+
+    Args:
+        classes: Number of classes.
+
+    Returns:
+        Number of entries for `condense_gallery`.
+
+    Examples:
+        >>> from aleator.evaluation import entries_per_class
+        >>> entries_per_class(10), entries_per_class(500)
+        (8, 2)
+    """
     return max(1, min(_PER_CLASS, _MOST_ENTRIES // classes))
 
 

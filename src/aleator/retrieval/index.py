@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from aleator.evaluation import LabelModel, likely_labels
 from aleator.foundation import reject, require, require_one_of, require_probability
 from aleator.matching import DEFAULT_PRIOR, AcceptanceKernel, VMFKernel, ZonalKernel
 from aleator.posteriors import VonMisesFisher
@@ -15,6 +16,7 @@ from aleator.retrieval.answer_sets import AnswerSet, answer
 from aleator.retrieval.filters import Filter, compile_filter
 from aleator.retrieval.hits import Hit, make_hits
 from aleator.retrieval.items import Id, NumberKeys, decode_id, directions, encode_id, encode_ids, make_items
+from aleator.retrieval.labels import label_model_of, label_numbers
 from aleator.retrieval.promise import Promise, SetsOf
 from aleator.retrieval.recall import RecallReport
 from aleator.retrieval.scoring import cap_radii
@@ -75,6 +77,7 @@ class CredibleIndex:
         kernel: ZonalKernel | None = None,
         prior: float = DEFAULT_PRIOR,
         fingerprint: str | None = None,
+        label_model: LabelModel | None = None,
         recall: float = 0.99,
         exact_below: int = 100_000,
     ) -> "CredibleIndex":
@@ -90,6 +93,8 @@ class CredibleIndex:
             kernel: Kernel of the match probabilities, stored with the index. Default: `VMFKernel()`.
             prior: Share of matches among the pairs that are compared, stored with the index.
             fingerprint: Fingerprint of the encoder. The index then refuses posteriors with another fingerprint.
+            label_model: Fitted label probabilities. `label_probabilities` takes its numbers, and the items of the index
+                as the gallery. Default: Bayes' rule with the kernel.
             recall: Share of the exact answer that an approximate search must find.
             exact_below: Search is exact for fewer items than this, and approximate from there on. `recall_report` has
                 the measured recall.
@@ -113,6 +118,7 @@ class CredibleIndex:
             "exact_below": exact_below,
             "report": None,
             "promise": None,
+            "labels": None if label_model is None else label_numbers(label_model),
         }
         items = make_items(mu, posteriors.kappa, keys, metadata)
         if location is not None and _is_url(location):
@@ -342,6 +348,45 @@ class CredibleIndex:
         """
         with self._lock:
             self._store.delete(encode_ids(ids))
+
+    def label_model(self) -> LabelModel:
+        """Label probabilities with the labelled items of this index as the gallery.
+
+        It holds the items of this moment. Labels are the metadata "labels" (a probability for each label) or "label".
+
+        Returns:
+            The model. Its probabilities are calibrated if `build` was given a fitted one.
+
+        Raises:
+            ValueError: If the items have fewer than two different labels.
+        """
+        with self._lock:
+            return label_model_of(self)
+
+    def label_probabilities(self, queries: VonMisesFisher) -> list[dict[str, float]]:
+        """Which labels each query could have. For many calls, keep `label_model()` and call it.
+
+        Args:
+            queries: Posteriors of the queries, batch shape (Q,).
+
+        Returns:
+            For each query the probability of each label, the likeliest first.
+
+        Raises:
+            ValueError: If the items have fewer than two different labels.
+
+        Examples:
+            >>> import torch, aleator as al
+            >>> items = al.VonMisesFisher(torch.eye(3)[[0, 0, 1]], 50.0)
+            >>> labels = [{"label": "cat"}, {"label": "cat"}, {"label": "dog"}]
+            >>> index = al.CredibleIndex.build(items, metadata=labels)
+            >>> between = al.VonMisesFisher(torch.tensor([[0.6, 0.8, 0.0]]), 5.0)
+            >>> [{name: round(p, 2) for name, p in row.items()} for row in index.label_probabilities(between)]
+            [{'dog': 0.51, 'cat': 0.49}]
+        """
+        model = self.label_model()
+        rows = likely_labels(model.probabilities(queries), model.names, most=len(model.names), least=0.0)
+        return [dict(row) for row in rows]
 
     def save(self, location: str | Path | None = None) -> None:
         """Bring the search structure up to date, or move the index to a folder.

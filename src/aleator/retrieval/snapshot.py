@@ -1,10 +1,12 @@
 """A copy of all items of an index in memory, for looking at a collection as a whole."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aleator.retrieval.index import CredibleIndex
+if TYPE_CHECKING:
+    from aleator.retrieval.index import CredibleIndex
 
 _BLOCK = 10_000  # items looked up at a time
 
@@ -22,7 +24,7 @@ class Snapshot:
         return len(self.keys)
 
 
-def take_snapshot(index: CredibleIndex) -> Snapshot:
+def take_snapshot(index: "CredibleIndex") -> Snapshot:
     """Read all items of an index. Items that are removed while this runs are left out."""
     store = index.store
     any_direction = np.eye(1, index.dim, dtype=np.float32)
