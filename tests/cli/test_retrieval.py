@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from aleator.cli import app
 from aleator.retrieval import CredibleIndex
+from tests.retrieval.overlapping_labels import seen
 
 
 def run(*arguments, code: int = 0) -> str:
@@ -72,3 +73,52 @@ def test_mistakes_are_one_line(files, tmp_path):
     assert "already holds an index" in run("index", "build", tmp_path / "new", files / "items.npz", code=2)
     assert "30 items" in run("index", "build", tmp_path / "new", files / "items.npz", "--replace")
     assert "Expecting" in run("query", tmp_path / "new", files / "items.npz", "--filter", "{", code=2)
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    """An index of items with labels, and questions with labels and fingerprint, as `aleator embed` writes them."""
+    generator = torch.Generator().manual_seed(0)
+    paths = {}
+    for name, count in (("items", 80), ("questions", 120)):
+        q, labels = seen(count, generator)
+        paths[name] = tmp_path / f"{name}.safetensors"
+        save_file({"mu": q.mu, "kappa": q.kappa}, paths[name], {"fingerprint": "a"})
+        lines = [json.dumps({"id": f"{name} {i}", "label": label}) for i, label in enumerate(labels)]
+        paths[name].with_suffix(".jsonl").write_text("\n".join(lines))
+    run("index", "build", tmp_path / "index", paths["items"])
+    return tmp_path / "index", paths["questions"]
+
+
+def test_a_promise_from_questions_to_sets(labelled):
+    index, questions = labelled
+    assert "is not calibrated" in run("query", index, questions, "--promise", code=2)
+    assert "aleator index calibrate" in run("index", "info", index)
+    text = run("index", "calibrate", index, questions, "--coverage", "0.9", "--error", "0.5")
+    assert "Promise: sets hold a right answer for 90 % of questions" in text
+    assert "Sure enough to answer" in text
+    stored = json.loads(run("index", "info", index, "--json"))["promise"]
+    assert (stored["coverage"], stored["rejection"]["error"], stored["sets"]) == (0.9, 0.5, "labels")
+    answers = json.loads(run("query", index, questions, "--promise", "--json"))
+    labels = [json.loads(line)["label"] for line in questions.with_suffix(".jsonl").read_text().splitlines()]
+    held = [any(hit["metadata"]["label"] == r for hit in a["hits"]) for a, r in zip(answers, labels, strict=True)]
+    assert np.mean(held) >= 0.9
+    assert {answer["sure"] for answer in answers} <= {True, False}
+    shown = run("query", index, questions, "--promise")
+    assert "Promise: sets hold a right answer for 90 % of questions like the 120 of the calibration" in shown
+    assert "calibrate again" not in shown
+    run("index", "remove", index, "items 0")
+    assert "made with 80 items, and there are 79 now" in run("query", index, questions, "--promise")
+
+
+def test_promises_that_cannot_be_made_are_one_line(labelled, tmp_path):
+    index, questions = labelled
+    calibrate = ("index", "calibrate", index, questions)
+    assert "pass at least 199" in run(*calibrate, "--coverage", "0.995", code=2)
+    assert "made by the encoder" in run(*calibrate, "--fingerprint", "b", code=2)
+    assert "sets = 'x'" in run(*calibrate, "--sets", "x", code=2)
+    (tmp_path / "none.jsonl").write_text("\n".join(json.dumps({"id": i}) for i in range(120)))
+    assert "the right answers are not known" in run(*calibrate, "--items", tmp_path / "none.jsonl", code=2)
+    rights = [json.dumps({"id": i, "right": [f"items {j}" for j in range(80)]}) for i in range(120)]
+    (tmp_path / "ids.jsonl").write_text("\n".join(rights))
+    assert json.loads(run(*calibrate, "--items", tmp_path / "ids.jsonl", "--json"))["sets"] == "ranked"

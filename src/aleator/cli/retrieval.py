@@ -13,7 +13,8 @@ from aleator.cli.errors import plain_errors
 from aleator.cli.label_text import could_be
 
 if TYPE_CHECKING:
-    from aleator.retrieval import SearchBy
+    from aleator.posteriors import VonMisesFisher
+    from aleator.retrieval import CredibleIndex, Hit, Metadata, SearchBy, SetsOf
 
 index_app = typer.Typer(no_args_is_help=True, help="Build, change and describe an index of posteriors.")
 
@@ -109,6 +110,74 @@ def index_remove(
         print(f"{len(ids)} removed, {len(index)} items")
 
 
+@index_app.command("calibrate")
+def index_calibrate(
+    location: Location,
+    questions: Annotated[
+        Path, typer.Argument(help="file of `aleator embed` with questions that the encoder was not trained on")
+    ],
+    items: Annotated[
+        Path | None,
+        typer.Option(
+            help='right answers: a file with one line {"id": ..., "label": ...} or {"id": ..., "right": [ids]} per '
+            "question; default: the file beside the questions"
+        ),
+    ] = None,
+    coverage: Annotated[float, typer.Option(help="share of questions whose set must hold a right answer")] = 0.95,
+    error: Annotated[
+        float | None, typer.Option(help="largest share of wrong answers among the first answers that are given")
+    ] = None,
+    assurance: Annotated[float, typer.Option(help="probability that the error is kept")] = 0.9,
+    sets: Annotated[
+        str | None, typer.Option(help="labels (one item of each possible label) or ranked (the nearest items)")
+    ] = None,
+    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="let a set of labels be empty")] = False,
+    fingerprint: Fingerprint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a promise about answers, from questions whose right answers are known.
+
+    `aleator query --promise` and the page then show sets that hold a right answer as often as promised.
+
+    Example: aleator index calibrate gallery/ questions.safetensors --coverage 0.95 --error 0.05
+    """
+    from aleator.retrieval import CredibleIndex, read_header, read_items, read_posteriors
+
+    with plain_errors():
+        q = read_posteriors(questions)
+        made_by = fingerprint or read_header(questions).get("fingerprint")
+        right = _right_answers(questions, read_items(_items_beside(questions) if items is None else items)[1])
+        with CredibleIndex.open(location, fingerprint=made_by) as index:
+            how = cast("SetsOf | None", sets)  # `calibrate` checks it
+            promise = index.calibrate(
+                q, right, coverage, error=error, assurance=assurance, sets=how, allow_empty=allow_empty
+            )
+    if as_json:
+        print(json.dumps(promise.to_dict()))
+        return
+    low, high = promise.coverage_range
+    print(f"Promise: {promise}.")
+    print(f"A set holds {promise.mean_size:.2f} items on average.")
+    print(f"For 90 % of calibrations with this many questions, sets hold it for {100 * low:.1f} to {100 * high:.1f} %.")
+    if promise.rejection is not None:
+        print(f"Sure enough to answer: {100 * promise.rejection.answered:.1f} % of the questions.")
+
+
+def _right_answers(questions: Path, metadata: "list[Metadata] | None") -> Any:
+    """The right answers of questions: their "right" ids, or their labels."""
+    from aleator.foundation import reject
+
+    for name in ("right", "label"):
+        if metadata and all(name in item for item in metadata):
+            return [item[name] for item in metadata]
+    reject(
+        "items",
+        str(questions),
+        "the right answers are not known",
+        'pass --items with one line {"id": ..., "label": ...} or {"id": ..., "right": [ids]} per question',
+    )
+
+
 @index_app.command("info")
 def index_info(location: Location, as_json: AsJson = False) -> None:
     """Show the size, settings and measured recall of an index.
@@ -125,13 +194,15 @@ def index_info(location: Location, as_json: AsJson = False) -> None:
             "fingerprint": index.fingerprint,
             "kernel": repr(index.kernel),
             "recall": None if report is None else report.to_dict(),
+            "promise": None if index.promise is None else index.promise.to_dict(),
         }
+        promised = "none; see `aleator index calibrate`" if index.promise is None else str(index.promise)
     if as_json:
         print(json.dumps(description))
         return
     table = Table(show_header=False)
     for name, value in description.items():
-        shown = "exact search" if name == "recall" and value is None else value
+        shown = "exact search" if name == "recall" and value is None else promised if name == "promise" else value
         table.add_row(name, Text(str(shown)))
     Console().print(table)
 
@@ -150,6 +221,12 @@ def query(
     threshold: Annotated[float, typer.Option(help="least match probability, for --by match")] = 0.5,
     filter: Annotated[str | None, typer.Option(help='conditions on metadata as JSON, such as {"label": "cat"}')] = None,
     exact: Annotated[bool, typer.Option("--exact", help="search exactly, also in an approximate index")] = False,
+    promise: Annotated[
+        bool,
+        typer.Option(
+            "--promise", help="sets that keep the promise of `aleator index calibrate`; takes no other choice"
+        ),
+    ] = False,
     fingerprint: Fingerprint = None,
     as_json: AsJson = False,
     figure: Annotated[Path | None, typer.Option(help="image file for a figure of the hits")] = None,
@@ -169,6 +246,9 @@ def query(
         made_by = fingerprint or read_header(posteriors).get("fingerprint")
         answers_beside = read_answers(posteriors)
         with CredibleIndex.open(location, fingerprint=made_by) as index:
+            if promise:
+                _show_promised(index, q, as_json)
+                return
             how = cast("SearchBy", by)  # `search` checks it
             answers = index.search(q, p, limit, how, threshold=threshold, filter=conditions, exact=exact)
     if figure is not None:
@@ -181,11 +261,10 @@ def query(
         described = [{**question, "hits": hits} for question, hits in zip(questions, hits_of, strict=True)]
         print(json.dumps(described if labels else hits_of))
         return
-    table = Table("query", "id", "cosine", "kappa", "match", "metadata")
+    table = _hit_table("query")
     for number, hits in enumerate(answers):
         for hit in hits:
-            numbers = (f"{hit.cosine:.3f}", f"{hit.kappa:.4g}", f"{hit.match_probability:.3f}")
-            table.add_row(str(number), Text(str(hit.id)), *numbers, Text(json.dumps(hit.metadata, ensure_ascii=False)))
+            table.add_row(str(number), *_hit_cells(hit))
     Console().print(table)
     print(f"{sum(map(len, answers))} hits for {len(answers)} queries")
     for number, question in enumerate(questions):
@@ -209,3 +288,36 @@ def _describe_questions(q: Any, model: Any, novelty: Any) -> list[dict[str, Any]
         for question, excess in zip(questions, novelty.tolist(), strict=True):
             question["unlike"] = excess > 0
     return questions
+
+
+def _show_promised(index: "CredibleIndex", queries: "VonMisesFisher", as_json: bool) -> None:
+    """Print the answer sets of queries, and what the index promises about them."""
+    answers = index.answer_sets(queries)
+    promise = index.promise
+    if as_json:
+        sets = [{**answer._asdict(), "hits": [hit._asdict() for hit in answer.hits]} for answer in answers]
+        print(json.dumps(sets))
+        return
+    table = _hit_table("query", "answer")
+    for number, answer in enumerate(answers):
+        state = "" if answer.sure else "not sure enough"
+        for hit in answer.hits:
+            table.add_row(str(number), state, *_hit_cells(hit))
+            state = ""
+        if not answer.hits:
+            table.add_row(str(number), state or "empty set", *[""] * 5)
+    Console().print(table)
+    unsure = sum(not answer.sure for answer in answers)
+    print(f"{sum(len(a.hits) for a in answers)} hits for {len(answers)} queries, {unsure} of them not sure enough")
+    print(f"Promise: {promise}.")
+    if promise is not None and promise.items != len(index):
+        print(f"It was made with {promise.items} items, and there are {len(index)} now: calibrate again.")
+
+
+def _hit_table(*first: str) -> Table:
+    return Table(*first, "id", "cosine", "kappa", "match", "metadata")
+
+
+def _hit_cells(hit: "Hit") -> tuple[str | Text, ...]:
+    numbers = (f"{hit.cosine:.3f}", f"{hit.kappa:.4g}", f"{hit.match_probability:.3f}")
+    return Text(str(hit.id)), *numbers, Text(json.dumps(hit.metadata, ensure_ascii=False))
