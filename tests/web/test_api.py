@@ -14,7 +14,7 @@ from aleator.retrieval import take_snapshot
 from aleator.web import create_app
 from aleator.web.collection import CollectionView
 from aleator.web.credible_levels import LEVELS, cap_cosines
-from tests.web.shapes import SHAPES, draw, feature_run, png
+from tests.web.shapes import COLOURS, SHAPES, draw, feature_run, png, shape_index
 
 
 def ok(response):
@@ -248,7 +248,7 @@ def test_an_empty_collection_and_extreme_certainties():
         ({"limit": 0}, "limit: "),
         ({"limit": 10**9}, "limit: "),
         ({"threshold": 1}, "threshold: "),
-        ({"colour": "red"}, "colour: "),
+        ({"colour": COLOURS[0]}, "colour: "),
     ],
 )
 def test_bad_parameters_are_named(client, params, words):
@@ -319,3 +319,48 @@ def test_the_description_lists_every_route_and_its_errors(client):
         for operation in methods.values():
             assert operation["description"]
             assert path == "/api/health" or {"422", "503"} <= set(operation["responses"])
+
+
+# ---- sets with a promise
+
+
+@pytest.fixture
+def calibrated(run, root):
+    """A client of an index that is calibrated with shapes like its own, and questions with their right answers."""
+    shapes = [SHAPES[i % 3] for i in range(60)]
+    images = [draw(shape, COLOURS[0], blur=0.2 + i % 10, shift=i % 5 - 2) for i, shape in enumerate(shapes)]
+    questions = run.posteriors(images)
+    with shape_index(root, run) as index:
+        index.calibrate(questions, shapes, 0.9, error=0.5, assurance=0.6)
+        yield TestClient(create_app(index, run=run, root=root)), index, questions, images
+
+
+def test_promised_sets_are_those_of_the_index(calibrated):
+    client, index, questions, images = calibrated
+    info = ok(client.get("/api/collection"))["promise"]
+    assert (info["coverage"], info["questions"], info["error"], info["assurance"]) == (0.9, 60, 0.5, 0.6)
+    assert (info["sets"], info["current"]) == ("labels", True)
+    for image, expected in zip(images[:4], index.answer_sets(questions[:4]), strict=True):
+        answer = ok(client.post("/api/query/image", params={"by": "promised"}, content=png(image)))
+        assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in expected.hits]
+        assert (answer["by"], answer["size"], answer["sure"]) == ("promised", len(expected.hits), expected.sure)
+        assert len({hit["label"] for hit in answer["hits"]}) == len(answer["hits"])
+    answer = ok(client.post("/api/query/image", params={"by": "nearest"}, content=png(images[0])))
+    assert answer["sure"] is None
+
+
+def test_a_promise_is_for_new_questions_and_calibrated_indexes(calibrated, client):
+    refused(calibrated[0].get("/api/query/item", params={"id": "circle-0", "by": "promised"}), 422, "new questions")
+    assert ok(client.get("/api/collection"))["promise"] is None
+    refused(
+        client.post("/api/query/image", params={"by": "promised"}, content=png(draw("circle", COLOURS[0], blur=1.0))),
+        422,
+        "not calibrated",
+    )
+
+
+def test_the_page_knows_when_items_have_changed(calibrated, run, root):
+    _, index, questions, _ = calibrated
+    index.add(questions[:1])
+    client = TestClient(create_app(index, run=run, root=root))
+    assert ok(client.get("/api/collection"))["promise"]["current"] is False

@@ -13,7 +13,7 @@ import torch
 from aleator import CredibleIndex, VonMisesFisher
 from aleator.web import create_app
 from tests.web.browser import Visit, browsing, serving
-from tests.web.shapes import draw, feature_run, png, shape_index, text_index, text_run
+from tests.web.shapes import COLOURS, SHAPES, draw, feature_run, png, shape_index, text_index, text_run
 
 DESK = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
@@ -192,6 +192,32 @@ def test_other_ways_to_search(visit):
     page.locator("#rule", has_text="nearest in direction").wait_for()
     page.locator("#slider").wait_for(state="hidden")
     has_count(tiles(page), 89)
+
+
+def test_a_promised_set_and_its_promise(visit, run, root, artefacts):
+    """The radio button is there for new questions of a calibrated index, and says what is promised."""
+    shapes = [SHAPES[i % 3] for i in range(60)]
+    images = [draw(shape, COLOURS[0], blur=0.2 + i % 10, shift=i % 5 - 2) for i, shape in enumerate(shapes)]
+    with shape_index(root, run) as index:
+        index.calibrate(run.posteriors(images), shapes, 0.9, error=0.5, assurance=0.6)
+        stored = index.promise.to_dict()
+        stored["rejection"]["threshold"] = 2.0  # above any confidence, so that nothing is sure enough
+        index.store.configure(promise=stored)
+        with serving(create_app(index, run=run, root=root)) as address:
+            page = visit(address).open()
+            ask_about_upload(page)
+            page.get_by_text("Promised set", exact=True).first.click()
+            page.locator("#rule", has_text="right answer for 90").wait_for()
+            page.locator("#unsure", has_text="Not sure enough to answer").wait_for()
+            page.locator("#slider").wait_for(state="hidden")
+            labels = page.locator("#grid .tile:not([hidden]) .who span").all_inner_texts()
+            assert len(labels) == len(set(labels)) >= 1
+            page.screenshot(path=artefacts / "promised-set.png")
+            page.locator("#grid .tile .open").first.click()
+            page.locator("#query-title", has_text="-").wait_for()
+            page.locator("#by-promised").wait_for(state="hidden")
+            assert page.locator("#unsure").is_hidden()
+            assert page.locator('input[name="by"]:checked').input_value() == "credible"
 
 
 def test_click_through_to_a_hit_and_back(visit):

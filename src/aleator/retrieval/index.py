@@ -301,7 +301,7 @@ class CredibleIndex:
         """
         promise = self.promise
         if promise is None:
-            reject("index", self.location or "in memory", "is not calibrated", "call index.calibrate first")
+            reject("promise", None, "the index is not calibrated", "call index.calibrate, or `aleator index calibrate`")
         self._require_encoder(fingerprint)
         request = self._nearest_request(queries, "queries", _decode_kernel(promise.kernel))
         with self._lock:

@@ -6,11 +6,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from aleator.data import InputKind
-from aleator.retrieval import SearchBy
+from aleator.retrieval import SearchBy, SetsOf
 
 Order = Literal["surest", "least-sure", "added"]
 # JSON has no infinity. Python's float() and JavaScript's Number() both read this word as one.
 Certainty = Annotated[float, Field(ge=0)] | Literal["Infinity"]
+
+# How to search, on the page: "promised" are the answer sets of a calibrated index.
+AnswerBy = SearchBy | Literal["promised"]
 
 LONGEST_TEXT = 10_000
 LONGEST_VECTOR = 16_384
@@ -78,6 +81,18 @@ class CertaintyDistribution(BaseModel):
     quantiles: dict[str, Certainty]
 
 
+class PromiseView(BaseModel):
+    """What the index promises about answers to new questions that are like those of its calibration."""
+
+    coverage: float = Field(description="Share of questions whose set holds a right answer.")
+    questions: int = Field(description="Number of questions of the calibration.")
+    sets: SetsOf = Field(description="One item of each possible label, or the nearest items.")
+    mean_size: float = Field(description="Mean size of the sets of the calibration.")
+    error: float | None = Field(description="Largest share of wrong ones among the first answers that are sure.")
+    assurance: float | None = Field(description="Probability, over calibrations, that the error is kept.")
+    current: bool = Field(description="False if the number of items has changed since the calibration.")
+
+
 class CollectionInfo(BaseModel):
     """What the collection holds, and which questions the server can answer."""
 
@@ -92,6 +107,7 @@ class CollectionInfo(BaseModel):
     model_features: int | None = Field(description="How many numbers make an item, if the model takes features.")
     kernel: str = Field(description="Kernel of the match probabilities.")
     exact: bool = Field(description="False if the index searches approximately.")
+    promise: PromiseView | None = Field(description="Null if the index is not calibrated.")
     upload_bytes: int = Field(description="Largest upload, in bytes.")
     pixels: int = Field(description="Most pixels of an uploaded image.")
 
@@ -119,12 +135,16 @@ class Answer(BaseModel):
     """The items that a query could be."""
 
     query: QueryView
-    by: SearchBy
+    by: AnswerBy
     p: float
     size: int | None = Field(description="Number of items in the whole answer; `hits` may be fewer. Null if unknown.")
     hits: list[HitView]
     levels: list[CredibleLevel] = Field(
         description='Sizes of the credible sets of all levels; empty unless by is "credible".'
+    )
+    sure: bool | None = Field(
+        description="False if the first hit is not sure enough to be the answer, by the error that was promised. "
+        'Null unless by is "promised".',
     )
 
 
@@ -164,10 +184,10 @@ class SearchOptions(BaseModel):
     """How to search; in the query string of every question."""
 
     model_config = ConfigDict(extra="forbid")
-    by: SearchBy = Field(
+    by: AnswerBy = Field(
         "credible",
         description="Which items belong to the answer: those in the credible set of the query, "
-        "those with a high match probability, or the nearest ones.",
+        "those with a high match probability, the nearest ones, or a set that keeps the promise of the index.",
     )
     p: float = Field(0.95, ge=0.001, le=0.999, description="Level of the credible set.")
     limit: int = Field(60, ge=1, le=500, description="Most hits in the answer.")

@@ -24,6 +24,7 @@ from aleator.web.models import (
     HitView,
     ItemView,
     PosteriorQuestion,
+    PromiseView,
     QueryView,
     SearchOptions,
     certainty,
@@ -107,8 +108,23 @@ class Service:
             model_features=None if self._run is None else self._run.inputs.features,
             kernel=repr(self.index.kernel),
             exact=self.index.recall_report is None,
+            promise=self._promise(),
             upload_bytes=self.limits.upload_bytes,
             pixels=self.limits.pixels,
+        )
+
+    def _promise(self) -> PromiseView | None:
+        promise = self.index.promise
+        if promise is None:
+            return None
+        return PromiseView(
+            coverage=promise.coverage,
+            questions=promise.questions,
+            sets=promise.sets,
+            mean_size=promise.mean_size,
+            error=None if promise.rejection is None else promise.rejection.error,
+            assurance=None if promise.rejection is None else promise.rejection.assurance,
+            current=promise.items == len(self.index),
         )
 
     def item(self, position: int) -> ItemView:
@@ -162,6 +178,8 @@ class Service:
 
     def _search(self, query: VonMisesFisher, options: SearchOptions, item: int | None = None) -> Answer:
         """Search with a query of batch shape (1,), which may be the item at position `item` of the collection."""
+        if options.by == "promised":
+            return self._promised_set(query, options, item)
         own_key = None if item is None else self.collection.keys[item]
         own = 0 if own_key is None else 1  # an item finds itself, which does not count
         limit = options.limit + own
@@ -172,14 +190,38 @@ class Service:
         levels: list[CredibleLevel] = []
         if options.by == "credible":
             size, levels = self.collection.credible_sets(query, options.p, leave_out=own)
+        query_view = self._query_view(query, item)
+        return Answer(query=query_view, by=options.by, p=options.p, size=size, hits=hits, levels=levels, sure=None)
+
+    def _promised_set(self, query: VonMisesFisher, options: SearchOptions, item: int | None) -> Answer:
+        """The answer set of a new question."""
+        require(
+            item is None,
+            "by",
+            "promised",
+            "the promise is for new questions, and an item finds itself",
+            "ask about something that is not in the collection",
+        )
+        answer = self.index.answer_sets(query)[0]
+        hits = [self._hit_view(hit) for hit in answer.hits[: options.limit]]
+        return Answer(
+            query=self._query_view(query, None),
+            by="promised",
+            p=options.p,
+            size=len(answer.hits),
+            hits=hits,
+            levels=[],
+            sure=answer.sure,
+        )
+
+    def _query_view(self, query: VonMisesFisher, item: int | None) -> QueryView:
         kappa = float(query.kappa[0])
-        query_view = QueryView(
+        return QueryView(
             kappa=certainty(kappa),
             surer_than=self.collection.surer_than(kappa),
             mu=query.mu[0].tolist(),
             item=None if item is None else self.item(item),
         )
-        return Answer(query=query_view, by=options.by, p=options.p, size=size, hits=hits, levels=levels)
 
     def _hit_view(self, hit: Hit) -> HitView:
         return HitView(

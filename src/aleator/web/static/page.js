@@ -32,10 +32,18 @@ const marks = new Marks(() => {
 
 const by = () => document.querySelector('input[name="by"]:checked').value;
 
+// The promise of an index is for new questions. An item of the collection would find itself.
+function waysToSearch(kind) {
+  const promised = $("by-promised");
+  promised.hidden = !info.promise || kind === "item";
+  if (promised.hidden && by() === "promised") document.querySelector('input[name="by"][value="credible"]').checked = true;
+}
+
 async function ask(next, { focus = false } = {}) {
   pending.abort();
   pending = new AbortController();
   const { signal } = pending;
+  waysToSearch(next.kind);
   const params = { by: by(), limit: MOST_HITS, ...WIDEST };
   $("grid").setAttribute("aria-busy", "true");
   try {
@@ -147,7 +155,7 @@ function showAnswer() {
   drawGrid(answer.hits);
   const slider = $("slider");
   const match = answer.by === "match";
-  $("slider-box").hidden = answer.by === "nearest";
+  $("slider-box").hidden = ["nearest", "promised"].includes(answer.by);
   $("sizes").hidden = answer.by !== "credible";
   [slider.min, slider.max] = match ? [100 * WIDEST.threshold, 99] : [1, 99];
   slider.value = match ? threshold : level;
@@ -177,7 +185,11 @@ function applySlider() {
     rule = `The answer is all items that show the same as the query with a probability of at least ${threshold} %, given how certain the model is about both.`;
     set = `with a match probability of ${threshold} % or more`;
     $("slider-label").textContent = `Match probability of ${threshold} % or more`;
+  } else if (answer.by === "promised") {
+    [size, rule, set] = [answer.size, promiseText(info.promise), "in the promised set"];
   }
+  $("unsure").hidden = answer.sure !== false;
+  $("unsure").textContent = "Not sure enough to answer. The set keeps its promise, but the first item alone is too often wrong for questions like this.";
   shown.forEach(([box], i) => (box.hidden = i >= visible));
   const total = size === null ? `${count(visible)}${answer.by === "match" ? "+" : ""}` : count(size);
   $("size").textContent = size === null ? `${total} items` : plural(size, "item");
@@ -191,6 +203,15 @@ function applySlider() {
   $("empty").textContent = "No item belongs to the answer: nothing in the collection looks like this. Move the slider to see what comes close.";
   makeReachable($("grid"));
 }
+
+function promiseText(promise) {
+  const one = promise.sets === "labels" ? " It has one item for each label that the query could have." : "";
+  const error = promise.error === null ? "" : ` Of the first items that are sure enough, at most ${share(promise.error)} are wrong (assured with ${share(promise.assurance)}).`;
+  const stale = promise.current ? "" : " Items were added or removed since then: calibrate the index again.";
+  return `The set holds a right answer for ${share(promise.coverage)} of questions like the ${count(promise.questions)} of the calibration.${one}${error}${stale}`;
+}
+
+const share = (value) => `${Number((100 * value).toPrecision(4))}\u00a0%`;
 
 // ---- browsing
 
