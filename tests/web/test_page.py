@@ -5,12 +5,17 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from aleator import CredibleIndex, VonMisesFisher
+from aleator.evaluation import fit_novelty
+from aleator.own_data import Answers
+from aleator.own_data.views import posteriors_and_views
 from aleator.web import create_app
 from tests.web.browser import Visit, browsing, serving
 from tests.web.shapes import COLOURS, SHAPES, draw, feature_run, png, shape_index, text_index, text_run
@@ -18,6 +23,12 @@ from tests.web.shapes import COLOURS, SHAPES, draw, feature_run, png, shape_inde
 DESK = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
 BLURRED = png(draw("circle", (52, 110, 160), 3.0))
+SHAPES_SEEN = [
+    draw(shape, (52, 110, 160), blur, shift)
+    for shape in ("circle", "square", "triangle")
+    for blur in (0.5, 2.0, 3.5)
+    for shift in range(-2, 3)
+]
 
 
 @pytest.fixture(scope="module")
@@ -407,6 +418,23 @@ def test_a_collection_of_features(visit, artefacts, index):
         page.locator("#features-form button").click()
         page.locator("#alert", has_text="Features are numbers").wait_for()
         page.context.close()
+
+
+def test_what_a_question_could_be_and_what_is_unlike(visit, run, tmp_path):
+    """A collection with label probabilities, and a model that flags what it has not seen."""
+    views = posteriors_and_views(run.encoder, run.inputs.prepare(SHAPES_SEEN))[1]
+    first, second = ({name: view[half::2] for name, view in views.items()} for half in (0, 1))
+    with shape_index(tmp_path, run) as index:
+        index.store.configure(labels={"kappa_pos": "20.0", "beta": 0.7, "floor": 0.01})
+        known = replace(run, answers=Answers(None, fit_novelty(first, second)))
+        with serving(create_app(index, run=known, root=tmp_path)) as address:
+            page = visit(address).open()
+            ask_about_upload(page)
+            page.locator("#query-could-be", has_text=re.compile(r"^could be: \w+ [\d<>]+\s%")).wait_for()
+            assert page.locator("#query-unlike").is_hidden()
+            upload(page, png(Image.new("RGB", (32, 32), (0, 255, 0))), "green.png")
+            page.locator("#query-title", has_text="green.png").wait_for()
+            page.locator("#query-unlike", has_text="Unlike anything seen").wait_for(state="visible")
 
 
 def test_what_a_collection_says_is_text(visit):

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from aleator.evaluation import neighbour_hits, reject_curve
+from aleator.evaluation import LabelModel, label_certainty, neighbour_hits, reject_curve
 from aleator.foundation import require
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval import (
@@ -41,6 +42,7 @@ from aleator.web.models import (
 _BINS = 40
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _MOST_LABELS = 200
+_MOST_PAIRS = 20_000_000  # of an item and an entry of the label model, about ten seconds when the server starts
 _MOST_NEIGHBOURS = 8_000  # labelled items of the reject curve, which computes the cosines of all pairs
 
 
@@ -49,19 +51,23 @@ class CollectionView:
 
     Args:
         index: The index. It is read completely.
+        label_model: Label probabilities. With them, items are ordered by the certainty of their label; otherwise, and
+            in very large collections, by kappa.
     """
 
-    def __init__(self, index: CredibleIndex):
+    def __init__(self, index: CredibleIndex, label_model: LabelModel | None = None):
         snapshot = take_snapshot(index)
         self.keys, self.mu, self.kappa = snapshot.keys, snapshot.mu, snapshot.kappa
         self._metadata_json = snapshot.metadata_json
         self._position = {key: position for position, key in enumerate(self.keys)}
         self._ascending = np.sort(self.kappa).astype(np.float64)
+        self._scores = self._certainties(label_model)
+        self._ascending_scores = np.sort(self._scores)
         metadata = [json.loads(text) for text in self._metadata_json]
         self._labels = [_label(item) for item in metadata]
         self.paths = any(isinstance(item.get("path"), str) for item in metadata)
         self.texts = any(isinstance(item.get("text"), str) for item in metadata)
-        surest = np.argsort(-self.kappa, kind="stable")
+        surest = np.argsort(-self._scores, kind="stable")
         self._orders = {"surest": surest, "least-sure": surest[::-1], "added": np.arange(len(self.keys))}
         self._curve: RejectCurve | None = None
 
@@ -87,7 +93,7 @@ class CollectionView:
         """The description of an item; `images` says whether pictures can be shown."""
         id, kappa = decode_id(self.keys[position]), float(self.kappa[position])
         fields = item_fields(id, kappa, self.metadata(position), images)
-        return ItemView(**fields, surer_than=self.surer_than(kappa))
+        return ItemView(**fields, surer_than=self._share_below(self._scores[position]))
 
     def page(self, order: Order, offset: int, limit: int, label: str | None, images: bool) -> ItemPage:
         """Some items in order of their certainty, or as they were added."""
@@ -97,9 +103,27 @@ class CollectionView:
         shown = [self.item(position, images) for position in chosen[offset : offset + limit].tolist()]
         return ItemPage(total=len(chosen), offset=offset, items=shown)
 
-    def surer_than(self, kappa: float) -> float:
-        """The share of the items with a smaller kappa."""
+    def surer_than(self, kappa: float, labels: Tensor | None = None) -> float:
+        """The share of the items that are less certain than something with this kappa and these probabilities (C,)."""
+        if self.by_labels and labels is not None:
+            return self._share_below(float(label_certainty(labels)))
         return float(np.searchsorted(self._ascending, kappa)) / max(1, len(self))
+
+    def item_surer_than(self, key: str, kappa: float) -> float:
+        """The share of the items that are less certain than an item; an item that was added later counts by kappa."""
+        position = self._position.get(key)
+        return self.surer_than(kappa) if position is None else self._share_below(self._scores[position])
+
+    def _share_below(self, score: float) -> float:
+        return float(np.searchsorted(self._ascending_scores, score)) / max(1, len(self))
+
+    def _certainties(self, model: LabelModel | None) -> np.ndarray:
+        """The score (n,) by which items are ordered."""
+        self.by_labels = model is not None and len(self) * len(model.gallery) <= _MOST_PAIRS
+        if model is None or not self.by_labels:
+            return self.kappa.astype(np.float64)
+        q = VonMisesFisher(torch.from_numpy(self.mu), torch.from_numpy(self.kappa))
+        return model.certainty(q).double().numpy()
 
     def labels(self) -> list[LabelCount]:
         """The most frequent labels."""
@@ -168,7 +192,7 @@ class CollectionView:
             _, codes = np.unique([self._labels[position] or "" for position in chosen], return_inverse=True)
             hits = neighbour_hits(self.mu[chosen], codes)
             kept = [round(0.05 * step, 2) for step in range(1, 21)]
-            curve = reject_curve(self.kappa[chosen], hits, kept)
+            curve = reject_curve(self._scores[chosen], hits, kept)
             self._curve = RejectCurve(kept=kept, hits=curve, items=len(chosen), labelled=len(labelled))
         return self._curve
 
@@ -178,10 +202,10 @@ def item_fields(id: Id, kappa: float, metadata: dict[str, Any], images: bool) ->
     text = metadata.get("text")
     return {
         "key": encode_id(id),
-        "id": _whole(id) if isinstance(id, str) else id,
+        "id": whole_text(id) if isinstance(id, str) else id,
         "kappa": certainty(kappa),
         "label": _label(metadata),
-        "text": _whole(text) if isinstance(text, str) else None,
+        "text": whole_text(text) if isinstance(text, str) else None,
         "image": images and isinstance(metadata.get("path"), str),
         "metadata": metadata,
     }
@@ -192,9 +216,9 @@ def _label(metadata: dict[str, Any]) -> str | None:
     label = metadata.get("label")
     if isinstance(label, bool) or not isinstance(label, str | int | float):
         return None
-    return _whole(label) if isinstance(label, str) else f"{label:g}" if math.isfinite(label) else None
+    return whole_text(label) if isinstance(label, str) else f"{label:g}" if math.isfinite(label) else None
 
 
-def _whole(text: str) -> str:
+def whole_text(text: str) -> str:
     """Text that UTF-8 can encode: half a surrogate pair becomes a question mark."""
     return text.encode("utf-8", "replace").decode()

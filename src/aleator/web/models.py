@@ -42,7 +42,10 @@ class ItemView(BaseModel):
     key: str = Field(description='The id as JSON text, so that 7 and "7" differ. Every parameter `id` accepts it.')
     id: str | int
     kappa: Certainty = Field(description="Certainty of the item: large for a clear item, small for an ambiguous one.")
-    surer_than: float = Field(description="Share of the collection with a smaller kappa.")
+    surer_than: float = Field(
+        description="Share of the collection that is less certain: of its label where label probabilities are known, "
+        "otherwise with a smaller kappa."
+    )
     label: str | None
     text: str | None
     image: bool = Field(description="Whether /api/image may have a picture of the item.")
@@ -120,11 +123,20 @@ class CredibleLevel(BaseModel):
     size: int = Field(description="Number of items in the set.")
 
 
+class LikelyLabel(BaseModel):
+    """A label that a query could have."""
+
+    label: str
+    probability: float = Field(ge=0, le=1)
+
+
 class QueryView(BaseModel):
     """The posterior that was asked about."""
 
     kappa: Certainty
-    surer_than: float = Field(description="Share of the collection with a smaller kappa.")
+    surer_than: float = Field(description="Share of the collection that is less certain.")
+    labels: list[LikelyLabel] = Field(description="What it could be: the likeliest labels first. Empty if unknown.")
+    unlike: bool | None = Field(description="Whether it is unlike anything seen in training. Null if unknown.")
     mu: list[float]
     item: ItemView | None = Field(
         description="The item, if the query is an item of the collection. It is not one of its own hits."

@@ -1,6 +1,7 @@
 """The work behind the API: embed a question, search, and describe the answer."""
 
 import asyncio
+import contextlib
 import math
 import threading
 from collections.abc import Callable
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 from aleator.data import InputKind
+from aleator.evaluation import LabelModel, likely_labels
 from aleator.foundation import require
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval import CredibleIndex, Hit
-from aleator.web.collection import CollectionView, item_fields
+from aleator.web.collection import CollectionView, item_fields, whole_text
 from aleator.web.limits import Limits
 from aleator.web.models import (
     Answer,
@@ -23,6 +26,7 @@ from aleator.web.models import (
     CredibleLevel,
     HitView,
     ItemView,
+    LikelyLabel,
     PosteriorQuestion,
     PromiseView,
     QueryView,
@@ -58,7 +62,8 @@ class Service:
             require(root.is_dir(), "root", str(root), "there is no such folder", "name the folder with the images")
         self.index = index
         self.limits = limits
-        self.collection = CollectionView(index)
+        self._labels = _label_model(index, run)
+        self.collection = CollectionView(index, self._labels)
         self._run = run
         self._embedding = threading.Lock()  # tokenisers must not be shared by threads, and one batch uses all cores
         self._pictures = None if root is None else Pictures(root.resolve(), limits.stored_bytes, limits.pixels)
@@ -162,11 +167,13 @@ class Service:
         if kind == "images":
             check_upload(item, self.limits.pixels)
         with self._embedding:
-            posterior = run.posteriors([item])
+            posterior, novelty = run.posteriors_and_novelty([item])
         mu, kappa = posterior.mu.double(), posterior.kappa.double()
         finite = mu.isfinite().all() & kappa.isfinite().all()
         require(finite, "item", "this one", "its embedding is not finite", "send another")
-        return self._search(VonMisesFisher(mu, kappa), options)
+        return self._search(
+            VonMisesFisher(mu, kappa), options, unlike=None if novelty is None else bool(novelty[0] > 0)
+        )
 
     def _model_for(self, kind: InputKind) -> "Run":
         if self._run is None:
@@ -176,10 +183,12 @@ class Service:
             raise ProblemError(409, f"the model takes {self.model}, not {kind}")
         return self._run
 
-    def _search(self, query: VonMisesFisher, options: SearchOptions, item: int | None = None) -> Answer:
+    def _search(
+        self, query: VonMisesFisher, options: SearchOptions, item: int | None = None, unlike: bool | None = None
+    ) -> Answer:
         """Search with a query of batch shape (1,), which may be the item at position `item` of the collection."""
         if options.by == "promised":
-            return self._promised_set(query, options, item)
+            return self._promised_set(query, options, item, unlike)
         own_key = None if item is None else self.collection.keys[item]
         own = 0 if own_key is None else 1  # an item finds itself, which does not count
         limit = options.limit + own
@@ -190,10 +199,12 @@ class Service:
         levels: list[CredibleLevel] = []
         if options.by == "credible":
             size, levels = self.collection.credible_sets(query, options.p, leave_out=own)
-        query_view = self._query_view(query, item)
+        query_view = self._query_view(query, item, unlike)
         return Answer(query=query_view, by=options.by, p=options.p, size=size, hits=hits, levels=levels, sure=None)
 
-    def _promised_set(self, query: VonMisesFisher, options: SearchOptions, item: int | None) -> Answer:
+    def _promised_set(
+        self, query: VonMisesFisher, options: SearchOptions, item: int | None, unlike: bool | None
+    ) -> Answer:
         """The answer set of a new question."""
         require(
             item is None,
@@ -205,7 +216,7 @@ class Service:
         answer = self.index.answer_sets(query)[0]
         hits = [self._hit_view(hit) for hit in answer.hits[: options.limit]]
         return Answer(
-            query=self._query_view(query, None),
+            query=self._query_view(query, None, unlike),
             by="promised",
             p=options.p,
             size=len(answer.hits),
@@ -214,22 +225,41 @@ class Service:
             sure=answer.sure,
         )
 
-    def _query_view(self, query: VonMisesFisher, item: int | None) -> QueryView:
+    def _query_view(self, query: VonMisesFisher, item: int | None, unlike: bool | None) -> QueryView:
         kappa = float(query.kappa[0])
+        probabilities = None if self._labels is None else self._labels.probabilities(query)
         return QueryView(
             kappa=certainty(kappa),
-            surer_than=self.collection.surer_than(kappa),
+            surer_than=self.collection.surer_than(kappa, None if probabilities is None else probabilities[0]),
+            labels=self._likely_labels(probabilities),
+            unlike=unlike,
             mu=query.mu[0].tolist(),
             item=None if item is None else self.item(item),
         )
 
+    def _likely_labels(self, probabilities: Tensor | None) -> list[LikelyLabel]:
+        """The likeliest labels of probabilities (1, C)."""
+        if probabilities is None or self._labels is None:
+            return []
+        (row,) = likely_labels(probabilities, self._labels.names)
+        return [LikelyLabel(label=whole_text(name), probability=min(1.0, p)) for name, p in row]
+
     def _hit_view(self, hit: Hit) -> HitView:
+        fields = item_fields(hit.id, hit.kappa, hit.metadata, self.images)
         return HitView(
-            **item_fields(hit.id, hit.kappa, hit.metadata, self.images),
-            surer_than=self.collection.surer_than(hit.kappa),
+            **fields,
+            surer_than=self.collection.item_surer_than(fields["key"], hit.kappa),
             cosine=hit.cosine,
             match_probability=hit.match_probability,
         )
+
+
+def _label_model(index: CredibleIndex, run: "Run | None") -> LabelModel | None:
+    """Label probabilities: of the items of the index if it was built with fitted ones, otherwise of the model."""
+    if index.store.config.get("labels") is not None:
+        with contextlib.suppress(ValueError):  # the items have fewer than two labels
+            return index.label_model()
+    return None if run is None else run.answers.labels
 
 
 def _name(location: str | None) -> str:

@@ -115,6 +115,9 @@ function showQuery() {
   const title = item ? String(item.id) : { image: subject.file?.name || "Your image", text: "Your text", features: "Your features" }[subject.kind];
   $("query-title").textContent = title;
   $("query-label").textContent = item?.label == null ? "" : `label: ${item.label}`;
+  const { labels, unlike } = answer.query;
+  $("query-could-be").textContent = labels.length ? `could be: ${labels.map((one) => `${one.label} ${percent(one.probability)}`).join(", ")}` : "";
+  $("query-unlike").hidden = !unlike;
   $("query").classList.toggle("wordy", text !== null && !item?.image);
   const own = item ?? { image: false, text, surer_than: answer.query.surer_than };
   const picture = face(own, 320);
