@@ -74,6 +74,8 @@ def test_evaluate(trained, features, tmp_path):
     assert "held-out" in result.stdout
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         "reject-curve.png",
+        "reliability-hits.png",
+        "reliability-random.png",
         "reliability.png",
         "kappa.png",
     }

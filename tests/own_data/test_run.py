@@ -15,7 +15,7 @@ def test_a_run_folder_is_complete(run, features):
     folder = features / "run"
     for name in ("inputs.json", "config.json", "metrics.json", "training/training.csv"):
         assert (folder / name).is_file(), name
-    for name in ("reject-curve", "reliability", "kappa"):
+    for name in ("reject-curve", "reliability", "reliability-hits", "reliability-random", "kappa"):
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     again = load_run(folder)
     assert again.fingerprint == run.fingerprint
@@ -24,6 +24,20 @@ def test_a_run_folder_is_complete(run, features):
     plain = load_encoder(folder / "encoder")(torch.from_numpy(rows))
     assert torch.equal(plain.mu, again.posteriors(rows).mu)
     assert json.loads((folder / "config.json").read_text())["match"]["prior"] == run.prior
+    assert again.maps == run.maps
+    assert run.maps.calibrated
+    assert run.prior == pytest.approx(0.25, abs=0.03)  # of four classes
+    assert {"match_ece", "match_ece_hits", "match_ece_random"} <= set(run.metrics)
+
+
+def test_an_older_run_opens_without_maps(run, features, tmp_path):
+    shutil.copytree(features / "run", tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    del config["match"]["maps"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    older = load_run(tmp_path / "run")
+    assert older.prior == run.prior
+    assert not older.maps.calibrated
 
 
 @pytest.mark.parametrize("name", ["inputs", "config", "metrics"])

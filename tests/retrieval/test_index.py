@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from aleator import VonMisesFisher, ZonalKernel
+from aleator.matching import LogOddsMap, MatchMaps
 from aleator.retrieval import CredibleIndex
 
 NASTY = [
@@ -65,6 +66,19 @@ def test_ids_and_metadata_come_back_as_they_went_in(location):
             assert [hit.id for hit in hits] == [id for id in (hit.id for hit in hits) if nasty in found[id]]
         index.remove(NASTY)
         assert len(index) == 3
+
+
+def test_an_index_keeps_prior_and_maps(location):
+    maps = MatchMaps(LogOddsMap((0.0, 1.0), (0.0, 2.0)), LogOddsMap((0.0, 1.5), (-1.0, 0.1)))
+    CredibleIndex.build(some(5), location=location, prior=0.2, maps=maps).close()
+    with CredibleIndex.open(location) as index:
+        assert (index.prior, index.maps) == (0.2, maps)
+        before = content(index)
+        del index.store.config["maps"]  # as in an index of an older version
+        assert not index.maps.calibrated
+        assert content(index) != before
+    with CredibleIndex.build(some(5), prior=0.2) as plain:
+        assert not plain.maps.calibrated
 
 
 def test_the_name_of_an_index_is_only_a_name(server_url):

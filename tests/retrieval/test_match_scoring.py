@@ -2,13 +2,16 @@
 
 import torch
 
-from aleator import VonMisesFisher
+from aleator import VMFKernel, VonMisesFisher
+from aleator.matching import LogOddsMap, MatchMaps
 from aleator.retrieval import CredibleIndex, search
+
+MAPS = MatchMaps(hit=LogOddsMap((-1.0, 2.0, 3.0), (-2.0, -1.5, 2.0)))
 
 
 def test_a_search_with_the_bound_finds_what_scoring_all_items_finds(monkeypatch):
     """The bound holds for every dimension and kappa: no item that reaches the threshold is left out."""
-    for dim in (2, 8, 32, 128):
+    for dim, maps in ((2, None), (8, MAPS), (32, None), (128, MAPS)):
         generator = torch.Generator().manual_seed(dim)
         mu = torch.nn.functional.normalize(torch.randn(1500, dim, generator=generator), dim=-1)
         near = mu[:1000] + torch.rand(1000, 1, generator=generator) * torch.randn(1000, dim, generator=generator)
@@ -17,9 +20,50 @@ def test_a_search_with_the_bound_finds_what_scoring_all_items_finds(monkeypatch)
         kappa[::50], kappa[1::50] = 0, torch.inf
         items = VonMisesFisher(mu, kappa)
         queries = items[torch.tensor([0, 1, 2, 3, 1200])]
-        index = CredibleIndex.build(items)
+        index = CredibleIndex.build(items, maps=maps)
         for threshold in (0.2, 0.9, 0.999):
             monkeypatch.setattr(search, "_SMALL_COLLECTION", 10**9)
             everything = index.search(queries, by="match", threshold=threshold)
             monkeypatch.setattr(search, "_SMALL_COLLECTION", 0)
             assert index.search(queries, by="match", threshold=threshold) == everything
+
+
+def collection(**options) -> tuple[CredibleIndex, VonMisesFisher]:
+    """An index of 300 items, and ten queries."""
+    generator = torch.Generator().manual_seed(3)
+    mu = torch.nn.functional.normalize(torch.randn(310, 4, generator=generator), dim=-1)
+    q = VonMisesFisher(mu, 5 + 60 * torch.rand(310, generator=generator))
+    return CredibleIndex.build(q[:300], **options), q[300:]
+
+
+def answers(index: CredibleIndex, queries: VonMisesFisher, **options) -> list[dict]:
+    """Match probabilities by id, in the order of the hits."""
+    hits = index.search(queries, by="match", threshold=0.0, **options)
+    return [{hit.id: hit.match_probability for hit in found} for found in hits]
+
+
+def test_maps_change_the_probabilities_and_keep_the_order():
+    plain, queries = collection(prior=0.1)
+    mapped, _ = collection(prior=0.1, maps=MAPS)
+    logit_prior = torch.logit(torch.tensor(0.1, dtype=torch.float64))
+    for before, after in zip(answers(plain, queries), answers(mapped, queries), strict=True):
+        assert list(before) == list(after)
+        log_r = torch.logit(torch.tensor(list(before.values()), dtype=torch.float64)) - logit_prior
+        expected = torch.sigmoid(MAPS.hit(log_r) + logit_prior)
+        torch.testing.assert_close(torch.tensor(list(after.values()), dtype=torch.float64), expected, atol=1e-5, rtol=0)
+
+
+def test_a_prior_of_the_search_multiplies_the_calibrated_odds():
+    index, queries = collection(prior=0.1, maps=MAPS)
+    for usual, rare in zip(answers(index, queries), answers(index, queries, prior=0.01), strict=True):
+        assert list(usual) == list(rare)
+        p, p_rare = (torch.tensor(list(found.values()), dtype=torch.float64) for found in (usual, rare))
+        torch.testing.assert_close(torch.logit(p) - torch.logit(p_rare), torch.logit(p) * 0 + 2.3979, atol=1e-3, rtol=0)
+
+
+def test_another_kernel_is_used_without_the_maps():
+    index, queries = collection(prior=0.1, maps=MAPS)
+    plain, _ = collection(prior=0.1)
+    other = VMFKernel(10.0)
+    assert answers(index, queries, kernel=other) == answers(plain, queries, kernel=other)
+    assert answers(index, queries, kernel=index.kernel) == answers(index, queries)

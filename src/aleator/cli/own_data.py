@@ -26,7 +26,8 @@ _SHOWN = {
     "recall_at_1": "Recall@1",
     "recall_at_1_surer_half": "Recall@1 of the surer half",
     "r_auroc": "R-AUROC: how well kappa tells hits from misses",
-    "match_ece": "calibration error of match probabilities",
+    "match_ece_hits": "calibration error of match probabilities: ten hits of each question",
+    "match_ece_random": "calibration error of match probabilities: random pairs",
     "label_log_likelihood": "log-likelihood of the labels",
     "label_accuracy": "share of items whose likeliest label is right",
     "label_ece": "calibration error of label probabilities",
@@ -156,7 +157,7 @@ def evaluate(
         else:
             embedded = read_embedded(posteriors)
             item_labels = embedded.labels() if labels is None else read_labels(labels, len(embedded.q), str(posteriors))
-            metrics = measure(embedded.q, item_labels, embedded.kernel, embedded.prior)
+            metrics = measure(embedded.q, item_labels, embedded.kernel, embedded.prior, maps=embedded.maps)
             if embedded.label_model is not None and item_labels.kind in ("classes", "soft"):
                 rows = label_rows(item_labels, embedded.label_model.names)
                 metrics |= label_metrics(embedded.label_probabilities(), rows)

@@ -39,7 +39,7 @@ def quickstart(
     table.add_row("Recall@1", f"{digits['recall_at_1']:.1%}")
     table.add_row("Recall@1 of the surer half", f"{digits['recall_at_1_surer_half']:.1%}")
     table.add_row("uncertainty against degradation, rank correlation", f"{digits['degradation_rank']:.2f}")
-    table.add_row("calibration error of match probabilities", f"{digits['match_ece']:.3f}")
+    table.add_row("calibration error of match probabilities, of hits", f"{digits['match_ece_hits']:.3f}")
     table.add_row("credible sets that hold the right numeral", f"{digits['credible_set_holds_the_numeral']:.1%}")
     Console().print(table)
     print(f"Report: {output / 'report.html'}")

@@ -26,6 +26,7 @@ Items = Annotated[
     Path | None, typer.Option(help='ids and metadata: a file with one line {"id": ..., "any": "metadata"} per item')
 ]
 Fingerprint = Annotated[str | None, typer.Option(help="fingerprint of the encoder that made the posteriors")]
+Prior = Annotated[float | None, typer.Option(help="share of matches among pairs of a query and an item")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -43,31 +44,44 @@ def index_build(
     kappa_pos: Annotated[
         float | None, typer.Option(help="concentration of the kernel: how close matching latents are")
     ] = None,
-    prior: Annotated[float | None, typer.Option(help="share of matches among the pairs that are compared")] = None,
+    prior: Prior = None,
     fingerprint: Fingerprint = None,
     replace: Annotated[bool, typer.Option("--replace", help="replace an index that is already there")] = False,
 ) -> None:
     """Build an index of posteriors.
 
-    Ids, metadata, fingerprint, kernel and prior are taken from the files of `aleator embed`. Options override them.
+    Ids, metadata, fingerprint, kernel and calibration of match probabilities are taken from the files of `aleator
+    embed`. The prior comes from the labels of the items if all have one. Options override them.
 
     Example: aleator index build gallery/ photos.safetensors
     """
-    from aleator.matching import VMFKernel
-    from aleator.retrieval import CredibleIndex, match_settings, read_answers, read_header, read_items, read_posteriors
+    from aleator.matching import MatchMaps, VMFKernel
+    from aleator.retrieval import (
+        CredibleIndex,
+        match_settings,
+        read_answers,
+        read_header,
+        read_items,
+        read_posteriors,
+        share_of_matches,
+    )
 
     with plain_errors():
         q = read_posteriors(posteriors)
         header = read_header(posteriors)
-        written_kernel, written_prior = match_settings(header)
+        written_kernel, written_prior, maps = match_settings(header)
         ids, metadata = read_items(_items_beside(posteriors) if items is None else items)
+        if kappa_pos is not None:
+            maps = MatchMaps()  # they belong to the written kernel
+        own_prior = share_of_matches(metadata) if maps.calibrated else None
         with CredibleIndex.build(
             q,
             ids,
             metadata,
             location=location,
             kernel=VMFKernel(kappa_pos) if kappa_pos else written_kernel,
-            prior=written_prior if prior is None else prior,
+            prior=prior or own_prior or written_prior,
+            maps=maps,
             fingerprint=fingerprint or header.get("fingerprint"),
             label_model=read_answers(posteriors)[0],
             replace=replace,
@@ -193,6 +207,8 @@ def index_info(location: Location, as_json: AsJson = False) -> None:
             "dimensions": index.dim,
             "fingerprint": index.fingerprint,
             "kernel": repr(index.kernel),
+            "prior": index.prior,
+            "calibrated": index.maps.calibrated,
             "recall": None if report is None else report.to_dict(),
             "promise": None if index.promise is None else index.promise.to_dict(),
         }
@@ -219,6 +235,7 @@ def query(
     p: Annotated[float, typer.Option(help="level of the credible set, for --by credible")] = 0.95,
     limit: Annotated[int | None, typer.Option(help="most hits per query")] = None,
     threshold: Annotated[float, typer.Option(help="least match probability, for --by match")] = 0.5,
+    prior: Prior = None,
     filter: Annotated[str | None, typer.Option(help='conditions on metadata as JSON, such as {"label": "cat"}')] = None,
     exact: Annotated[bool, typer.Option("--exact", help="search exactly, also in an approximate index")] = False,
     promise: Annotated[
@@ -250,7 +267,7 @@ def query(
                 _show_promised(index, q, as_json)
                 return
             how = cast("SearchBy", by)  # `search` checks it
-            answers = index.search(q, p, limit, how, threshold=threshold, filter=conditions, exact=exact)
+            answers = index.search(q, p, limit, how, threshold=threshold, filter=conditions, prior=prior, exact=exact)
     if figure is not None:
         from aleator.retrieval import plot_hits
 
@@ -319,5 +336,5 @@ def _hit_table(*first: str) -> Table:
 
 
 def _hit_cells(hit: "Hit") -> tuple[str | Text, ...]:
-    numbers = (f"{hit.cosine:.3f}", f"{hit.kappa:.4g}", f"{hit.match_probability:.3f}")
+    numbers = (f"{hit.cosine:.3f}", f"{hit.kappa:.4g}", f"{hit.match_probability:.1%}")
     return Text(str(hit.id)), *numbers, Text(json.dumps(hit.metadata, ensure_ascii=False))

@@ -63,6 +63,7 @@ from aleator.evaluation.label_model import (
     pack_label_model,
     unpack_label_model,
 )
+from aleator.evaluation.log_odds import fit_log_odds_map
 from aleator.evaluation.novelty import FeatureView, NoveltyDetector, fit_novelty
 from aleator.evaluation.rankings import (
     auroc,
@@ -110,6 +111,7 @@ __all__ = [
     "entries_per_class",
     "expected_calibration_error",
     "fit_label_model",
+    "fit_log_odds_map",
     "fit_novelty",
     "hidden_layer_head",
     "interval",

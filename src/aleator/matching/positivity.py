@@ -20,6 +20,7 @@ from torch.distributions import Distribution, MixtureSameFamily
 
 from aleator.foundation import reject, require, require_at_least, require_probability
 from aleator.matching.kernels import VMFKernel
+from aleator.matching.match_maps import LogOddsMap
 from aleator.matching.series import log_series
 from aleator.matching.zonal import ZonalKernel, check_kernel
 from aleator.posteriors import VonMisesFisher
@@ -105,7 +106,11 @@ def pairwise_log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, t
 
 
 def match_probability(
-    q1: Posterior, q2: Posterior, kernel: ZonalKernel, prior: float | Tensor = DEFAULT_PRIOR
+    q1: Posterior,
+    q2: Posterior,
+    kernel: ZonalKernel,
+    prior: float | Tensor = DEFAULT_PRIOR,
+    calibration: LogOddsMap | None = None,
 ) -> Tensor:
     """Probability that two inputs match, given both posteriors: prior r / (prior r + 1 - prior).
 
@@ -115,6 +120,7 @@ def match_probability(
             `q1[:, None]` and `q2`.
         kernel: What counts as a match.
         prior: Share of matches among the pairs in question, inside (0, 1). A number, or a tensor that broadcasts.
+        calibration: Map from log r to a log odds ratio that was fitted on held-out pairs. Default: log r itself.
 
     Returns:
         Probabilities, shape (...), in the dtype of the posteriors.
@@ -133,7 +139,8 @@ def match_probability(
     require_probability("prior", prior, "pass the share of matching pairs, for example 0.5")
     log_r = log_positivity(q1, q2, kernel)
     share = torch.as_tensor(prior, dtype=log_r.dtype, device=log_r.device)
-    return torch.sigmoid(log_r + torch.logit(share))
+    log_odds_ratio = log_r if calibration is None else calibration(log_r)
+    return torch.sigmoid(log_odds_ratio + torch.logit(share))
 
 
 def _check_pair(q1: Posterior, q2: Posterior, kernel: ZonalKernel) -> None:

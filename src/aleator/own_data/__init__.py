@@ -9,6 +9,7 @@ from aleator.own_data.embedding import embed
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, figures
 from aleator.own_data.labels import LabelKind, Labels, read_labels
 from aleator.own_data.learning import train
+from aleator.own_data.questions import Questions, fit_match_maps, held_out_questions
 from aleator.own_data.run import Run, load_run, save_run
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "EmbeddedCollection",
     "LabelKind",
     "Labels",
+    "Questions",
     "Run",
     "Settings",
     "audit",
@@ -26,6 +28,8 @@ __all__ = [
     "evaluate",
     "example_sentences",
     "figures",
+    "fit_match_maps",
+    "held_out_questions",
     "kernel_width",
     "label_metrics",
     "label_rows",

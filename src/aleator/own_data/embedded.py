@@ -1,7 +1,7 @@
 """An embedded collection: the contents of a posteriors file that `aleator embed` wrote."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aleator.evaluation import LabelModel, likely_labels
 from aleator.foundation import reject, require, require_one_of
-from aleator.matching import VMFKernel
+from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.labels import Labels, named_labels
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval import match_settings, read_answers, read_header, read_items, read_posteriors
@@ -33,6 +33,7 @@ class EmbeddedCollection:
         label_model: Label probabilities of the run, if the file has them.
         novelty: How unlike the training items each item is, shape (N,): positive if it is unlike anything seen. None if
             the file does not say.
+        maps: Maps of calibrated match probabilities; the identity in files of older versions.
 
     Examples:
         >>> import torch, aleator as al
@@ -51,6 +52,7 @@ class EmbeddedCollection:
     fingerprint: str | None
     label_model: LabelModel | None = None
     novelty: Tensor | None = None
+    maps: MatchMaps = field(default_factory=MatchMaps)
 
     def label_probabilities(self) -> Tensor:
         """Probability of each label, for each item.
@@ -95,7 +97,7 @@ def read_embedded(path: str | Path) -> EmbeddedCollection:
         path: A .safetensors or .npz file with mu (N, D) and kappa (N,).
 
     Returns:
-        The posteriors and the records of the items. Kernel and prior are the defaults if the file has none.
+        The posteriors and the records of the items. Kernel, prior and maps are the defaults if the file has none.
 
     Raises:
         ValueError: If a file is missing or damaged, or if the two files have different lengths.
@@ -110,9 +112,9 @@ def read_embedded(path: str | Path) -> EmbeddedCollection:
     path = Path(path).expanduser()
     q = read_posteriors(path)
     header = read_header(path)
-    kernel, prior = match_settings(header)
+    kernel, prior, maps = match_settings(header)
     records = _read_records(path.with_suffix(".jsonl"), len(q))
-    return EmbeddedCollection(q, records, kernel, prior, header.get("fingerprint"), *read_answers(path))
+    return EmbeddedCollection(q, records, kernel, prior, header.get("fingerprint"), *read_answers(path), maps=maps)
 
 
 def rank_by_certainty(

@@ -16,7 +16,7 @@ from aleator.foundation import process_group, replace_file, require, require_at_
 from aleator.own_data.collection import Collection
 from aleator.own_data.rows import read_rows, stream_rows
 from aleator.own_data.run import Run
-from aleator.retrieval import label_header, read_header, write_items, write_posteriors
+from aleator.retrieval import label_header, match_header, read_header, write_items, write_posteriors
 
 BATCH_SIZES = {"images": 64, "features": 4096, "text": 64}
 
@@ -72,7 +72,7 @@ def embed(
     batch_size = batch_size or BATCH_SIZES[collection.kind]
     require_at_least("batch_size", batch_size, 1, "leave it out")
     identity = {"fingerprint": run.fingerprint, "items": collection.digest()}
-    header = identity | {"kappa_pos": repr(float(run.kernel.kappa_pos)), "prior": repr(run.prior)}
+    header = identity | match_header(run.kernel, run.prior, run.maps)
     labels = run.answers.labels
     if output.exists() and not replace:
         way_out = "name another file, or replace it with --replace"

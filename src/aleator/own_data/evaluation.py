@@ -1,7 +1,8 @@
 """How good are posteriors, given labels? Does kappa tell hits from misses, and are match probabilities right?
 
-All numbers compare the items with each other: the nearest other item, and pairs of items. An item whose label no other
-item has cannot be a hit, so it is left out.
+Neighbours are the nearest other items. An item whose label no other item has cannot be a hit, so it is left out. Match
+probabilities are measured on questions against a gallery (questions.py): on the first ten hits of each question, and on
+random pairs.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,9 @@ from aleator.evaluation import (
     reliability_diagram,
 )
 from aleator.foundation import require
-from aleator.matching import DEFAULT_PRIOR, VMFKernel, match_probability
+from aleator.matching import DEFAULT_PRIOR, LogOddsMap, MatchMaps, VMFKernel, match_probability
 from aleator.own_data.labels import Labels
+from aleator.own_data.questions import Questions, draw_columns, label_probabilities
 from aleator.posteriors import VonMisesFisher
 
 if TYPE_CHECKING:
@@ -52,7 +54,14 @@ def evaluation_labels(labels: Labels, count: int) -> Labels:
 
 
 def evaluate(
-    q: VonMisesFisher, labels: Labels, kernel: VMFKernel, prior: float = DEFAULT_PRIOR, *, seed: int = 0
+    q: VonMisesFisher,
+    labels: Labels,
+    kernel: VMFKernel,
+    prior: float = DEFAULT_PRIOR,
+    *,
+    maps: MatchMaps | None = None,
+    questions: Questions | None = None,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Evaluate posteriors against labels.
 
@@ -63,6 +72,8 @@ def evaluate(
         labels: Labels of the items.
         kernel: Kernel of the match probabilities.
         prior: Prior of the match probabilities.
+        maps: Maps of calibrated match probabilities. Default: the identity.
+        questions: Questions on which match probabilities are measured. Default: each item, against all others.
         seed: Seed of the pairs and of the sample.
 
     Returns:
@@ -72,7 +83,10 @@ def evaluate(
         - recall_at_1, and recall_at_1_surer_half for the more certain half of the items
         - r_auroc: how well kappa tells hits from misses; None if there are only hits or only misses
         - reject_curve: recall_at_1 of the most certain items, for each share that is kept
-        - match_ece, reliability: calibration error and reliability diagram of match probabilities, on drawn pairs
+        - match_ece, reliability: calibration error and reliability diagram of match probabilities, on pairs of which
+          half are drawn to match; the prior is then 1/2
+        - match_ece_hits, reliability_hits: the same on the first ten hits of each question
+        - match_ece_random, reliability_random: the same on random pairs of a question and an item
         - mean_kappa, kappa_quantiles, kappa_histogram
 
     Raises:
@@ -102,9 +116,9 @@ def evaluate(
     mu, kappa, hard = q.mu[partnered], q.kappa[partnered], hard[partnered]
     hits = neighbour_hits(mu, hard).double()
     curve = reject_curve(kappa, hits, KEPT)
-    pairs = matching_pairs(labels, _PAIRS, seed)
-    predicted = match_probability(q[pairs.first], q[pairs.second], kernel, prior)
-    diagram = reliability_diagram(predicted, pairs.match, _BINS)
+    maps = MatchMaps() if maps is None else maps
+    if questions is None:
+        questions = Questions(q, labels, q, labels, own=np.arange(len(q)))
     quantiles = torch.quantile(q.kappa.double(), torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64))
     return {
         "items": len(q),
@@ -112,8 +126,9 @@ def evaluate(
         "recall_at_1_surer_half": curve[KEPT.index(0.5)],
         "r_auroc": r_auroc(kappa, hits),
         "reject_curve": {"kept": list(KEPT), "recall_at_1": curve},
-        "match_ece": expected_calibration_error(predicted, pairs.match),
-        "reliability": {name: column.tolist() for name, column in vars(diagram).items()},
+        **_reliability("", _half_matching(questions, kernel, prior, maps, seed)),
+        **_reliability("_hits", _asked(questions, questions.hits(), kernel, prior, maps.hit)),
+        **_reliability("_random", _asked(questions, questions.random_pairs(seed), kernel, prior, maps.pair)),
         "mean_kappa": q.kappa.double().mean().item(),
         "kappa_quantiles": dict(zip(("5%", "25%", "50%", "75%", "95%"), quantiles.tolist(), strict=True)),
         "kappa_histogram": _histogram(q.kappa),
@@ -121,12 +136,45 @@ def evaluate(
 
 
 def figures(metrics: dict[str, Any]) -> dict[str, "Figure"]:
-    """Figures of what `evaluate` returned, by name: reject-curve, reliability and kappa."""
+    """Figures of what `evaluate` returned, by name: reject-curve, kappa, and reliability diagrams."""
+    diagrams = {name: metrics[name] for name in metrics if name.startswith("reliability")}
     return {
         "reject-curve": plots.reject_curve(**metrics["reject_curve"]),
-        "reliability": plots.reliability_diagram(**metrics["reliability"]),
         "kappa": plots.histogram(**metrics["kappa_histogram"], label="kappa"),
+        **{name.replace("_", "-"): plots.reliability_diagram(**diagram) for name, diagram in diagrams.items()},
     }
+
+
+Prediction = tuple[Tensor, Tensor]  # match probabilities of pairs, and whether they match; (P,) each
+
+
+def _reliability(ending: str, prediction: Prediction) -> dict[str, Any]:
+    """Calibration error and reliability diagram, as metrics whose names have this ending."""
+    diagram = reliability_diagram(*prediction, _BINS)
+    return {
+        f"match_ece{ending}": expected_calibration_error(*prediction),
+        f"reliability{ending}": {name: column.tolist() for name, column in vars(diagram).items()},
+    }
+
+
+def _asked(
+    questions: Questions, pairs: MatchPairs, kernel: VMFKernel, prior: float, calibration: LogOddsMap
+) -> Prediction:
+    """Predictions for pairs of questions and items."""
+    first, second = questions.q[pairs.first], questions.gallery[pairs.second]
+    return match_probability(first, second, kernel, prior, calibration), pairs.match
+
+
+def _half_matching(questions: Questions, kernel: VMFKernel, prior: float, maps: MatchMaps, seed: int) -> Prediction:
+    """Predictions for pairs of which half are drawn to match and half independently."""
+    halves = questions.matching_pairs(seed + 1), questions.random_pairs(seed + 2)
+    predicted = torch.cat([_asked(questions, half, kernel, prior, maps.pair)[0] for half in halves])
+    drawn_to_match = torch.cat([torch.full((len(half),), float(i == 0)) for i, half in enumerate(halves)])
+    if maps.calibrated:
+        # Independent pairs match as well, with the share `prior`. By Bayes' rule P(match) / prior is the density of
+        # pairs that are drawn to match, relative to independent ones. An older prior was fitted to such pairs as is.
+        predicted = predicted / (predicted + prior)
+    return predicted, drawn_to_match
 
 
 def matching_pairs(labels: Labels, count: int, seed: int) -> MatchPairs:
@@ -136,7 +184,7 @@ def matching_pairs(labels: Labels, count: int, seed: int) -> MatchPairs:
     of the independent pairs share a class by chance.
     """
     generator = np.random.default_rng(seed)
-    probability = _probabilities(labels)
+    probability = label_probabilities(labels)
     n = probability.shape[0]
     halves = []
     for matching in (True, False):
@@ -186,28 +234,10 @@ def _histogram(values: Tensor) -> dict[str, list[float]]:
     return {"edges": np.exp(edges).tolist(), "count": count.tolist()}
 
 
-def _probabilities(labels: Labels) -> Any:
-    """P(class | item) as a sparse matrix (N, C)."""
-    from scipy.sparse import csr_array
-
-    if labels.kind == "soft":
-        return csr_array(labels.values.astype(np.float64))
-    n = len(labels.values)
-    return csr_array((np.ones(n), labels.values, np.arange(n + 1)), shape=(n, len(labels.names)))
-
-
 def _partners(probability: Any, anchors: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """For each anchor x, draw a class c from P(c | x), then an item in proportion to P(c | item); shape (P,)."""
-    classes = _draw(probability, anchors, generator)
-    return _draw(probability.T.tocsr(), classes, generator)
-
-
-def _draw(rows: Any, which: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """For each row number in `which`, draw a column in proportion to the entries of that row."""
-    total = np.concatenate([[0.0], np.cumsum(rows.data)])
-    start, stop = total[rows.indptr[which]], total[rows.indptr[which + 1]]
-    entry = np.searchsorted(total, start + generator.random(len(which)) * (stop - start), "right") - 1
-    return rows.indices[np.clip(entry, rows.indptr[which], rows.indptr[which + 1] - 1)]
+    classes = draw_columns(probability, anchors, generator)
+    return draw_columns(probability.T.tocsr(), classes, generator)
 
 
 def _sample(q: VonMisesFisher, labels: Labels, seed: int) -> tuple[VonMisesFisher, Labels]:

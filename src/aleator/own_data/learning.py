@@ -31,14 +31,17 @@ from aleator.matching import VMFKernel
 from aleator.own_data.answers import fit_answers
 from aleator.own_data.collection import Collection
 from aleator.own_data.defaults import Settings, choose_settings
-from aleator.own_data.evaluation import calibrate_on_labels, evaluate
+from aleator.own_data.evaluation import calibrate_on_labels, evaluate, evaluation_labels
 from aleator.own_data.labels import Labels
 from aleator.own_data.preparation import PreparedTraining, prepare
+from aleator.own_data.questions import Questions, fit_match_maps, held_out_questions
 from aleator.own_data.run import Run, load_run, save_run
 from aleator.own_data.splits import Split, require_trainable, select_labels, split_items
 from aleator.training import Recipe, fit
 
 Log = Callable[[str], None]
+
+_QUESTIONS, _GALLERY = 5_000, 10_000  # most held-out items and training items that calibrate match probabilities
 
 
 def train(
@@ -178,24 +181,51 @@ def _augmentation(training: PreparedTraining, augment: str) -> ImageAugmentation
 
 def _calibrate_and_evaluate(
     training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any], log: Log
-) -> tuple[dict[str, float], dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Scale kappa and fit match probabilities on one half of the held-out items; evaluate the other half.
 
+    Both halves are asked against training items, as the new items of a user will be.
+
     Returns:
-        kappa_pos and prior of match probabilities, and the metrics.
+        kappa_pos, prior and maps of match probabilities, and the metrics.
     """
     kernel, seed = VMFKernel(settings["kappa_pos"]), settings["seed"]
     q = training.posteriors(split.calibration)
     calibration = calibrate_on_labels(q, select_labels(labels, split.calibration), kernel, seed)
+    kernel = VMFKernel(calibration.kappa_pos)
+    training.encoder.scale_kappa(calibration.kappa_scale)
+    all_labels = evaluation_labels(labels, len(training.items))
+    gallery_numbers = _sample(split.train, _GALLERY, seed)
+    gallery = training.posteriors(gallery_numbers)
+
+    def ask(part: np.ndarray) -> Questions:
+        numbers = _sample(part, _QUESTIONS, seed)
+        return held_out_questions(training.posteriors(numbers), numbers, gallery, gallery_numbers, all_labels)
+
+    questions = ask(split.calibration)
+    maps = fit_match_maps(questions, kernel, seed)
     log(
         f"calibrated on {len(q)} held-out items: kappa x {calibration.kappa_scale:.2f}, "
-        f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities"
+        f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities, {questions.prior:.3g} of random pairs match"
     )
-    training.encoder.scale_kappa(calibration.kappa_scale)
-    q = training.posteriors(split.test)
-    kernel = VMFKernel(calibration.kappa_pos)
-    metrics = evaluate(q, select_labels(labels, split.test), kernel, calibration.prior, seed=seed)
-    return {"kappa_pos": calibration.kappa_pos, "prior": calibration.prior}, metrics
+    metrics = evaluate(
+        training.posteriors(split.test),
+        select_labels(labels, split.test),
+        kernel,
+        questions.prior,
+        maps=maps,
+        questions=ask(split.test),
+        seed=seed,
+    )
+    match = {"kappa_pos": calibration.kappa_pos, "prior": questions.prior, "maps": maps.to_dict()}
+    return match, metrics
+
+
+def _sample(numbers: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """All numbers, or a random sample if there are more than `most`; ascending."""
+    if len(numbers) <= most:
+        return numbers
+    return np.sort(np.random.default_rng(seed).choice(numbers, most, replace=False))
 
 
 def _describe(collection: Collection, labels: Labels) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 RUN/encoder/       the weights, for `load_encoder`
 RUN/inputs.json    how raw items are prepared
-RUN/config.json    settings, those given and those chosen; kernel and prior of match probabilities
+RUN/config.json    settings, those given and those chosen; kernel, prior and maps of match probabilities
 RUN/metrics.json   metrics on held-out items
 RUN/figures/       figures of these metrics
 RUN/labels/        label probabilities, for `Run.label_probabilities`
@@ -21,7 +21,7 @@ from torch import Tensor
 from aleator.data import Inputs
 from aleator.encoders import Encoder, load_encoder
 from aleator.foundation import reject, require, write_json
-from aleator.matching import VMFKernel
+from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.answers import Answers, load_answers, save_answers
 from aleator.own_data.evaluation import figures
 from aleator.own_data.views import posteriors_and_views
@@ -37,11 +37,12 @@ class Run:
         encoder: The encoder.
         inputs: How raw items are prepared for the encoder.
         kernel: Kernel of calibrated match probabilities.
-        prior: Prior of calibrated match probabilities.
+        prior: Share of matches among random pairs of the training collection.
         fingerprint: Checksum of the encoder. An index refuses posteriors with another fingerprint.
         config: Contents of config.json.
         metrics: Contents of metrics.json.
         answers: Label probabilities and novelty; empty for runs of older releases.
+        maps: Maps of calibrated match probabilities. Runs of older versions have none: their prior alone was fitted.
 
     Examples:
         >>> import numpy as np, aleator as al
@@ -64,6 +65,7 @@ class Run:
     config: dict[str, Any]
     metrics: dict[str, Any]
     answers: Answers = field(default_factory=Answers)
+    maps: MatchMaps = field(default_factory=MatchMaps)
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -159,7 +161,7 @@ def save_run(
     inputs: Inputs,
     config: dict[str, Any],
     metrics: dict[str, Any],
-    match: dict[str, float],
+    match: dict[str, Any],
     answers: Answers | None = None,
 ) -> None:
     """Write a run folder. metrics.json is written last: a folder that has it is complete.
@@ -170,7 +172,7 @@ def save_run(
         inputs: How raw items are prepared for it.
         config: Settings and description of the data, for config.json.
         metrics: Metrics on held-out items, as `evaluate` returns them.
-        match: "kappa_pos" and "prior" of calibrated match probabilities.
+        match: "kappa_pos", "prior" and "maps" (as `MatchMaps.to_dict` gives them) of calibrated match probabilities.
         answers: Label probabilities and novelty, if there are any.
     """
     encoder.to("cpu").save(folder / "encoder", overwrite=True)
@@ -220,6 +222,7 @@ def load_run(folder: str | Path, device: str | torch.device = "cpu") -> Run:
         config=config,
         metrics=metrics,
         answers=load_answers(folder),
+        maps=MatchMaps.from_dict(config["match"].get("maps")),
     )
 
 

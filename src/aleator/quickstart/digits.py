@@ -23,10 +23,12 @@ from aleator.matching import VMFKernel
 from aleator.own_data import (
     EmbeddedCollection,
     Labels,
+    Questions,
     Run,
     calibrate_on_labels,
     embed,
     evaluate,
+    fit_match_maps,
     kernel_width,
     load_run,
     read_collection,
@@ -43,6 +45,7 @@ DIM, SIZE, LEVEL = 8, 8, 0.95
 TRAIN, CALIBRATION = 900, 300  # of 1,797 digits; the others are questions
 QUARTERS = ("0 to 1/4", "1/4 to 1/2", "1/2 to 3/4", "3/4 to 1")  # of the strength of degradation
 _NUMERALS = tuple(str(numeral) for numeral in range(10))
+_METRICS = ("recall_at_1", "recall_at_1_surer_half", "r_auroc", "match_ece", "match_ece_hits", "match_ece_random")
 _IN_WORDS = {"noise": "with noise", "blur": "blurred", "cover": "partly covered"}
 
 
@@ -123,8 +126,19 @@ def _train(folder: Path, digits: Digits, seed: int, steps: int, progress: bool |
     calibration = calibrate_on_labels(*degraded_posteriors(digits.calibration, seed + 1), kernel, seed)
     encoder.scale_kappa(calibration.kappa_scale)
     kernel = VMFKernel(calibration.kappa_pos)
-    metrics = evaluate(*degraded_posteriors(digits.test, seed + 2), kernel, calibration.prior, seed=seed)
-    match = {"kappa_pos": calibration.kappa_pos, "prior": calibration.prior}
+    with torch.no_grad():
+        gallery = encoder(inputs.normalise(images[train]))
+
+    def ask(numbers: Tensor, seed: int) -> Questions:
+        q, asked = degraded_posteriors(numbers, seed)
+        gallery_labels = Labels("classes", labels[train].numpy(), _NUMERALS)
+        return Questions(q, asked, gallery, gallery_labels, np.full(len(q), -1))
+
+    questions = ask(digits.calibration, seed + 1)
+    maps, prior = fit_match_maps(questions, kernel, seed), questions.prior
+    questions = ask(digits.test, seed + 2)
+    metrics = evaluate(questions.q, questions.labels, kernel, prior, maps=maps, questions=questions, seed=seed)
+    match = {"kappa_pos": calibration.kappa_pos, "prior": prior, "maps": maps.to_dict()}
     config = {"settings": {"steps": steps, "seed": seed, "dim": DIM}, "data": {"source": "scikit-learn's digits"}}
     save_run(folder, encoder, inputs, config, metrics, match)
     return load_run(folder)
@@ -155,6 +169,7 @@ def _build_index(location: Path, run: Run, gallery: EmbeddedCollection) -> Credi
         location=location,
         kernel=run.kernel,
         prior=run.prior,
+        maps=run.maps,
         fingerprint=run.fingerprint,
     )
 
@@ -168,7 +183,7 @@ def _measure(
     distinct = torch.tensor([float(len(found)) for found in numerals])
     quarter = _quarter(strength)
     return {
-        **{name: run.metrics[name] for name in ("recall_at_1", "recall_at_1_surer_half", "r_auroc", "match_ece")},
+        **{name: run.metrics[name] for name in _METRICS},
         "degradation_rank": rank_correlation(-questions.q.kappa, strength),
         "credible_set_holds_the_numeral": sum(contained) / len(contained),
         "numerals_in_the_credible_set": {name: distinct[quarter == i].mean().item() for i, name in enumerate(QUARTERS)},
@@ -241,7 +256,7 @@ def _draw_figures(
         "examples": _draw_examples(folder, questions),
         "answers": _draw_answers(folder, samples),
         "reject-curve": plots.reject_curve(**run.metrics["reject_curve"]),
-        "reliability": plots.reliability_diagram(**run.metrics["reliability"]),
+        "reliability": plots.reliability_diagram(**run.metrics["reliability_hits"]),
     }
     for name, figure in drawn.items():
         figure.savefig(figures / f"digits-{name}.png")

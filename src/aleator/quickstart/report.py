@@ -121,7 +121,7 @@ def write_report(path: Path, report: dict[str, Any], figures: Path) -> None:
                 f"{digits['recall_at_1']:.1%}": "of degraded digits have a nearest neighbour with the same numeral",
                 f"{digits['recall_at_1_surer_half']:.1%}": "of the half with the larger kappa",
                 f"{digits['degradation_rank']:.2f}": "rank correlation of uncertainty and strength of degradation",
-                f"{digits['match_ece']:.3f}": "calibration error of match probabilities",
+                f"{digits['match_ece_hits']:.3f}": "calibration error of the match probabilities of hits",
             }
         ),
         digit_figures=_figure(figures / "digits-examples.png", "Degraded digits with their kappa.", wide=True)

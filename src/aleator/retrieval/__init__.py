@@ -5,9 +5,11 @@ from aleator.retrieval.filters import Filter
 from aleator.retrieval.hits import Hit
 from aleator.retrieval.index import CredibleIndex
 from aleator.retrieval.items import Id, Items, Metadata, decode_id, directions, encode_id
+from aleator.retrieval.label_share import share_of_matches
 from aleator.retrieval.plots import plot_hits
 from aleator.retrieval.posteriors_file import (
     label_header,
+    match_header,
     match_settings,
     read_answers,
     read_header,
@@ -46,12 +48,14 @@ __all__ = [
     "directions",
     "encode_id",
     "label_header",
+    "match_header",
     "match_settings",
     "plot_hits",
     "read_answers",
     "read_header",
     "read_items",
     "read_posteriors",
+    "share_of_matches",
     "slack",
     "take_snapshot",
     "tune_recall",

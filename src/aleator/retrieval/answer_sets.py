@@ -27,9 +27,8 @@ from aleator.matching import ZonalKernel, log_positivity, pairwise_log_positivit
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval.hits import Hit, make_hits
 from aleator.retrieval.items import decode_metadata
-from aleator.retrieval.match_scoring import match_probabilities
 from aleator.retrieval.promise import Need, Promise
-from aleator.retrieval.search import ScoredCandidates, SearchRequest, find_by_cosine
+from aleator.retrieval.search import ScoredCandidates, SearchRequest, find_by_cosine, score_matches
 from aleator.retrieval.stores.base import Candidates, Store
 
 _PAIRS = 131_072  # pairs of question and item at a time
@@ -152,7 +151,7 @@ def answer(store: Store, request: SearchRequest, promise: Promise) -> list[Answe
         return []
     candidates = Candidates.concatenate([one.candidates for one in chosen])
     cosine = np.concatenate([one.cosine for one in chosen])
-    probability = match_probabilities(request.mu, request.kappa, candidates, request.kernel, request.prior)
+    probability = score_matches(request, candidates)
     hits = make_hits(store, ScoredCandidates(candidates, cosine, probability), len(chosen))
     least = -np.inf if promise.rejection is None else promise.rejection.threshold
     return [

@@ -18,7 +18,8 @@ class Hit(NamedTuple):
         id: Id of the item.
         cosine: Cosine of the item's mu with the mu of the query.
         kappa: Certainty of the item.
-        match_probability: Probability that item and query have the same latent, given both posteriors.
+        match_probability: Probability that item and query match, given both posteriors; calibrated for hits if the
+            index has maps.
         metadata: Metadata of the item.
 
     Examples:

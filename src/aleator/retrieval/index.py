@@ -10,7 +10,7 @@ import numpy as np
 
 from aleator.evaluation import LabelModel, likely_labels
 from aleator.foundation import reject, require, require_one_of, require_probability
-from aleator.matching import DEFAULT_PRIOR, AcceptanceKernel, VMFKernel, ZonalKernel
+from aleator.matching import DEFAULT_PRIOR, AcceptanceKernel, LogOddsMap, MatchMaps, VMFKernel, ZonalKernel
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval.answer_sets import AnswerSet, answer
 from aleator.retrieval.filters import Filter, compile_filter
@@ -76,6 +76,7 @@ class CredibleIndex:
         replace: bool = False,
         kernel: ZonalKernel | None = None,
         prior: float = DEFAULT_PRIOR,
+        maps: MatchMaps | None = None,
         fingerprint: str | None = None,
         label_model: LabelModel | None = None,
         recall: float = 0.99,
@@ -91,7 +92,9 @@ class CredibleIndex:
                 database. Default: in memory.
             replace: Whether to replace an index that is already there.
             kernel: Kernel of the match probabilities, stored with the index. Default: `VMFKernel()`.
-            prior: Share of matches among the pairs that are compared, stored with the index.
+            prior: Share of matches among pairs of a query and an item, stored with the index.
+            maps: Maps of calibrated match probabilities, such as `Run.maps`, stored with the index. Default: none. Hits
+                have match probabilities by `maps.hit`.
             fingerprint: Fingerprint of the encoder. The index then refuses posteriors with another fingerprint.
             label_model: Fitted label probabilities. `label_probabilities` takes its numbers, and the items of the index
                 as the gallery. Default: Bayes' rule with the kernel.
@@ -113,6 +116,7 @@ class CredibleIndex:
             "dim": mu.shape[1],
             "kernel": _encode_kernel(VMFKernel() if kernel is None else kernel),
             "prior": prior,
+            "maps": None if maps is None or not maps.calibrated else maps.to_dict(),
             "fingerprint": fingerprint,
             "recall": recall,
             "exact_below": exact_below,
@@ -184,8 +188,10 @@ class CredibleIndex:
                 "nearest": the nearest ones.
             threshold: Least match probability, for `by="match"`.
             filter: Conditions on metadata, such as {"label": "cat", "year": {"gte": 2020}}.
-            kernel: Kernel of the match probabilities. Default: the kernel of the index.
-            prior: Share of matches among the pairs that are compared. Default: the prior of the index.
+            kernel: Kernel of the match probabilities. Default: the kernel of the index. The maps of the index belong to
+                its kernel, so another kernel is used without them.
+            prior: Share of matches among pairs of a query and an item. Default: the prior of the index. It changes the
+                prior odds and keeps the calibration.
             exact: Whether to search exactly where the index is approximate.
             fingerprint: Fingerprint of the encoder that made the queries.
 
@@ -198,11 +204,12 @@ class CredibleIndex:
         require_one_of("by", by, get_args(SearchBy))
         require(limit is None or limit >= 1, "limit", limit, "must be at least 1", "pass 1 or more, or None for all")
         require(0 <= threshold < 1, "threshold", threshold, "is not in [0, 1)", "pass for example 0.5")
-        prior = self._store.config["prior"] if prior is None else prior
+        prior = self.prior if prior is None else prior
         require_probability("prior", prior, "pass for example 0.5")
         self._require_encoder(fingerprint)
         passes = compile_filter(filter) if filter else None
         mu = directions(queries, "queries", self.dim)
+        kernel = self.kernel if kernel is None else kernel
         request = SearchRequest(
             mu=mu,
             kappa=queries.kappa.detach().cpu().double().numpy(),
@@ -210,8 +217,9 @@ class CredibleIndex:
             threshold=threshold,
             limit=_DEFAULT_NEAREST if by == "nearest" and limit is None else limit,
             passes=passes,
-            kernel=self.kernel if kernel is None else kernel,
+            kernel=kernel,
             prior=prior,
+            calibration=self._hit_map(kernel),
             report=None if exact else self.recall_report,
         )
         search = search_by_match if by == "match" else search_by_cosine
@@ -446,6 +454,16 @@ class CredibleIndex:
         return _decode_kernel(self._store.config["kernel"])
 
     @property
+    def prior(self) -> float:
+        """Share of matches among pairs of a query and an item."""
+        return self._store.config["prior"]
+
+    @property
+    def maps(self) -> MatchMaps:
+        """Maps of calibrated match probabilities; the identity if none were given, as in indexes of older versions."""
+        return MatchMaps.from_dict(self._store.config.get("maps"))
+
+    @property
     def recall_report(self) -> RecallReport | None:
         """Measured recall of the approximate search; None if every search is exact."""
         report = self._store.config["report"]
@@ -468,9 +486,16 @@ class CredibleIndex:
             limit=None,
             passes=None,
             kernel=kernel,
-            prior=self._store.config["prior"],
+            prior=self.prior,
+            calibration=self._hit_map(kernel),
             report=self.recall_report,
         )
+
+    def _hit_map(self, kernel: ZonalKernel) -> LogOddsMap:
+        """The map of hits, which belongs to the kernel of the index; the identity for another kernel."""
+        stored = self._store.config["kernel"]
+        known = isinstance(kernel, VMFKernel | AcceptanceKernel)
+        return self.maps.hit if known and _encode_kernel(kernel) == stored else LogOddsMap()
 
     def _require_encoder(self, fingerprint: str | None) -> None:
         own = self.fingerprint

@@ -15,7 +15,7 @@ bound cannot reach the threshold; the other items are scored exactly.
 import numpy as np
 import torch
 
-from aleator.matching import ZonalKernel, log_positivity, match_probability
+from aleator.matching import LogOddsMap, ZonalKernel, log_positivity, match_probability
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval.stores.base import Candidates
 
@@ -27,7 +27,12 @@ _ROUNDING = 1e-6  # nats added to the bound, for the rounding of log r
 
 
 def match_probabilities(
-    mu: np.ndarray, kappa: np.ndarray, candidates: Candidates, kernel: ZonalKernel, prior: float
+    mu: np.ndarray,
+    kappa: np.ndarray,
+    candidates: Candidates,
+    kernel: ZonalKernel,
+    prior: float,
+    calibration: LogOddsMap,
 ) -> np.ndarray:
     """Match probabilities (n,) float32 of n candidates with their queries, which have mu (Q, D) and kappa (Q,).
 
@@ -50,7 +55,7 @@ def match_probabilities(
         queries, items = query_of_row[start : start + _BLOCK], table[start : start + _BLOCK]
         left = _posteriors(mu[queries][:, None], kappa[queries][:, None])
         right = _posteriors(candidates.mu[items], candidates.kappa[items])
-        out[start : start + _BLOCK] = match_probability(left, right, kernel, prior=prior).numpy()
+        out[start : start + _BLOCK] = match_probability(left, right, kernel, prior, calibration).numpy()
     return out[row, column]
 
 
@@ -63,6 +68,7 @@ class CosineBound:
         kappa_range: Smallest and largest finite kappa of the items.
         kernel: Kernel of the match probability.
         prior: Prior of the match probability.
+        calibration: Map of the match probability.
         threshold: Least match probability.
     """
 
@@ -73,10 +79,14 @@ class CosineBound:
         kappa_range: tuple[float, float],
         kernel: ZonalKernel,
         prior: float,
+        calibration: LogOddsMap,
         threshold: float,
     ):
-        # The match probability reaches the threshold when log r reaches the difference of the log odds.
-        needed = -np.inf if threshold <= 0 else np.log(threshold / (1 - threshold)) - np.log(prior / (1 - prior))
+        # The match probability reaches the threshold when the calibrated log r reaches the difference of the log odds.
+        needed = -np.inf
+        if threshold > 0:
+            log_odds_ratio = np.log(threshold / (1 - threshold)) - np.log(prior / (1 - prior))
+            needed = calibration.inverse(log_odds_ratio - _ROUNDING)
         edges = _interval_edges(dim, *kappa_range)
         rise = np.diff(_log_density_at_mode(dim, edges)) + _ROUNDING
         # An infinite kappa is an interval of its own, of one point.

@@ -2,7 +2,7 @@
 
 A posteriors file holds N posteriors and, if `aleator embed` wrote it, where they came from:
 
-    NAME.safetensors   mu (N, D) float32, kappa (N,) float32; header: fingerprint, kappa_pos, prior, items
+    NAME.safetensors   mu (N, D) float32, kappa (N,) float32; header: fingerprint, kappa_pos, prior, maps, items
                        from runs that can tell: novelty (N,) float32, positive for what is unlike anything seen;
                        labels.mu, labels.kappa, labels.weights and the header's labels: a `LabelModel`
     NAME.jsonl         one JSON object for each posterior, in the same order: its id, and any metadata
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from aleator.evaluation import LabelModel, pack_label_model, unpack_label_model
 from aleator.foundation import reject, require, writing_atomically
-from aleator.matching import DEFAULT_PRIOR, VMFKernel
+from aleator.matching import DEFAULT_PRIOR, MatchMaps, VMFKernel
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval.items import Id, Metadata
 
@@ -75,8 +75,8 @@ def read_header(path: Path) -> dict[str, str]:
         path: A posteriors file.
 
     Returns:
-        The header: fingerprint (of the encoder), kappa_pos, prior, items (a digest). It is empty for an .npz file, and
-        for a file that is no safetensors file.
+        The header: fingerprint (of the encoder), kappa_pos, prior and maps (of match probabilities), items (a digest).
+        It is empty for an .npz file, and for a file that is no safetensors file.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -89,10 +89,17 @@ def read_header(path: Path) -> dict[str, str]:
         return {}
 
 
-def match_settings(header: Mapping[str, str]) -> tuple[VMFKernel, float]:
-    """Kernel and prior of match probabilities, from a header; the library's defaults where the header has none."""
+def match_settings(header: Mapping[str, str]) -> tuple[VMFKernel, float, MatchMaps]:
+    """Kernel, prior and maps of match probabilities, from a header; defaults where the header has none."""
     kernel = VMFKernel(float(header["kappa_pos"])) if "kappa_pos" in header else VMFKernel()
-    return kernel, float(header.get("prior", DEFAULT_PRIOR))
+    maps = MatchMaps.from_dict(json.loads(header["maps"]) if "maps" in header else None)
+    return kernel, float(header.get("prior", DEFAULT_PRIOR)), maps
+
+
+def match_header(kernel: VMFKernel, prior: float, maps: MatchMaps) -> dict[str, str]:
+    """The part of a header that `match_settings` reads. Maps that are the identity are left out."""
+    header = {"kappa_pos": repr(float(kernel.kappa_pos)), "prior": repr(prior)}
+    return header | ({"maps": json.dumps(maps.to_dict())} if maps.calibrated else {})
 
 
 def write_posteriors(

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from aleator.matching import ZonalKernel
+from aleator.matching import LogOddsMap, ZonalKernel
 from aleator.retrieval.items import Metadata, decode_metadata
 from aleator.retrieval.match_scoring import CosineBound, match_probabilities
 from aleator.retrieval.recall import RecallReport
@@ -35,6 +35,7 @@ class SearchRequest:
     passes: Callable[[Metadata], bool] | None  # the filter
     kernel: ZonalKernel
     prior: float
+    calibration: LogOddsMap
     report: RecallReport | None  # None: search exactly
 
     def block(self, start: int, stop: int) -> "SearchRequest":
@@ -59,7 +60,7 @@ class ScoredCandidates:
 def search_by_cosine(store: Store, request: SearchRequest) -> ScoredCandidates:
     """Items within each query's radius, nearest first, at most `limit` for each query."""
     candidates, cosine = find_by_cosine(store, request)
-    probability = match_probabilities(request.mu, request.kappa, candidates, request.kernel, request.prior)
+    probability = score_matches(request, candidates)
     return ScoredCandidates(candidates, cosine, probability)
 
 
@@ -78,16 +79,30 @@ def search_by_match(store: Store, request: SearchRequest) -> ScoredCandidates:
     bound = None
     if request.threshold > 0 and len(store) > _SMALL_COLLECTION:
         dim, kappa_range = request.mu.shape[1], store.kappa_range()
-        bound = CosineBound(dim, request.kappa, kappa_range, request.kernel, request.prior, request.threshold)
+        bound = CosineBound(
+            dim,
+            request.kappa,
+            kappa_range,
+            request.kernel,
+            request.prior,
+            request.calibration,
+            request.threshold,
+        )
         request = replace(request, radius=bound.radius)
     candidates, cosine = _accept(store, request, _find_within(store, request))
     if bound is not None:
         possible = bound.admits(candidates.query, cosine, candidates.kappa)
         candidates, cosine = candidates.take(possible), cosine[possible]
-    probability = match_probabilities(request.mu, request.kappa, candidates, request.kernel, request.prior)
+    probability = score_matches(request, candidates)
     scored = ScoredCandidates(candidates, cosine, probability)
     scored = scored.take(probability >= np.float32(request.threshold))
     return scored.take(_rank(scored.candidates, (scored.match_probability, scored.cosine), request.limit))
+
+
+def score_matches(request: SearchRequest, candidates: Candidates) -> np.ndarray:
+    """Match probabilities (n,) of n candidates with their queries."""
+    kernel, prior, calibration = request.kernel, request.prior, request.calibration
+    return match_probabilities(request.mu, request.kappa, candidates, kernel, prior, calibration)
 
 
 def _accept(store: Store, request: SearchRequest, candidates: Candidates) -> tuple[Candidates, np.ndarray]:

@@ -57,7 +57,8 @@ class HitView(ItemView):
 
     cosine: float = Field(description="Cosine of the item's mu with the mu of the query; 1 is the same direction.")
     match_probability: float = Field(
-        description="Probability that item and query show the same, given the certainty of both."
+        description="Probability that item and query show the same: calibrated on hits of held-out questions, "
+        "if the index was built from a run that was."
     )
 
 

@@ -100,7 +100,7 @@ class Store(Protocol):
     Attributes:
         config: Settings of the index, which the store keeps as JSON: "dim", "kernel", "prior", "fingerprint", "recall",
             "exact_below" and "report" (a `RecallReport` as a dict, or None where every search is exact). "promise" is
-            a `Promise` as a dict, or None; indexes of earlier releases do not have it.
+            a `Promise` and "maps" are `MatchMaps` as a dict, or None; indexes of earlier releases do not have them.
 
     Examples:
         >>> import numpy as np, torch, aleator as al

@@ -36,7 +36,7 @@ export function tile(item, marks, open) {
   const scores = [["κ", kappaText(item.kappa), rank]];
   if (item.cosine !== undefined) {
     scores.unshift(["cos", item.cosine.toFixed(3), "cosine between the directions of item and query"]);
-    scores.push(["match", percent(item.match_probability), "probability that item and query show the same"]);
+    scores.push(["match", percent(item.match_probability), "probability that item and query match"]);
   }
   const why = scores.map(([name, value, title]) => element("div", { title }, element("dt", {}, name), element("dd", {}, value)));
   const sureness = element("i");
