@@ -99,12 +99,12 @@ def coverage_range(questions: int, coverage: float, share: float = 0.9) -> tuple
         >>> round(low, 3), round(high, 3)
         (0.938, 0.961)
     """
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     require_at_least("questions", questions, questions_needed(coverage))
     require_probability("share", share, "pass for example 0.9")
     k = _order(questions, coverage)
-    low, high = beta.ppf([(1 - share) / 2, (1 + share) / 2], k, questions + 1 - k)
+    low, high = betaincinv(k, questions + 1 - k, [(1 - share) / 2, (1 + share) / 2])
     return float(low), float(high)
 
 
@@ -167,7 +167,7 @@ def rejection_threshold(
         >>> 0.8 < rejection.threshold < 0.9, rejection.wrong < 0.1
         (True, True)
     """
-    from scipy.stats import binom
+    from scipy.special import bdtr
 
     confidence, wrong = _vector("confidence", confidence), np.asarray(wrong, bool)
     require(
@@ -184,9 +184,11 @@ def rejection_threshold(
         answered, mistakes = _answered_and_wrong(confidence[pilot], wrong[pilot], candidates)
         # What the test will probably find, with one more wrong answer in the pilot so that its luck is not trusted.
         scale = len(test) / len(pilot)
-        expected = binom.cdf(np.floor(scale * (mistakes + 1)), np.round(scale * answered), error)
+        tested = np.round(scale * answered)
+        expected = bdtr(np.minimum(np.floor(scale * (mistakes + 1)), tested), tested.astype(int), error)
         candidates = candidates[int(np.argmin(expected)) :]
-        p_value = binom.cdf(*reversed(_answered_and_wrong(confidence[test], wrong[test], candidates)), error)
+        answered, mistakes = _answered_and_wrong(confidence[test], wrong[test], candidates)
+        p_value = bdtr(mistakes.astype(float), answered, error)
         passed = np.logical_and.accumulate(p_value <= 1 - assurance)
         if passed[0]:
             threshold = float(candidates[passed.sum() - 1])

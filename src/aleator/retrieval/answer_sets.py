@@ -166,8 +166,8 @@ def _one_of_each_label(found: Neighbours, allow_empty: bool) -> Ranking:
         return Ranking(np.empty(0, np.int64), np.empty(0), 0.0)
     by_ratio = np.argsort(-found.log_ratio, kind="stable")
     order = np.argsort(-log_share, kind="stable")
-    likeliest = {label: position for position, label in zip(by_ratio[::-1], found.label[by_ratio[::-1]], strict=True)}
-    position = np.array([likeliest[label] for label in labels[order]])
+    present, first = np.unique(found.label[by_ratio], return_index=True)
+    position = by_ratio[first[present >= 0]][order]  # labels are in ascending order in both
     need = -log_share[order]
     confidence = float(np.exp(-need[0]))
     if not allow_empty:

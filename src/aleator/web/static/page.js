@@ -192,7 +192,7 @@ function applySlider() {
     [size, rule, set] = [answer.size, promiseText(info.promise), "in the promised set"];
   }
   $("unsure").hidden = answer.sure !== false;
-  $("unsure").textContent = "Not sure enough to answer. The set keeps its promise, but the first item alone is too often wrong for questions like this.";
+  $("unsure").textContent = "Not sure enough to answer with one item. The set keeps its promise.";
   shown.forEach(([box], i) => (box.hidden = i >= visible));
   const total = size === null ? `${count(visible)}${answer.by === "match" ? "+" : ""}` : count(size);
   $("size").textContent = size === null ? `${total} items` : plural(size, "item");
