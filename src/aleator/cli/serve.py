@@ -29,6 +29,9 @@ def serve(
     root: Annotated[
         Path | None, typer.Option(help="folder of the images; the paths of the items are relative to it")
     ] = None,
+    audit: Annotated[
+        Path | None, typer.Option(help="folder of `aleator audit` for these items; its findings are shown")
+    ] = None,
     host: Annotated[
         str, typer.Option(help="address to listen on; clients need a token unless it is a loopback address")
     ] = ("127.0.0.1"),
@@ -59,7 +62,7 @@ def serve(
         fingerprint = None if run is None else run.fingerprint
         index = opened.enter_context(_open(location, fingerprint))
         names = {"localhost", "127.0.0.1", "::1", host.lower()} if local and token is None else None
-        app = create_app(index, run=run, root=root, token=token, hosts=names)
+        app = create_app(index, run=run, root=root, audit=audit, token=token, hosts=names)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
         console = Console(soft_wrap=True)

@@ -1,6 +1,7 @@
 """A user's own data, end to end: read a collection, train, embed, evaluate."""
 
 from aleator.own_data.answers import Answers, label_metrics, label_rows
+from aleator.own_data.audit_files import read_findings
 from aleator.own_data.auditing import Audit, audit
 from aleator.own_data.collection import Collection, example_sentences, read_collection
 from aleator.own_data.defaults import Settings, kernel_width
@@ -38,6 +39,7 @@ __all__ = [
     "rank_by_kappa",
     "read_collection",
     "read_embedded",
+    "read_findings",
     "read_labels",
     "save_run",
     "train",

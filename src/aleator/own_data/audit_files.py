@@ -22,6 +22,7 @@ from aleator.evaluation import plots
 from aleator.foundation import require, require_new_folder, write_json, writing_atomically
 from aleator.own_data.collection import Collection
 from aleator.own_data.run import Run
+from aleator.own_data.tables import read_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,6 +87,43 @@ def write_audit(output: Path, audit: "Audit") -> None:
         figure.savefig(output / "figures" / f"{name}.png")
     write_json(output / SUMMARY, audit.summary)
     shutil.rmtree(output / "cache", ignore_errors=True)
+
+
+def read_findings(folder: str | Path) -> dict[str, list[dict[str, str]]]:
+    """Read the tables of a finished audit.
+
+    Args:
+        folder: The folder that `audit` wrote.
+
+    Returns:
+        Rows by the name of the table: "label_errors", "near_duplicates", "confused_classes", "odd_ones". Each row has
+        its cells by column.
+
+    Raises:
+        ValueError: If the folder is not a finished audit, or a table is damaged.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.own_data import audit, read_collection, read_findings
+        >>> np.save("rows.npy", np.random.default_rng(0).standard_normal((30, 4)))
+        >>> _ = audit(read_collection("rows.npy"), "found", device="cpu", progress=False)
+        >>> len(read_findings("found")["odd_ones"])
+        30
+    """
+    folder = Path(folder).expanduser()
+    finished = (folder / SUMMARY).is_file()
+    require(finished, "audit", str(folder), f"has no {SUMMARY}", "name a folder that `aleator audit` finished")
+    tables = {}
+    for name, columns in _COLUMNS.items():
+        path = folder / name
+        rows: list[dict[str, str]] = []
+        if path.is_file() and path.stat().st_size > len(",".join(columns)) + 1:  # more than the header
+            table = read_table(path)
+            way_out = "make the audit again"
+            require(tuple(table.header) == columns, "audit", str(path), "has other columns", way_out)
+            rows = table.rows
+        tables[path.stem] = rows
+    return tables
 
 
 def _label_errors(audit: "Audit", ids: list[Any], names: list[str]) -> Iterator[tuple[Any, ...]]:

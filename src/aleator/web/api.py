@@ -12,6 +12,8 @@ from aleator.web.models import (
     Answer,
     CollectionInfo,
     FeaturesQuestion,
+    Finding,
+    FindingPage,
     Health,
     ItemPage,
     ItemView,
@@ -122,6 +124,15 @@ def make_router(service: Service) -> APIRouter:
     async def reject_curve() -> Response:
         """How often the nearest neighbour has the same label, for the most certain items."""
         return await reply(collection.reject_curve, bad=404)
+
+    @router.get("/api/findings", response_model=FindingPage, tags=["collection"], responses=_problems(404))
+    async def findings(
+        kind: Finding = "label-errors",
+        offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+        limit: Annotated[int, Query(ge=1, le=200)] = 48,
+    ) -> Response:
+        """What an audit found, the worst first, page by page."""
+        return await reply(service.findings, kind, offset, limit, bad=404)
 
     @router.get("/api/query/item", response_model=Answer, tags=["questions"], responses=_problems(404))
     async def query_item(options: Annotated[ItemSearchOptions, Query()]) -> Response:

@@ -37,6 +37,7 @@ def create_app(
     *,
     run: "Run | None" = None,
     root: str | Path | None = None,
+    audit: str | Path | None = None,
     token: str | None = None,
     hosts: Iterable[str] | None = None,
     limits: Limits | None = None,
@@ -50,6 +51,7 @@ def create_app(
         index: The index. It stays open; close it when the application ends.
         run: A trained model from `load_run`. It embeds uploaded images, texts or features.
         root: Folder of the images that the items' metadata name as `path`. None: no pictures.
+        audit: Folder of an audit of these items, whose findings are shown. None: no findings.
         token: Token that clients must send: letters, digits, - and _, at least 16 characters. None: no token.
         hosts: Names of this server that a request may use; None for any.
         limits: Limits on requests. Default: `Limits()`.
@@ -58,8 +60,8 @@ def create_app(
         An ASGI application, for uvicorn for example.
 
     Raises:
-        ValueError: If the model and the index have different dimensions, if there is no folder `root`, or if the token
-            is too short.
+        ValueError: If the model and the index have different dimensions, if there is no folder `root`, if `audit` is
+            not a finished audit, or if the token is too short.
 
     Examples:
         >>> import torch, aleator as al
@@ -75,7 +77,7 @@ def create_app(
         way_out = f"use at least {SHORTEST_TOKEN} letters, digits, - and _"
         require(safe, "token", f"{len(token)} characters", "too short, or not safe in an address", way_out)
     limits = limits or Limits()
-    service = Service(index, run, None if root is None else Path(root), limits)
+    service = Service(index, run, None if root is None else Path(root), limits, None if audit is None else Path(audit))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

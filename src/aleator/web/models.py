@@ -9,6 +9,7 @@ from aleator.data import InputKind
 from aleator.retrieval import SearchBy, SetsOf
 
 Order = Literal["surest", "least-sure", "added"]
+Finding = Literal["label-errors", "near-duplicates", "odd-ones"]
 # JSON has no infinity. Python's float() and JavaScript's Number() both read this word as one.
 Certainty = Annotated[float, Field(ge=0)] | Literal["Infinity"]
 
@@ -70,6 +71,29 @@ class ItemPage(BaseModel):
     items: list[ItemView]
 
 
+class FindingView(ItemView):
+    """An item that an audit found, and why."""
+
+    given: str | None = Field(description="Its label when the audit was made.")
+    likelier: str | None = Field(description="Of a label error: the likeliest other label.")
+    p_given: float | None = Field(description="Of a label error: probability of the label.")
+    p_likelier: float | None = Field(description="Of a label error: probability of the likelier label.")
+    group: int | None = Field(description="Of a near duplicate: number of its group.")
+    labels_differ: bool | None = Field(description="Of a near duplicate: whether the labels of its group differ.")
+    distance: float | None = Field(
+        description="Of a near duplicate: distance to the nearest item. Of an odd one: the mean distance to its "
+        "neighbours, in units of the usual one."
+    )
+
+
+class FindingPage(BaseModel):
+    """A page of findings."""
+
+    total: int = Field(description="Number of findings of this kind.")
+    offset: int
+    items: list[FindingView]
+
+
 class LabelCount(BaseModel):
     """A label, and the number of items that have it."""
 
@@ -112,6 +136,7 @@ class CollectionInfo(BaseModel):
     kernel: str = Field(description="Kernel of the match probabilities.")
     exact: bool = Field(description="False if the index searches approximately.")
     promise: PromiseView | None = Field(description="Null if the index is not calibrated.")
+    findings: dict[Finding, int] = Field(description="Number of findings of each kind; empty without an audit.")
     upload_bytes: int = Field(description="Largest upload, in bytes.")
     pixels: int = Field(description="Most pixels of an uploaded image.")
 

@@ -19,11 +19,14 @@ from aleator.foundation import require
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval import CredibleIndex, Hit
 from aleator.web.collection import CollectionView, item_fields, whole_text
+from aleator.web.findings import Findings
 from aleator.web.limits import Limits
 from aleator.web.models import (
     Answer,
     CollectionInfo,
     CredibleLevel,
+    Finding,
+    FindingPage,
     HitView,
     ItemView,
     LikelyLabel,
@@ -51,9 +54,12 @@ class Service:
         run: The model; None if only items and posteriors can be asked about.
         root: Folder of the images; None for no pictures.
         limits: Limits on images and threads.
+        audit: Folder of an audit; None for no findings.
     """
 
-    def __init__(self, index: CredibleIndex, run: "Run | None", root: Path | None, limits: Limits):
+    def __init__(
+        self, index: CredibleIndex, run: "Run | None", root: Path | None, limits: Limits, audit: Path | None = None
+    ):
         if run is not None:
             dim = run.encoder.dim
             problem = f"the index has {index.dim}"
@@ -64,6 +70,7 @@ class Service:
         self.limits = limits
         self._labels = _label_model(index, run)
         self.collection = CollectionView(index, self._labels)
+        self._findings = None if audit is None else Findings(audit, self.collection)
         self._run = run
         self._embedding = threading.Lock()  # tokenisers must not be shared by threads, and one batch uses all cores
         self._pictures = None if root is None else Pictures(root.resolve(), limits.stored_bytes, limits.pixels)
@@ -114,6 +121,7 @@ class Service:
             kernel=repr(self.index.kernel),
             exact=self.index.recall_report is None,
             promise=self._promise(),
+            findings={} if self._findings is None else self._findings.counts(),
             upload_bytes=self.limits.upload_bytes,
             pixels=self.limits.pixels,
         )
@@ -135,6 +143,16 @@ class Service:
     def item(self, position: int) -> ItemView:
         """The item at a position of the collection."""
         return self.collection.item(position, self.images)
+
+    def findings(self, kind: Finding, offset: int, limit: int) -> FindingPage:
+        """Some findings of the audit.
+
+        Raises:
+            ValueError: If there is no audit.
+        """
+        if self._findings is None:
+            raise ValueError("there is no audit; start the server with --audit")
+        return self._findings.page(kind, offset, limit, self.images)
 
     def picture(self, position: int, size: int | None) -> Picture:
         """The picture of an item.

@@ -10,6 +10,11 @@ import { count, element, kappaText, percent, plural } from "./words.js";
 const $ = (id) => document.getElementById(id);
 const MOST_HITS = 200;
 const PAGE = 48;
+const FINDINGS = {
+  "label-errors": ["Label errors", "the most suspicious label first"],
+  "near-duplicates": ["Near duplicates", "group by group"],
+  "odd-ones": ["Odd ones out", "the least like the others first"],
+};
 const WIDEST = { p: 0.99, threshold: 0.05 };
 
 let info; // about the collection
@@ -227,12 +232,16 @@ async function browse(more = false) {
   const params = { order: tab, offset: more ? shown.length : 0, limit: PAGE, label: $("label").value };
   $("grid").setAttribute("aria-busy", "true");
   try {
-    const page = await call("/api/items", { params, signal });
+    const audit = tab === "findings";
+    const kind = $("finding").value;
+    const page = audit ? await call("/api/findings", { params: { ...params, order: "", label: "", kind }, signal }) : await call("/api/items", { params, signal });
     drawGrid(page.items, more);
-    $("status").textContent = `${plural(shown.length, "item")} of ${count(page.total)}, the ${tab === "surest" ? "most" : "least"} certain first`;
+    $("status").textContent = audit
+      ? `${count(shown.length)} of ${count(page.total)} findings, ${FINDINGS[kind][1]}`
+      : `${plural(shown.length, "item")} of ${count(page.total)}, the ${tab === "surest" ? "most" : "least"} certain first`;
     $("more").hidden = shown.length >= page.total;
     $("empty").hidden = shown.length > 0;
-    $("empty").textContent = "The collection is empty.";
+    $("empty").textContent = audit ? "The audit found nothing of this kind." : "The collection is empty.";
   } catch (error) {
     if (error.name !== "AbortError") complain(error.message);
   } finally {
@@ -278,7 +287,8 @@ function selectTab(name) {
   $("curve").hidden = name !== "curve";
   $("more").hidden = true;
   $("empty").hidden = true;
-  $("label-box").hidden = info.labels.length === 0 || name === "answer" || name === "curve";
+  $("label-box").hidden = info.labels.length === 0 || ["answer", "curve", "findings"].includes(name);
+  $("finding-box").hidden = name !== "findings";
 }
 
 function chooseTab(button) {
@@ -311,7 +321,7 @@ function wire() {
     next.focus();
     chooseTab(next);
   });
-  $("label").addEventListener("change", () => browse());
+  for (const id of ["label", "finding"]) $(id).addEventListener("change", () => browse());
   $("more").addEventListener("click", () => browse(true));
   $("slider").addEventListener("input", applySlider);
   for (const choice of document.getElementsByName("by")) choice.addEventListener("change", () => subject && ask(subject));
@@ -368,6 +378,9 @@ function introduce() {
   $("id").placeholder = info.model ? "or an item’s id" : "an item’s id";
   $("ask-hint").textContent = info.model ? "Or click any item." : "Click any item. Start the server with --model to ask about your own data.";
   $("tab-curve").hidden = info.labels.every((one) => one.count < 2);
+  const kinds = Object.entries(info.findings);
+  $("tab-findings").hidden = kinds.length === 0;
+  $("finding").replaceChildren(...kinds.map(([kind, n]) => element("option", { value: kind }, `${FINDINGS[kind][0]} (${count(n)})`)));
   const all = element("option", { value: "" }, "any");
   $("label").replaceChildren(all, ...info.labels.map(({ label, count: n }) => element("option", { value: label }, `${label} (${count(n)})`)));
 }

@@ -38,6 +38,7 @@ export function tile(item, marks, open) {
     scores.unshift(["cos", item.cosine.toFixed(3), "cosine between the directions of item and query"]);
     scores.push(["match", percent(item.match_probability), "probability that item and query match"]);
   }
+  if ("labels_differ" in item) scores.splice(0, 1, ...findingScores(item));
   const why = scores.map(([name, value, title]) => element("div", { title }, element("dt", {}, name), element("dd", {}, value)));
   const sureness = element("i");
   sureness.style.width = `${Math.max(2, 100 * item.surer_than)}%`;
@@ -55,6 +56,21 @@ export function tile(item, marks, open) {
   const box = element("li", { class: "tile", "data-key": item.key }, button, mark);
   showMark(box, item, marks.has(item.key));
   return box;
+}
+
+// Why an audit found an item.
+function findingScores(item) {
+  if (item.likelier !== null) {
+    return [
+      [item.given, percent(item.p_given), "probability of the label"],
+      [`→ ${item.likelier}`, percent(item.p_likelier), "probability of the likelier label"],
+    ];
+  }
+  if (item.group !== null) {
+    const labels = item.labels_differ ? "labels differ" : "";
+    return [[`group ${item.group}`, labels, "items of a group are near duplicates"]];
+  }
+  return [["distance", `× ${item.distance.toFixed(2)}`, "mean distance to its neighbours, in units of the usual one"]];
 }
 
 export function showMark(box, item, marked) {

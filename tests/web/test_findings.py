@@ -1,0 +1,116 @@
+"""Findings of an audit in the API and on the page."""
+
+import csv
+import json
+import os
+
+import pytest
+from fastapi.testclient import TestClient
+
+from aleator.web import create_app
+from tests.web.browser import Visit, browsing, serving
+
+TABLES = {
+    "label_errors": [
+        ["rank", "id", "given", "likelier", "p_given", "p_likelier", "score"],
+        [1, "square-4", "square", "circle", "0.01", "0.95", "4.55"],
+        [2, "not-in-the-index", "square", "circle", "0.02", "0.9", "3.8"],
+        [3, "circle-3", "circle", "triangle", "0.3", "0.6", "0.69"],
+        [4, "circle-6", "circle", "square", "0.9", "0.05", "-2.89"],
+        [5, "circle-9", "circle", "square", "0.9", "0.05", "-inf"],
+    ],
+    "near_duplicates": [
+        ["group", "id", "label", "same_content", "labels_differ", "distance"],
+        [1, "circle-0", "circle", "yes", "yes", "0"],
+        [1, "square-1", "square", "yes", "yes", "0"],
+    ],
+    "confused_classes": [["given", "other", "probability", "items", "examples"]],
+    "odd_ones": [["rank", "id", "label", "distance", "nearest"], [1, "triangle-2", "triangle", "3.25", "square-4"]],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("audit")
+    for name, rows in TABLES.items():
+        with open(folder / f"{name}.csv", "w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+    (folder / "summary.json").write_text(json.dumps({"items": 90}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def audited(index, root, folder):
+    return create_app(index, root=root, audit=folder)
+
+
+def test_suspicious_labels_come_in_the_order_of_the_audit(audited):
+    client = TestClient(audited)
+    page = client.get("/api/findings").json()
+    assert page["total"] == 2  # those of the collection for which another label is likelier
+    first, second = page["items"]
+    assert (first["id"], first["given"], first["likelier"], first["p_likelier"]) == (
+        "square-4",
+        "square",
+        "circle",
+        0.95,
+    )
+    assert first["image"]
+    assert first["group"] is None
+    assert second["id"] == "circle-3"
+    assert client.get("/api/findings", params={"offset": 1, "limit": 1}).json()["items"] == [second]
+
+
+def test_other_findings(audited):
+    client = TestClient(audited)
+    pair = client.get("/api/findings", params={"kind": "near-duplicates"}).json()["items"]
+    assert [(one["id"], one["group"], one["labels_differ"]) for one in pair] == [
+        ("circle-0", 1, True),
+        ("square-1", 1, True),
+    ]
+    (odd,) = client.get("/api/findings", params={"kind": "odd-ones"}).json()["items"]
+    assert (odd["id"], odd["distance"], odd["likelier"]) == ("triangle-2", 3.25, None)
+    found = client.get("/api/collection").json()["findings"]
+    assert found == {"label-errors": 2, "near-duplicates": 2, "odd-ones": 1}
+
+
+def test_without_an_audit(client):
+    assert client.get("/api/collection").json()["findings"] == {}
+    answer = client.get("/api/findings")
+    assert answer.status_code == 404
+    assert "start the server with --audit" in answer.json()["detail"]
+
+
+def test_a_folder_that_is_no_audit(index, tmp_path):
+    with pytest.raises(ValueError, match=r"has no summary.json; name a folder that `aleator audit` finished"):
+        create_app(index, audit=tmp_path)
+
+
+def test_a_damaged_table(index, folder, tmp_path):
+    (tmp_path / "summary.json").write_text("{}")
+    (tmp_path / "label_errors.csv").write_text("rank,identity\n1,circle-0\n2,circle-3\n3,circle-6\n4,circle-9\n5,x\n")
+    with pytest.raises(ValueError, match=r"label_errors.csv'?: has other columns; make the audit again"):
+        create_app(index, audit=tmp_path)
+
+
+def test_the_page_shows_findings(audited, tmp_path):
+    with browsing() as browser, serving(audited) as address:
+        visit = Visit(browser, address)
+        page = visit.page
+        page.goto(address)
+        page.get_by_role("tab", name="Audit").click()
+        page.locator("#status", has_text="2 of 2 findings, the most suspicious label first").wait_for()
+        assert "→ circle" in page.locator("#grid .tile .why").first.inner_text()
+        assert "95" in page.locator("#grid .tile .why").first.inner_text()
+        page.locator("#finding").select_option("near-duplicates")
+        page.locator("#status", has_text="group by group").wait_for()
+        assert "labels differ" in page.locator("#grid .tile .why").first.inner_text()
+        page.locator("#finding").select_option("odd-ones")
+        page.locator("#status", has_text="1 of 1 findings").wait_for()
+        assert "3.25" in page.locator("#grid .tile .why").first.inner_text()
+        page.screenshot(path=os.environ.get("ALEATOR_ARTEFACTS", str(tmp_path)) + "/findings.png")
+        page.get_by_role("tab", name="Least certain").click()
+        page.locator("#status", has_text="the least certain first").wait_for()
+        assert page.locator("#finding-box").is_hidden()
+        assert visit.findings == []
+        visit.context.close()
