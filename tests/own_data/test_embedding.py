@@ -35,7 +35,7 @@ def test_the_file_holds_what_the_encoder_says(run, whole):
     assert float(header["kappa_pos"]) == float(run.kernel.kappa_pos)
     assert float(header["prior"]) == run.prior
     lines = [json.loads(line) for line in whole.with_suffix(".jsonl").read_text().splitlines()]
-    assert lines[7] == {"id": 7, "label": str(blobs()[1][7])}
+    assert lines[7] == {"id": 7, "label": str(blobs()[1][7]), "used": "training"}
     assert len(lines) == 400
     assert sorted(path.name for path in whole.parent.iterdir()) == ["all.jsonl", "all.safetensors"]
 

@@ -20,6 +20,7 @@ Data = Annotated[
 ]
 LabelFile = Annotated[Path | None, typer.Option(help="labels of .npy features: .npy or .csv, one row per item")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto")]
+NoRivals = Annotated[bool, typer.Option("--no-rivals", help="do not compare with raw neighbours and a linear head")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 _SHOWN = {
@@ -34,6 +35,17 @@ _SHOWN = {
     "label_auroc": "how well the label's certainty tells right from wrong",
     "unlike": "share of items unlike anything seen",
     "mean_kappa": "mean kappa",
+}
+
+# Metrics of the comparison with rivals; of AURC and AUGRC, less is better.
+_COMPARED = {
+    "recall_at_1": "Recall@1",
+    "recall_at_1_surer_half": "  surer half",
+    "r_auroc": "R-AUROC",
+    "aurc": "AURC",
+    "augrc": "AUGRC",
+    "coverage_at_5": "coverage at 5 %",
+    "disagreement_rank": "disagreement",
 }
 
 
@@ -60,9 +72,12 @@ def train(
         float, typer.Option(help="share of the items that is held out for calibration and evaluation")
     ] = 0.2,
     seed: Annotated[int, typer.Option(help="seed of everything random")] = 0,
+    no_rivals: NoRivals = False,
     device: Device = "auto",
 ) -> None:
     """Train an encoder on labelled data; write its metrics on held-out items, and figures.
+
+    The table shows ours beside raw neighbours and a linear head, on items that no training has seen.
 
     Settings that are left out are chosen from the data, and the log says why. The same command resumes a stopped run.
 
@@ -88,7 +103,7 @@ def train(
     )
     with plain_errors():
         collection = read_collection(data, labels)
-        run = run_training(collection, output, settings, device=device, log=_print_log)
+        run = run_training(collection, output, settings, device=device, rivals=not no_rivals, log=_print_log)
     if _first_process():
         _print_metrics(run.metrics)
         print(f"Run: {output}    Figures: {output / 'figures'}")
@@ -138,6 +153,10 @@ def evaluate(
         Path, typer.Argument(help="posteriors file, or run folder, whose metrics are then shown again")
     ],
     labels: LabelFile = None,
+    data: Annotated[
+        Path | None, typer.Option(help="the items, for the rivals; default: where they were embedded from")
+    ] = None,
+    no_rivals: NoRivals = False,
     figures: Annotated[
         Path | None, typer.Option(help="write figures to this folder: reject curve, reliability diagram, kappa")
     ] = None,
@@ -145,11 +164,12 @@ def evaluate(
 ) -> None:
     """Evaluate posteriors against labels: those that were embedded with the items, or those of a file.
 
+    Items that the run was trained on are left out. The table shows ours beside raw neighbours and a linear head.
+
     Example: aleator evaluate photos.safetensors --figures figures/
     """
-    from aleator.own_data import evaluate as measure
+    from aleator.own_data import evaluate_embedded, load_run, read_collection, read_embedded, read_labels
     from aleator.own_data import figures as draw
-    from aleator.own_data import label_metrics, label_rows, load_run, read_embedded, read_labels
 
     with plain_errors():
         if posteriors.is_dir():
@@ -157,12 +177,8 @@ def evaluate(
         else:
             embedded = read_embedded(posteriors)
             item_labels = embedded.labels() if labels is None else read_labels(labels, len(embedded.q), str(posteriors))
-            metrics = measure(embedded.q, item_labels, embedded.kernel, embedded.prior, maps=embedded.maps)
-            if embedded.label_model is not None and item_labels.kind in ("classes", "soft"):
-                rows = label_rows(item_labels, embedded.label_model.names)
-                metrics |= label_metrics(embedded.label_probabilities(), rows)
-            if embedded.novelty is not None:
-                metrics["unlike"] = (embedded.novelty > 0).double().mean().item()
+            items = None if data is None else read_collection(data, labels_optional=True)
+            metrics = evaluate_embedded(embedded, item_labels, data=items, rivals=not no_rivals)
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)
             for name, figure in draw(metrics).items():
@@ -218,12 +234,38 @@ def _cell(value: Any) -> str:
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
+    comparison = metrics.get("rivals")
+    if comparison:
+        _print_comparison(comparison)
     table = Table("held-out items" if "provenance" in metrics else "items", str(metrics["items"]))
     for name, shown in _SHOWN.items():
-        if name not in metrics:  # of an older release, or without labels
+        if name not in metrics or (comparison and name in _COMPARED):  # of an older release, or shown above
             continue
         table.add_row(shown, "-" if metrics[name] is None else f"{metrics[name]:.4g}")
     Console().print(table)
+    for note in metrics.get("notes", []):
+        print(note)
+
+
+def _print_comparison(comparison: dict[str, Any]) -> None:
+    """One table of ours and the rivals, and who wins."""
+    rows = comparison["rows"]
+    against = "each other" if comparison["gallery"] is None else f"{comparison['gallery']} training items"
+    table = Table("", *(f"{row['method']}\n{row['score']}" for row in rows))
+    table.title = f"{comparison['questions']} questions against {against}; rivals compare {comparison['inputs']}"
+    for name, shown in _COMPARED.items():
+        if any(row.get(name) for row in rows):
+            table.add_row(shown, *(_with_interval(row.get(name)) for row in rows))
+    Console().print(table)
+    for line in comparison["verdicts"]:
+        print(line)
+
+
+def _with_interval(measured: dict[str, float] | None) -> str:
+    """A number and half the width of its 95 % interval."""
+    if measured is None:
+        return "-"
+    return f"{measured['value']:.3f} ± {(measured['high'] - measured['low']) / 2:.3f}"
 
 
 def _print_log(line: str) -> None:

@@ -4,8 +4,10 @@ from aleator.own_data.answers import Answers, label_metrics, label_rows
 from aleator.own_data.audit_files import read_findings
 from aleator.own_data.auditing import Audit, audit
 from aleator.own_data.collection import Collection, example_sentences, read_collection
+from aleator.own_data.comparison import Items, compare_with_rivals
 from aleator.own_data.defaults import Settings, kernel_width
 from aleator.own_data.embedded import EmbeddedCollection, rank_by_certainty, rank_by_kappa, read_embedded
+from aleator.own_data.embedded_evaluation import evaluate_embedded
 from aleator.own_data.embedding import embed
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, figures
 from aleator.own_data.labels import LabelKind, Labels, read_labels
@@ -18,6 +20,7 @@ __all__ = [
     "Audit",
     "Collection",
     "EmbeddedCollection",
+    "Items",
     "LabelKind",
     "Labels",
     "Questions",
@@ -25,8 +28,10 @@ __all__ = [
     "Settings",
     "audit",
     "calibrate_on_labels",
+    "compare_with_rivals",
     "embed",
     "evaluate",
+    "evaluate_embedded",
     "example_sentences",
     "figures",
     "fit_match_maps",

@@ -34,6 +34,9 @@ class EmbeddedCollection:
         novelty: How unlike the training items each item is, shape (N,): positive if it is unlike anything seen. None if
             the file does not say.
         maps: Maps of calibrated match probabilities; the identity in files of older versions.
+        source: The file or folder that was embedded, if the posteriors file says it.
+        marked: Whether the records say "used" for items that the encoder was trained or calibrated on. Files of older
+            versions do not.
 
     Examples:
         >>> import torch, aleator as al
@@ -53,6 +56,8 @@ class EmbeddedCollection:
     label_model: LabelModel | None = None
     novelty: Tensor | None = None
     maps: MatchMaps = field(default_factory=MatchMaps)
+    source: str | None = None
+    marked: bool = False
 
     def label_probabilities(self) -> Tensor:
         """Probability of each label, for each item.
@@ -114,7 +119,9 @@ def read_embedded(path: str | Path) -> EmbeddedCollection:
     header = read_header(path)
     kernel, prior, maps = match_settings(header)
     records = _read_records(path.with_suffix(".jsonl"), len(q))
-    return EmbeddedCollection(q, records, kernel, prior, header.get("fingerprint"), *read_answers(path), maps=maps)
+    fingerprint, source = header.get("fingerprint"), header.get("source")
+    marked = header.get("used") == "marked"
+    return EmbeddedCollection(q, records, kernel, prior, fingerprint, *read_answers(path), maps, source, marked)
 
 
 def rank_by_certainty(

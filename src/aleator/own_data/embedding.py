@@ -16,6 +16,7 @@ from aleator.foundation import process_group, replace_file, require, require_at_
 from aleator.own_data.collection import Collection
 from aleator.own_data.rows import read_rows, stream_rows
 from aleator.own_data.run import Run
+from aleator.own_data.used_items import marked_records, used_as
 from aleator.retrieval import label_header, match_header, read_header, write_items, write_posteriors
 
 BATCH_SIZES = {"images": 64, "features": 4096, "text": 64}
@@ -76,9 +77,8 @@ def embed(
     labels = run.answers.labels
     if output.exists() and not replace:
         way_out = "name another file, or replace it with --replace"
-        require(
-            read_header(output) == header | label_header(labels), "output", str(output), "holds something else", way_out
-        )
+        same = (header | label_header(labels)).items() <= read_header(output).items()
+        require(same, "output", str(output), "holds something else", way_out)
         return output
     count, dim = len(collection), run.encoder.dim
     columns = dim + 1 if run.answers.novelty is None else dim + 2
@@ -104,7 +104,9 @@ def embed(
         )
         group.wait()
         if group.first:
-            write_items(output.with_suffix(".jsonl"), collection.records())
+            used = used_as(run.folder, collection)
+            header |= {"source": str(collection.source.absolute())} | ({} if used is None else {"used": "marked"})
+            write_items(output.with_suffix(".jsonl"), marked_records(collection, used))
             blocks = (rows for rank in range(group.count) for rows in read_rows(_part(parts, rank), columns))
             split = ((rows[:, :dim], *rows[:, dim:].T) for rows in blocks)
             write_posteriors(output, count, dim, split, header, novelty=columns == dim + 2, labels=labels)

@@ -30,6 +30,7 @@ from aleator.losses import ExactInfoNCE
 from aleator.matching import VMFKernel
 from aleator.own_data.answers import fit_answers
 from aleator.own_data.collection import Collection
+from aleator.own_data.comparison import compare_held_out
 from aleator.own_data.defaults import Settings, choose_settings
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, evaluation_labels
 from aleator.own_data.labels import Labels
@@ -37,6 +38,7 @@ from aleator.own_data.preparation import PreparedTraining, prepare
 from aleator.own_data.questions import Questions, fit_match_maps, held_out_questions
 from aleator.own_data.run import Run, load_run, save_run
 from aleator.own_data.splits import Split, require_trainable, select_labels, split_items
+from aleator.own_data.used_items import save_used_items
 from aleator.training import Recipe, fit
 
 Log = Callable[[str], None]
@@ -50,6 +52,7 @@ def train(
     settings: Settings = Settings(),  # noqa: B008 (it is frozen)
     *,
     device: str = "auto",
+    rivals: bool = True,
     progress: bool | None = None,
     log: Log = lambda line: None,
 ) -> Run:
@@ -63,6 +66,7 @@ def train(
         folder: The run folder: a new folder, or that of the same run, which is then resumed.
         settings: How to train. Settings that are None are chosen from the data.
         device: "auto", "cpu", "cuda" or "cuda:1", for example.
+        rivals: Whether to compare the result with raw neighbours and a linear head; see `compare_with_rivals`.
         progress: Whether to show progress bars. Default: on a terminal.
         log: Called with each line of the log, such as `print`.
 
@@ -110,6 +114,9 @@ def train(
             kernel = VMFKernel(match["kappa_pos"])
             answers, label_metrics = fit_answers(training, labels, split, kernel, complete_settings["seed"])
             metrics |= label_metrics
+            if rivals:
+                metrics["rivals"] = compare_held_out(training, labels, split, answers.labels, complete_settings["seed"])
+            save_used_items(folder, collection, split)
             metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
             save_run(folder, training.complete_encoder(), training.inputs, config, metrics, match, answers)
             shutil.rmtree(folder / "training" / "encoder", ignore_errors=True)  # RUN/encoder is the complete one

@@ -56,7 +56,7 @@ def split_items(collection: Collection, labels: Labels, share: float, seed: int)
     assert hard is not None
     order = generator.permutation(len(hard))
     split = _split_groups(hard, share, generator) if grouping.kind == "groups" else _split_classes(hard, share, order)
-    enough = len(split.train) >= 4 and all(_can_be_evaluated(hard[part]) for part in (split.calibration, split.test))
+    enough = len(split.train) >= 4 and all(can_be_evaluated(hard[part]) for part in (split.calibration, split.test))
     links = f"; the pairs link them into {len(grouping.names)} groups, which stay whole"
     require(
         enough,
@@ -113,7 +113,7 @@ def _split_classes(hard: np.ndarray, share: float, order: np.ndarray) -> Split:
     )
 
 
-def _can_be_evaluated(hard: np.ndarray) -> bool:
+def can_be_evaluated(hard: np.ndarray) -> bool:
     """Whether there are at least two classes, and two items of one class."""
     counts = np.bincount(hard)
     return bool((counts > 0).sum() >= 2 and (counts > 1).any())
