@@ -79,3 +79,27 @@ def test_negatives_may_be_averaged(rows):
     torch.testing.assert_close(averaged, torch.tensor([-200 + math.log(32), -1e-9 / 32, 0.0]), atol=2e-7, rtol=1e-6)
     (slope,) = torch.autograd.grad(averaged.sum(), shares)
     torch.testing.assert_close(slope, torch.tensor([1.0, 1 / 32, 1 / 32]), atol=1e-6, rtol=1e-6)
+
+
+def test_averaged_negatives_do_not_ask_for_the_density_ratio():
+    """Theory (9): with h = s / E- s, the minimum has h (1 + h) in proportion to P+/P-, and not h."""
+    positive = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+    counts = torch.tensor([1, 2, 4, 9])  # 16 negatives with exactly these frequencies, as for M -> infinity
+    negative = counts / counts.sum()
+    log_s = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([log_s], max_iter=200, line_search_fn="strong_wolfe")
+
+    def mean_loss():
+        optimiser.zero_grad()
+        against = torch.logsumexp(log_s.repeat_interleave(counts), 0)
+        shares = share_among_average(log_s - torch.logaddexp(log_s, against), int(counts.sum()))
+        loss = -(positive * shares).sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(mean_loss)
+    s = log_s.detach().exp()
+    h = s / (negative * s).sum()
+    times = h * (1 + h) / (positive / negative)
+    torch.testing.assert_close(times, times.mean().expand(4), rtol=1e-3, atol=0)
+    assert h[0] / h[-1] < 0.5 * (positive / negative)[0] / (positive / negative)[-1]

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from aleator.experiments.catalogue import EXPERIMENTS
+from aleator.experiments.outdated import note_on_changes
 from aleator.experiments.paper import paper_figure
+from aleator.experiments.settings import Preset
 
 # Metrics that are shown, in this order, and their names in tables. Others are in the JSON files only.
 COLUMNS = {
@@ -35,12 +37,14 @@ COLUMNS = {
     "r_auroc": "R-AUROC",
     "match_ece": "match ECE",
 }
+_ORDER: tuple[Preset, ...] = ("best", "corrected", "paper", "quick")
 _HEAD = """# Results
 
 Made by `aleator reproduce` from the JSON files in these folders; every file says which command, commit and device it
 came from. A cell reads *ours ± standard error over seeds* and, where the paper reports a figure, *(the paper's)*. What
 the paper calls RMSE is the mean absolute error of its code, and stands beside ours. Beside the exact loss stand the
-paper's figures for MCInfoNCE, the loss it replaces.
+paper's figures for MCInfoNCE, the loss it replaces. Where a preset has changed since its runs were made, a note above
+the table says how.
 """
 
 
@@ -48,24 +52,28 @@ def write_report(folder: Path) -> Path:
     """Write README.md into a folder of results, and return its path."""
     parts = [_HEAD]
     for name, experiment in EXPERIMENTS.items():
-        files = [(preset, folder / name / f"{preset}.json") for preset in ("best", "corrected", "paper", "quick")]
+        files = [(preset, folder / name / f"{preset}.json") for preset in _ORDER]
         files = [(preset, path) for preset, path in files if path.is_file()]
         if files:
             parts.append(f"## {name}: {experiment.title}\n")
-            parts += [section(json.loads(path.read_text()), preset, folder / name) for preset, path in files]
+            for preset, path in files:
+                result = json.loads(path.read_text())
+                note = note_on_changes(result, experiment.rows(preset))
+                parts.append(section(result, preset, folder / name, note))
     path = folder / "README.md"
     path.write_text("\n".join(parts))
     return path
 
 
-def section(result: dict[str, Any], preset: str, folder: Path) -> str:
-    """The part of the report about one preset of an experiment: provenance, table and figures, in Markdown."""
+def section(result: dict[str, Any], preset: str, folder: Path, note: str = "") -> str:
+    """The part of the report about one preset of an experiment: provenance, note, table and figures, in Markdown."""
     origin = result["provenance"]
     subtitle = f"`{origin['device']}`, {origin['wall_seconds']:,.0f} s, commit `{origin['commit']}`"
     rows = shown_rows(result["rows"])
     if len(rows) < len(result["rows"]):
         subtitle += f"; the best of {len(result['rows'])} by the rank correlation of kappa"
-    lines = [f"### Preset {preset}\n", subtitle + "\n", table(result["experiment"], rows)]
+    lines = [f"### Preset {preset}\n", subtitle + "\n", *([note + "\n"] if note else [])]
+    lines.append(table(result["experiment"], rows))
     pictures = sorted((folder / preset).glob("*.png"))
     lines += [
         "",
