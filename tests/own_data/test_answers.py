@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from aleator.evaluation import label_log_likelihood
+from aleator.evaluation import fit_novelty, label_log_likelihood
 from aleator.own_data import (
+    Answers,
     Labels,
     Settings,
     embed,
@@ -19,7 +20,8 @@ from aleator.own_data import (
     read_embedded,
     train,
 )
-from aleator.own_data.answers import _sample
+from aleator.own_data.answers import _sample, load_answers, save_answers
+from aleator.own_data.views import letter_pairs
 from tests.own_data.conftest import blobs
 
 
@@ -93,6 +95,17 @@ def test_groups_have_novelty_but_no_labels(tmp_path):
     assert run.answers.labels is None
     assert run.unlike(rows + 100).all()
     assert "label_log_likelihood" not in run.metrics
+
+
+def test_views_of_texts_are_stored(tmp_path):
+    counts = letter_pairs(["the cat sat", "a dog ran", "the bird sang", "it rained"])
+    features = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    views = {"features": features, "letters": counts}
+    novelty = fit_novelty(views, views)
+    save_answers(tmp_path, Answers(None, novelty))
+    again = load_answers(tmp_path)
+    assert again.labels is None
+    torch.testing.assert_close(again.novelty.excess(views), novelty.excess(views))
 
 
 class TestEmbedded:

@@ -1,10 +1,13 @@
 """Views of inputs: they belong to the same forward pass, and describe what they say."""
 
+import numpy as np
 import torch
 
 import aleator as al
 from aleator.encoders import MLP, Chain, ResNet18, Standardise
-from aleator.own_data.views import image_statistics, posteriors_and_views
+from aleator.evaluation import fit_novelty
+from aleator.own_data import example_sentences, read_collection
+from aleator.own_data.views import image_statistics, letter_pairs, posteriors_and_views
 
 
 def test_features_are_those_that_the_head_standardised():
@@ -56,3 +59,27 @@ class TestStatistics:
         for side in (2, 3, 8):
             assert image_statistics(torch.zeros(1, 3, side, side)).isfinite().all()
             assert image_statistics(torch.zeros(1, 3, side, side)).shape == (1, 19)
+
+
+class TestLetterPairs:
+    def test_are_counted(self):
+        counts = letter_pairs(["abab", "a  b 7"])
+        a, b, space, digit = 0, 1, 26, 27
+        assert counts.shape == (2, 1600)
+        assert counts[0, 40 * a + b] == 2
+        assert counts[0, 40 * b + a] == 1
+        assert counts.sum(1).tolist() == [3, 4]
+        assert counts[1, 40 * space + digit] == 1
+
+    def test_of_any_script_and_of_one_letter(self):
+        counts = letter_pairs(["Ж", "Жар птица", "日本語", "\ud800x"])
+        assert counts.sum(1).tolist() == [0, 8, 2, 1]
+
+    def test_random_letters_are_unlike_sentences(self):
+        texts = read_collection(example_sentences()).items
+        held_out, training = letter_pairs(texts[::2]), letter_pairs(texts[1::2])
+        detector = fit_novelty({"letters": training}, {"letters": held_out})
+        generator = np.random.default_rng(0)
+        odd = ["".join(generator.choice(list("abcdefghijklmnopqrstuvwxyz "), 40)) for _ in range(50)]
+        assert detector.unlike({"letters": letter_pairs(odd)}).double().mean() > 0.9
+        assert detector.unlike({"letters": held_out}).double().mean() < 0.02

@@ -64,7 +64,7 @@ from aleator.evaluation.label_model import (
     unpack_label_model,
 )
 from aleator.evaluation.log_odds import fit_log_odds_map
-from aleator.evaluation.novelty import FeatureView, NoveltyDetector, fit_novelty
+from aleator.evaluation.novelty import FeatureView, LetterPairView, NoveltyDetector, fit_novelty
 from aleator.evaluation.rankings import (
     auroc,
     average_precision,
@@ -83,6 +83,7 @@ __all__ = [
     "HeadSettings",
     "LabelErrors",
     "LabelModel",
+    "LetterPairView",
     "MatchCalibration",
     "MatchPairs",
     "Neighbours",

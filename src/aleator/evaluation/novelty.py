@@ -8,7 +8,7 @@ threshold is a conformal quantile of held-out items, so it keeps its rate of fal
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,9 @@ from aleator.foundation import require, require_probability
 _MOST_ITEMS = 5_000  # of the training items, these many are kept for each view
 _MOST_DIRECTIONS = 64  # principal directions that are kept; the length of the rest is one more coordinate
 _NEIGHBOURS = 5
+_SMOOTHING = 0.5  # added to the count of each pair of letters
 _TAIL = 0.2  # share of the held-out items from which the tail is estimated, if there are few
+_USUAL_PAIRS = 10
 _BLOCK = 1_024  # inputs that are compared at a time
 
 
@@ -101,6 +103,52 @@ class FeatureView:
 
 
 @dataclass(frozen=True)
+class LetterPairView:
+    """One view of the training texts: how often each letter follows each other one.
+
+    Random letters have features like those of some texts, but their pairs of letters are improbable. The score is minus
+    the mean log probability of a pair, drawn towards the median for short texts.
+
+    Args:
+        log_probabilities: log P(letter | letter before), shape (L, L).
+        median: Median score of held-out texts.
+        spread: 95 % quantile of their scores, minus the median.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.evaluation import LetterPairView
+        >>> view = LetterPairView(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log())
+        >>> view.scores(torch.tensor([[90.0, 0.0, 0.0, 0.0], [0.0, 90.0, 0.0, 0.0]])).round(decimals=2)
+        tensor([0.0900, 2.0700])
+    """
+
+    log_probabilities: Tensor
+    median: float = 0.0
+    spread: float = 1.0
+
+    def scores(self, counts: Tensor) -> Tensor:
+        """How improbable the pairs of letters are, in the units of held-out texts.
+
+        Args:
+            counts: Number of each pair of letters in N texts, shape (N, L * L).
+
+        Returns:
+            Scores, shape (N,).
+
+        Raises:
+            ValueError: If there is another number of pairs.
+        """
+        pairs = self.log_probabilities.numel()
+        problem = f"expected rows of {pairs}"
+        require(counts.shape[1:] == (pairs,), "counts", tuple(counts.shape), problem, "count the same letters")
+        counts = counts.float()
+        total = counts.sum(1)
+        cost = -(counts @ self.log_probabilities.flatten()) / total.clamp_min(1)
+        # A few pairs say little: they count like their number among ten more usual ones.
+        return total / (total + _USUAL_PAIRS) * (cost - self.median) / self.spread
+
+
+@dataclass(frozen=True)
 class NoveltyDetector:
     """Tells inputs that are unlike all training items.
 
@@ -119,14 +167,14 @@ class NoveltyDetector:
         tensor([False,  True])
     """
 
-    views: dict[str, FeatureView]
+    views: dict[str, FeatureView | LetterPairView]
     threshold: float
 
     def excess(self, features: Mapping[str, Tensor]) -> Tensor:
         """How far the score of each input lies above the threshold.
 
         Args:
-            features: Features of N inputs in each view, shape (N, F).
+            features: Features of N inputs in each view, shape (N, F); in the view "letters" counts of letter pairs.
 
         Returns:
             Scores minus the threshold, shape (N,). Positive for inputs that are unlike anything seen.
@@ -161,7 +209,8 @@ def fit_novelty(
     """Fit a detector of inputs that are unlike anything seen.
 
     Args:
-        training: Features of training items in each view, shape (N, F). Of more than 5,000 items, 5,000 are kept.
+        training: Features of training items in each view, shape (N, F). Of more than 5,000 items, 5,000 are kept. The
+            view "letters" holds counts of letter pairs, shape (N, L * L); see `LetterPairView`.
         held_out: Features of held-out items in each view, shape (H, F), H >= 1.
         false_alarms: Share of ordinary inputs that may be flagged.
 
@@ -187,7 +236,7 @@ def fit_novelty(
     require(same, "held_out", sorted(held_out), f"the views are {sorted(training)}", "pass the same views")
     count = len(next(iter(held_out.values())))
     require(count >= 1, "held_out", count, "there are none", "hold out some items")
-    views = {name: _fit_view(training[name], held_out[name]) for name in training}
+    views = {name: _FITS.get(name, _fit_view)(training[name], held_out[name]) for name in training}
     scores = torch.stack([view.scores(held_out[name]) for name, view in views.items()]).amax(0)
     return NoveltyDetector(views, _threshold(scores.double(), false_alarms))
 
@@ -217,3 +266,17 @@ def _fit_view(training: Tensor, held_out: Tensor) -> FeatureView:
     median = logs.quantile(0.5).item()
     spread = max(logs.quantile(0.95).item() - median, 1e-3)
     return FeatureView(view.centre, view.scale, view.directions, view.sample, median, spread)
+
+
+def _fit_letter_pairs(training: Tensor, held_out: Tensor) -> LetterPairView:
+    letters = math.isqrt(training.shape[1])
+    counts = training.double().sum(0).view(letters, letters) + _SMOOTHING
+    view = LetterPairView((counts / counts.sum(1, keepdim=True)).log().float())
+    total = held_out.double().sum(1)
+    costs = -(held_out.double() @ view.log_probabilities.double().flatten()) / total.clamp_min(1)
+    median = costs.quantile(0.5).item()
+    spread = max(costs.quantile(0.95).item() - median, 1e-3)
+    return LetterPairView(view.log_probabilities, median, spread)
+
+
+_FITS: dict[str, Callable[[Tensor, Tensor], FeatureView | LetterPairView]] = {"letters": _fit_letter_pairs}

@@ -15,6 +15,7 @@ from torch import Tensor
 from aleator.evaluation import (
     FeatureView,
     LabelModel,
+    LetterPairView,
     NoveltyDetector,
     auroc,
     expected_calibration_error,
@@ -27,18 +28,22 @@ from aleator.evaluation import (
 )
 from aleator.foundation import read_bundle, require, write_bundle
 from aleator.matching import VMFKernel
+from aleator.own_data.collection import Collection
 from aleator.own_data.labels import Labels
 from aleator.own_data.preparation import PreparedTraining
 from aleator.own_data.rows import spans
 from aleator.own_data.splits import Split
-from aleator.own_data.views import Views, posteriors_and_views
+from aleator.own_data.views import Views, letter_pairs, posteriors_and_views
 from aleator.posteriors import VonMisesFisher
 
 _VERSION = 1  # of both formats
 _MOST_ITEMS = 10_000  # training items that are looked at
 _LEAST_OF_CLASS = 8  # of each class at least these many, or all
 _MOST_CLASSES = 2_000  # more would make the table of labels too large
-_VIEW_TENSORS = ("centre", "scale", "directions", "sample")
+_VIEW_TENSORS: dict[type, tuple[str, ...]] = {
+    FeatureView: ("centre", "scale", "directions", "sample"),
+    LetterPairView: ("log_probabilities",),
+}
 
 
 @dataclass(frozen=True)
@@ -60,12 +65,18 @@ class Answers:
 
 
 def fit_answers(
-    training: PreparedTraining, labels: Labels, split: Split, kernel: VMFKernel, seed: int
+    training: PreparedTraining,
+    collection: Collection,
+    labels: Labels,
+    split: Split,
+    kernel: VMFKernel,
+    seed: int,
 ) -> tuple[Answers, dict[str, Any]]:
     """Fit label probabilities and novelty, and measure them on the held-out items that evaluate.
 
     Args:
         training: The items and the trained encoder.
+        collection: The items as they are given.
         labels: Labels of all items.
         split: Which items were trained on, calibrate and evaluate.
         kernel: Kernel of match probabilities.
@@ -76,9 +87,9 @@ def fit_answers(
         the evaluated items that are flagged.
     """
     sample = _sample(labels, split.train, seed)
-    q, views = _observe(training, sample)
-    asked, asked_views = _observe(training, split.calibration)
-    tested, tested_views = _observe(training, split.test)
+    q, views = _observe(training, collection, sample)
+    asked, asked_views = _observe(training, collection, split.calibration)
+    tested, tested_views = _observe(training, collection, split.test)
     novelty = fit_novelty(views, asked_views)
     metrics: dict[str, Any] = {"unlike": novelty.unlike(tested_views).double().mean().item()}
     if labels.kind not in ("classes", "soft") or len(labels.names) > _MOST_CLASSES:
@@ -163,7 +174,9 @@ def save_answers(folder: Path, answers: Answers) -> None:
             "threshold": answers.novelty.threshold,
             "views": {name: {"median": view.median, "spread": view.spread} for name, view in views.items()},
         }
-        tensors = {f"{name}.{part}": getattr(view, part) for name, view in views.items() for part in _VIEW_TENSORS}
+        tensors = {
+            f"{name}.{part}": getattr(view, part) for name, view in views.items() for part in _VIEW_TENSORS[type(view)]
+        }
         write_bundle(folder / "novelty", "novelty", _VERSION, facts, tensors, overwrite=True)
 
 
@@ -175,13 +188,11 @@ def load_answers(folder: Path) -> Answers:
         model = unpack_label_model(stored.metadata, stored.tensors)
     if (folder / "novelty").is_dir():
         stored = read_bundle(folder / "novelty", "novelty", _VERSION)
-        views = {
-            name: FeatureView(
-                *(stored.tensors[f"{name}.{part}"] for part in _VIEW_TENSORS),  # type: ignore[arg-type]
-                **numbers,
-            )
-            for name, numbers in stored.metadata["views"].items()
-        }
+        views: dict[str, FeatureView | LetterPairView] = {}
+        for name, numbers in stored.metadata["views"].items():
+            kind = LetterPairView if name == "letters" else FeatureView
+            tensors: dict[str, Any] = {part: stored.tensors[f"{name}.{part}"] for part in _VIEW_TENSORS[kind]}
+            views[name] = kind(**tensors, **numbers)
         novelty = NoveltyDetector(views, stored.metadata["threshold"])
     return Answers(model, novelty)
 
@@ -206,7 +217,7 @@ def _in_proportion(sample: Tensor, whole: Tensor) -> Tensor:
     return sample * torch.where(mass > 0, whole.sum(0) / mass.clamp_min(1e-300), 0.0)
 
 
-def _observe(training: PreparedTraining, numbers: np.ndarray) -> tuple[VonMisesFisher, Views]:
+def _observe(training: PreparedTraining, collection: Collection, numbers: np.ndarray) -> tuple[VonMisesFisher, Views]:
     """Posteriors and views of some items, in evaluation mode, on the CPU."""
     device = next(training.encoder.parameters()).device
     parts = []
@@ -215,4 +226,6 @@ def _observe(training: PreparedTraining, numbers: np.ndarray) -> tuple[VonMisesF
         prepared = training.inputs.normalise(batch) if batch.dtype == torch.uint8 else batch
         parts.append(posteriors_and_views(training.encoder, prepared.to(device)))
     views = {name: torch.cat([part[name] for _, part in parts]) for name in parts[0][1]}
+    if collection.kind == "text":  # the encoder was trained on features of the texts
+        views["letters"] = letter_pairs([str(collection.items[i]) for i in numbers.tolist()])
     return VonMisesFisher.cat([q for q, _ in parts]), views

@@ -112,7 +112,7 @@ def train(
             log(f"trained {result.steps} steps in {result.seconds:.0f} s")
             match, metrics = _calibrate_and_evaluate(training, labels, split, complete_settings, log)
             kernel = VMFKernel(match["kappa_pos"])
-            answers, label_metrics = fit_answers(training, labels, split, kernel, complete_settings["seed"])
+            answers, label_metrics = fit_answers(training, collection, labels, split, kernel, complete_settings["seed"])
             metrics |= label_metrics
             if rivals:
                 metrics["rivals"] = compare_held_out(training, labels, split, answers.labels, complete_settings["seed"])

@@ -3,12 +3,16 @@
     features     what the head of the encoder gets: features of the backbone, standardised where the encoder does so
     pixels       for images: a thumbnail of 8 x 8 pixels
     statistics   for images: brightness, contrast, colourfulness, and edges at three scales
+    letters      for texts: how often each letter follows each other one
 
 A network that was trained on one kind of images may map a blank or noisy one anywhere, so `features` alone misses them.
+The same holds for random letters.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
@@ -20,6 +24,7 @@ Views = dict[str, Tensor]
 
 _THUMBNAIL = 8
 _SCALES = 3
+_LETTERS, _SPACE, _DIGIT, _OTHER = 40, 26, 27, 28  # number of letters; a to z come first
 _FLAT = 0.02  # a step between neighbouring pixels that counts as none, in standard deviations
 _LEAST = 0.01  # keeps logarithms finite
 
@@ -47,6 +52,8 @@ def posteriors_and_views(encoder: Encoder, batch: Any) -> tuple[VonMisesFisher, 
     if isinstance(batch, Tensor) and batch.dim() == 4:
         views["pixels"] = adaptive_avg_pool2d(batch, _THUMBNAIL).flatten(1)
         views["statistics"] = image_statistics(batch)
+    if isinstance(batch, list):
+        views["letters"] = letter_pairs(batch)
     return q.float().cpu(), {name: view.float().cpu() for name, view in views.items()}
 
 
@@ -69,3 +76,24 @@ def image_statistics(images: Tensor) -> Tensor:
             scaled = avg_pool2d(scaled, 2)
     columns.append(((images - grey).abs().mean((1, 2, 3)) + _LEAST).log())
     return torch.stack(columns, 1)
+
+
+def letter_pairs(texts: Sequence[str]) -> Tensor:
+    """How often each letter follows each other one, in N texts.
+
+    Letters are a to z, white space, digits, and twelve classes of all other characters.
+
+    Returns:
+        Counts, shape (N, 40 * 40).
+    """
+    return torch.stack([_letter_pairs(text) for text in texts])
+
+
+def _letter_pairs(text: str) -> Tensor:
+    codes = np.frombuffer(" ".join(text.lower().split()).encode("utf-32-le", "replace"), np.uint32).astype(np.int64)
+    letter = _OTHER + codes % (_LETTERS - _OTHER)
+    letter = np.where((codes >= ord("a")) & (codes <= ord("z")), codes - ord("a"), letter)
+    letter = np.where((codes >= ord("0")) & (codes <= ord("9")), _DIGIT, letter)
+    letter = np.where(codes == ord(" "), _SPACE, letter)
+    pairs = np.bincount(letter[:-1] * _LETTERS + letter[1:], minlength=_LETTERS**2)
+    return torch.from_numpy(pairs).float()
