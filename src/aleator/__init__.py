@@ -4,9 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aleator.data import GenerativeProcess, LabelledBatches, PairBatches, SoftLabelBatches, SoftPairBatches
+    from aleator.data import (
+        GenerativeProcess,
+        LabelledBatches,
+        LabelRowBatches,
+        PairBatches,
+        SoftLabelBatches,
+        SoftPairBatches,
+    )
     from aleator.encoders import Encoder, controlled_encoder, load_encoder
-    from aleator.losses import ELK, HIB, ContrastiveLoss, ExactInfoNCE, InfoNCE, MCInfoNCE
+    from aleator.losses import ELK, HIB, ContrastiveLoss, ExactInfoNCE, InfoNCE, MCInfoNCE, PrototypeLoss
     from aleator.matching import (
         AcceptanceKernel,
         VMFKernel,
@@ -34,9 +41,11 @@ _PACKAGE_OF = {
     "GenerativeProcess": "data",
     "HIB": "losses",
     "InfoNCE": "losses",
+    "LabelRowBatches": "data",
     "LabelledBatches": "data",
     "MCInfoNCE": "losses",
     "PairBatches": "data",
+    "PrototypeLoss": "losses",
     "Recipe": "training",
     "SoftLabelBatches": "data",
     "SoftPairBatches": "data",
@@ -74,9 +83,11 @@ __all__ = [
     "FitResult",
     "GenerativeProcess",
     "InfoNCE",
+    "LabelRowBatches",
     "LabelledBatches",
     "MCInfoNCE",
     "PairBatches",
+    "PrototypeLoss",
     "Recipe",
     "SoftLabelBatches",
     "SoftPairBatches",

@@ -25,7 +25,7 @@ from aleator.data.negatives import RolledNegatives, SharedNegatives
 from aleator.data.noisy_direction import NoiseFamily, NoisyDirection
 from aleator.data.pair_sampler import PairSampler, PositiveLaw
 from aleator.data.pixels import normalise, to_bytes, to_unit
-from aleator.data.soft_batches import SoftBatch, SoftLabelBatches, SoftPairBatches, match_weights
+from aleator.data.soft_batches import LabelRowBatches, SoftBatch, SoftLabelBatches, SoftPairBatches, match_weights
 from aleator.data.sources import Batches, CalledSource, Source, open_source
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "ImageAugmentation",
     "InputKind",
     "Inputs",
+    "LabelRowBatches",
     "LabelledBatches",
     "NegativeRule",
     "NoiseFamily",

@@ -170,6 +170,58 @@ class SoftLabelBatches(ItemBatches):
         return SoftBatch(self._take(numbers, generator), targets, compared)
 
 
+class LabelRowBatches(ItemBatches):
+    """Batches of items with their label rows: `SoftBatch(items, targets)`, targets (B, C). For `PrototypeLoss`.
+
+    The items of a batch are drawn without replacement, each as often as any other.
+
+    Args:
+        inputs: Tensor (N, ...), kept whole on `device`, or a map-style dataset that gives tensors of one shape. Bytes
+            (uint8) become float32 in [0, 1] as they are drawn.
+        labels: Whole numbers (N,), classes 0, ..., C - 1; or probabilities (N, C), whose rows sum to 1.
+        batch_size: B, the number of inputs of a batch, at most N.
+        augment: Function (inputs, generator) -> inputs for every drawn input.
+        device: Where to keep the items. Default: where they are. What does not fit on a GPU stays in memory.
+
+    Raises:
+        ValueError: If labels do not fit the inputs or are not probabilities, or there are fewer items than a batch.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.data import LabelRowBatches
+        >>> batches = LabelRowBatches(torch.randn(4, 5), torch.tensor([0, 1, 1, 0]), batch_size=3)
+        >>> batches(0, torch.Generator().manual_seed(0)).targets.shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor | MapDataset,
+        labels: Any,
+        batch_size: int,
+        *,
+        augment: Augment | None = None,
+        device: str | torch.device | None = None,
+    ):
+        super().__init__(inputs, batch_size, augment, device)
+        labels = torch.as_tensor(labels)
+        way_out = "pass one label, or one row of probabilities, for each"
+        require(len(labels) == len(self), "labels", len(labels), f"there are {len(self)} inputs", way_out)
+        require(batch_size <= len(self), "batch_size", batch_size, f"there are {len(self)} items", "pass fewer")
+        table = LabelTable(labels, self.device)  # it checks the labels
+        self.shares = (table.mass / len(self)).float()
+        self.labels = table.classes_of_items() if table.hard else table.probabilities().float()
+
+    @torch.no_grad()
+    def __call__(self, step: int, generator: Generator) -> SoftBatch:
+        """Draw a batch: items (B, ...) and their label rows (B, C)."""
+        numbers = distinct_numbers(len(self), self.batch_size, generator, self.device)
+        rows = self.labels[numbers]
+        if rows.dim() == 1:
+            rows = torch.nn.functional.one_hot(rows, len(self.shares)).float()
+        return SoftBatch(self._take(numbers, generator), rows)
+
+
 class SoftPairBatches(ItemBatches):
     """Batches from a list of matching pairs, which may be graded: `SoftBatch(items, targets, compared)`.
 

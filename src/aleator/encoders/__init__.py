@@ -16,6 +16,7 @@ from aleator.encoders.encoder import Encoder, KappaFrom, KappaOf
 from aleator.encoders.heads import is_lazy
 from aleator.encoders.huggingface import HubText, HubVision, Pooling
 from aleator.encoders.loading import load_encoder
+from aleator.encoders.small_resnet import SmallResNet
 
 __all__ = [
     "MLP",
@@ -32,6 +33,7 @@ __all__ = [
     "KappaOf",
     "Pooling",
     "ResNet18",
+    "SmallResNet",
     "Standardise",
     "UnitScale",
     "controlled_encoder",

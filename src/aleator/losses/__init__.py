@@ -2,6 +2,7 @@
 
     base             ContrastiveLoss, the base class: shapes, checks, the mean over anchors
     similarity       SimilarityLoss (define the similarity of two posteriors); InfoNCE, ExactInfoNCE, ELK
+    prototypes       PrototypeLoss: contrast with learned class posteriors
     sampled          SampledLoss (compare samples of the posteriors); MCInfoNCE, HIB
     sampled_cosines  cosines with samples that are never formed
     soft_targets     cross-entropy with match weights, for `loss.soft`
@@ -11,6 +12,7 @@ docs/guides/losses.md says which places to touch to add a loss.
 """
 
 from aleator.losses.base import ContrastiveLoss, negative_count, self_mask
+from aleator.losses.prototypes import PrototypeLoss
 from aleator.losses.sampled import HIB, MCInfoNCE, SampledLoss
 from aleator.losses.similarity import ELK, ExactInfoNCE, InfoNCE, SimilarityLoss
 
@@ -21,6 +23,7 @@ __all__ = [
     "ExactInfoNCE",
     "InfoNCE",
     "MCInfoNCE",
+    "PrototypeLoss",
     "SampledLoss",
     "SimilarityLoss",
     "negative_count",
