@@ -151,6 +151,7 @@ class MLP(nn.Module):
     Args:
         in_features: Size of the inputs.
         widths: Size of each layer. The last one is F.
+        dropout: Share of the units of every layer that are left out in training.
 
     Examples:
         >>> import torch
@@ -159,13 +160,17 @@ class MLP(nn.Module):
         torch.Size([5, 8])
     """
 
-    def __init__(self, in_features: int, widths: Sequence[int]):
+    def __init__(self, in_features: int, widths: Sequence[int], dropout: float = 0.0):
         super().__init__()
         widths = [int(width) for width in widths]
         positive = in_features >= 1 and bool(widths) and min(widths) >= 1
         way_out = "pass the hidden widths, as in MLP(10, (100, 100))"
         require(positive, "widths", widths, "every layer needs at least one unit", way_out)
+        require(0 <= dropout < 1, "dropout", dropout, "not a share in [0, 1)", "pass for example 0.2")
         self.arguments = {"in_features": in_features, "widths": widths}
+        if dropout:
+            self.arguments["dropout"] = dropout
+        self.dropout = dropout
         self.out_features = widths[-1]
         sizes = [in_features, *widths]
         self.layers = nn.ModuleList(nn.Linear(fan_in, fan_out) for fan_in, fan_out in pairwise(sizes))
@@ -181,6 +186,8 @@ class MLP(nn.Module):
         """
         for layer in self.layers:
             x = F.leaky_relu(layer(x))
+            if self.dropout:
+                x = F.dropout(x, self.dropout, self.training)
         return x
 
 

@@ -8,6 +8,10 @@ where r(x, c) is the expected positivity of the posteriors of x and of the class
 the cross-entropy of this with the labels of x, hard or soft. The posteriors of the classes are learned with the
 encoder. A batch of B inputs has B C comparisons, not B^2, and each input meets every class in every step. So a network
 learns as fast as with a softmax layer, and learns posteriors (Movshovitz-Attias et al. 2017 do this for points).
+
+Classes alone do not say how sure an input between two classes is: r(x, c) = r(x, c') for any kappa. The pairs of a batch
+do. So the soft loss of all pairs (soft_targets.py), with the probability that both inputs are of one class as the match
+weight, can be added.
 """
 
 import math
@@ -17,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aleator.foundation import matmul_precision, require
+from aleator.foundation import matmul_precision, require, require_at_least
 from aleator.losses.base import ContrastiveLoss
-from aleator.losses.soft_targets import soft_cross_entropy
+from aleator.losses.soft_targets import compared_candidates, log_shares_of, soft_cross_entropy
 from aleator.matching import VMFKernel, ZonalKernel, check_kernel, pairwise_log_positivity
 from aleator.posteriors import VonMisesFisher
 
@@ -35,10 +39,11 @@ class PrototypeLoss(ContrastiveLoss):
         dim: D, the dimension of the posteriors.
         shares: Share of each class among the inputs, C positive numbers. They are scaled to sum to 1.
         kernel: What counts as a match. Default: `VMFKernel()`.
+        pairs: Weight of the loss of all pairs of the batch. 0 compares inputs with classes only.
         terms: Number of terms of the series. Default: as many as the kernel needs.
 
     Raises:
-        ValueError: If there are fewer than two classes, or a share is not positive.
+        ValueError: If there are fewer than two classes, or a share is not positive, or `pairs` is negative.
 
     Examples:
         >>> import torch, aleator as al
@@ -53,15 +58,23 @@ class PrototypeLoss(ContrastiveLoss):
 
     log_shares_of_classes: Tensor
 
-    def __init__(self, dim: int, shares: Any, kernel: ZonalKernel | None = None, terms: int | None = None):
+    def __init__(
+        self,
+        dim: int,
+        shares: Any,
+        kernel: ZonalKernel | None = None,
+        pairs: float = 0.0,
+        terms: int | None = None,
+    ):
         super().__init__()
+        require_at_least("pairs", pairs, 0, "pass 0 to compare with classes only")
         shares = torch.as_tensor(shares, dtype=torch.float64)
         way_out = "pass the number of items of each class"
         enough = shares.dim() == 1 and len(shares) >= 2
         require(enough, "shares", tuple(shares.shape), "not the shares of two classes or more", way_out)
         require((shares > 0) & shares.isfinite(), "shares", shares, "not positive", way_out)
         self.kernel = check_kernel(kernel if kernel is not None else VMFKernel())
-        self.terms = terms
+        self.pairs, self.terms = pairs, terms
         self.direction = nn.Parameter(F.normalize(torch.randn(len(shares), dim), dim=-1))
         self.log_kappa = nn.Parameter(torch.full((len(shares),), math.log(_FIRST_KAPPA * dim)))
         self.register_buffer("log_shares_of_classes", (shares / shares.sum()).log().float())
@@ -114,4 +127,10 @@ class PrototypeLoss(ContrastiveLoss):
         shape, expected = tuple(targets.shape), (len(anchor), len(self.direction))
         require(shape == expected, "targets", shape, f"expected shape {expected}", "pass a row of labels for each input")
         with torch.autocast(anchor.mu.device.type, enabled=False), matmul_precision("highest"):
-            return soft_cross_entropy(self.log_probabilities(anchor), targets, compared)
+            value = soft_cross_entropy(self.log_probabilities(anchor), targets, compared)
+            if self.pairs:
+                others = compared_candidates(anchor, None, None)
+                log_r = pairwise_log_positivity(anchor, anchor, self.kernel, self.terms)
+                same_class = targets @ targets.mT
+                value = value + self.pairs * soft_cross_entropy(log_shares_of(log_r, others), same_class, others)
+            return value

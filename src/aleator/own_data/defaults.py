@@ -10,6 +10,7 @@ import torch
 from aleator.foundation import require, require_at_least, require_one_of
 from aleator.own_data.collection import Collection
 from aleator.own_data.labels import Labels
+from aleator.own_data.mirroring import mirror_test
 from aleator.posteriors import VonMisesFisher
 from aleator.special import log_sphere_area
 
@@ -17,11 +18,16 @@ from aleator.special import log_sphere_area
 Augmentation = Literal["flip", "crop", "none"]
 
 _DEFAULT_BACKBONES = {
-    "images": "resnet18",
+    "images": "small-resnet",
     "features": "features",
     "text": "hf:sentence-transformers/all-MiniLM-L6-v2",
 }
-_PEAK = 10.0  # density ratio of a certain match, in units of the match lift; see kernel_width
+_PEAK = 100.0  # density ratio of a certain match, in units of the match lift; see kernel_width
+FROM_SCRATCH = ("small-resnet", "resnet18")  # networks that are trained from the first weight on
+_MOST_CLASSES = 2000  # with more classes, items are compared with each other and not with classes
+_HELD_OUT = 1000  # items that are held out if this is between 5 % and 20 % of the collection
+_MINUTES = 5.0
+_MIRRORED_SHARE = 0.85  # of right neighbours that mirrored images must keep
 
 
 @dataclass(frozen=True)
@@ -29,23 +35,29 @@ class Settings:
     """How to train. What is None is chosen from the data.
 
     Args:
-        backbone: "resnet18" (images, trained from scratch), "features" (.npy features), or "hf:NAME", a pretrained
-            network from Hugging Face. It is frozen, and a head is trained on its features.
+        backbone: "small-resnet" or "resnet18" (images, trained from scratch; the first is made for a CPU), "features"
+            (.npy features), or "hf:NAME", a pretrained network from Hugging Face. It is frozen, and a head is trained
+            on its features.
         dim: D, the dimension of the posteriors.
         kappa_pos: Concentration of the kernel: how close two latents must be to match.
-        batch_size: Number of matching pairs in a batch.
-        steps: Number of training steps.
+        batch_size: Number of items in a batch; for groups and pairs, number of matching pairs.
+        steps: Number of training steps. Default: as many passes as help, within `minutes`.
+        minutes: Time that the training of a network from scratch may take. Other steps, such as reading the items, come
+            on top. It has no effect if `steps` is given.
         learning_rate: Highest learning rate of the one-cycle schedule.
-        width: Width of the ResNet's first layer, or of the head's hidden layers.
+        weight_decay: Weight decay of AdamW.
+        dropout: Share of the units of the head's hidden layers that are left out in training.
+        width: Width of the network's first layer, or of the head's hidden layers.
         size: Side of the images, in pixels.
         augment: How training images are changed: "flip" (shifted and mirrored), "crop" (shifted) or "none".
-        holdout: Share of the items that is held out for calibration and evaluation.
+        holdout: Share of the items that is held out for calibration and evaluation. Default: about 1,000 items, but
+            between 5 % and 20 %.
         seed: Seed of everything random.
 
     Examples:
         >>> from aleator.own_data import Settings
-        >>> Settings(steps=300, dim=16).holdout
-        0.2
+        >>> Settings(steps=300, dim=16).steps
+        300
     """
 
     backbone: str | None = None
@@ -53,11 +65,14 @@ class Settings:
     kappa_pos: float | None = None
     batch_size: int | None = None
     steps: int | None = None
+    minutes: float | None = None
     learning_rate: float | None = None
+    weight_decay: float | None = None
+    dropout: float | None = None
     width: int | None = None
     size: int | None = None
     augment: Augmentation | None = None
-    holdout: float = 0.2
+    holdout: float | None = None
     seed: int = 0
 
 
@@ -94,11 +109,11 @@ def choose_settings(
 
     choose("backbone", _DEFAULT_BACKBONES[collection.kind], f"the collection holds {collection.kind}")
     _require_backbone(settings["backbone"], collection.kind)
-    from_scratch = settings["backbone"] == "resnet18"
+    from_scratch = settings["backbone"] in FROM_SCRATCH
     gpu = torch.cuda.is_available()
 
     lift = match_lift(labels, len(collection))
-    dim = min(64, max(8, 2 ** round(math.log2(lift))))
+    dim = min(64, max(8, 2 ** round(math.log2(2 * lift))))
     choose("dim", dim, f"about one in {lift:.3g} random pairs matches, so about {lift:.3g} directions are needed")
     _require_whole_number("dim", settings["dim"], 2)
     kappa_pos = kernel_width(settings["dim"], lift)
@@ -106,21 +121,52 @@ def choose_settings(
 
     batch_size = 64 if from_scratch and not gpu else 256
     choose("batch_size", min(batch_size, max(8, train_items // 4)), f"for {train_items} training items")
-    passes, most_steps = (40, 20_000 if gpu else 600) if from_scratch else (30, 1500)  # a few minutes of training
-    steps = min(max(passes * train_items // settings["batch_size"], 300), most_steps)
-    choose("steps", steps, f"{steps * settings['batch_size'] / train_items:.0f} passes over the training items")
-    choose("learning_rate", 1e-3, "highest rate of the one-cycle schedule")
     if from_scratch:
+        if settings["steps"] is None:
+            choose("minutes", _MINUTES, "training stops earlier if more passes would not help; see --minutes")
+        choose("learning_rate", 6e-3, "highest rate of the one-cycle schedule")
+        choose("weight_decay", 0.1, "for a network that is trained from scratch")
         choose("size", 32, "small images train fast; larger ones, such as --size 64, show more detail")
-        choose("width", 64 if gpu else 8, "a full ResNet-18" if gpu else "a thin ResNet-18, because there is no GPU")
-        choose("augment", "flip", "images are shifted and mirrored; pass --augment crop if left and right differ")
+        thin = settings["backbone"] == "resnet18" and not gpu
+        choose("width", 8 if thin else 32 if settings["backbone"] == "small-resnet" else 64, "of the first layer")
+        choose("augment", *_choose_augmentation(collection, labels))
         require_one_of("augment", settings["augment"], get_args(Augmentation))
     else:
+        steps = min(max(30 * train_items // settings["batch_size"], 300), 1500)
+        choose("steps", steps, f"{steps * settings['batch_size'] / train_items:.0f} passes over the training items")
+        choose("learning_rate", 2e-3, "highest rate of the one-cycle schedule")
+        choose("weight_decay", 0.01, "for a head on features")
+        choose("dropout", 0.2, "for a head on features")
         choose("width", 256, "two hidden layers of this width on the features")
     for name in ("batch_size", "steps", "size", "width"):
         if settings[name] is not None:
             _require_whole_number(name, settings[name], 1)
+    if settings["minutes"] is not None:
+        way_out = "pass a positive number of minutes, such as 5"
+        require(settings["minutes"] > 0, "minutes", settings["minutes"], "not a positive number", way_out)
     return settings, choices
+
+
+def held_out_share(count: int) -> float:
+    """Share of a collection of `count` items that is held out if the user does not say: about 1,000 items."""
+    return min(0.2, max(0.05, _HELD_OUT / count))
+
+
+def compares_with_classes(labels: Labels) -> bool:
+    """Whether training compares items with classes. Otherwise it compares them with each other.
+
+    Groups and pairs say which items match, and new ones are to be recognised later: they have no classes to learn.
+    """
+    return labels.kind in ("classes", "soft") and len(labels.names) <= _MOST_CLASSES
+
+
+def _choose_augmentation(collection: Collection, labels: Labels) -> tuple[Augmentation, str]:
+    """Whether mirrored images still match their class, and the reason in words."""
+    plain, mirrored = mirror_test(collection, labels)
+    if mirrored >= _MIRRORED_SHARE * plain:
+        return "flip", "images are shifted and mirrored: mirrored ones still resemble their class"
+    reason = f"nearest neighbours are right for {plain:.0%} of the images and for {mirrored:.0%} of mirrored ones"
+    return "crop", f"images are shifted, not mirrored: {reason}"
 
 
 def match_lift(labels: Labels, count: int) -> float:
@@ -139,7 +185,7 @@ def match_lift(labels: Labels, count: int) -> float:
 def kernel_width(dim: int, lift: float) -> float:
     """The kappa_pos of a kernel for a given match lift.
 
-    The expected positivity r of two equal points is then ten times the lift. r is smaller for posteriors that are not
+    The expected positivity r of two equal points is then a hundred times the lift. r is smaller for posteriors that are not
     points, and should still reach the lift.
 
     Args:
@@ -152,7 +198,7 @@ def kernel_width(dim: int, lift: float) -> float:
     Examples:
         >>> from aleator.own_data import kernel_width
         >>> kernel_width(8, lift=10.0)
-        7.21
+        14.1
     """
     target = math.log(_PEAK * lift) - log_sphere_area(dim)
     low, high = 1e-2, 1e5
@@ -173,9 +219,9 @@ def _require_whole_number(name: str, value: Any, least: int) -> None:
 def _require_backbone(backbone: str, kind: str) -> None:
     """Raise unless a backbone takes items of this kind."""
     fits = {
-        "images": backbone == "resnet18" or backbone.startswith("hf:"),
+        "images": backbone in FROM_SCRATCH or backbone.startswith("hf:"),
         "features": backbone == "features",
         "text": backbone.startswith("hf:"),
     }[kind]
-    way_out = {"images": "choose resnet18 or hf:NAME", "features": "choose features", "text": "choose hf:NAME"}[kind]
+    way_out = {"images": "choose small-resnet, resnet18 or hf:NAME", "features": "choose features", "text": "choose hf:NAME"}[kind]
     require(fits, "backbone", backbone, f"does not take {kind}", way_out)
