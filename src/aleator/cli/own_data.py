@@ -54,23 +54,29 @@ def train(
     output: Annotated[Path, typer.Option(help="folder of the run; the same command resumes it")],
     labels: LabelFile = None,
     backbone: Annotated[
-        str | None, typer.Option(help="resnet18, features, or hf:NAME (pretrained and frozen; a head is trained)")
+        str | None,
+        typer.Option(help="small-resnet, resnet18, features, or hf:NAME (pretrained and frozen; a head is trained)"),
     ] = None,
     dim: Annotated[int | None, typer.Option(help="dimension of the posteriors")] = None,
     kappa_pos: Annotated[
         float | None, typer.Option(help="concentration of the kernel: how close matching latents are")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="matching pairs in a batch")] = None,
-    steps: Annotated[int | None, typer.Option(help="training steps")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="items, or matching pairs, in a batch")] = None,
+    steps: Annotated[int | None, typer.Option(help="training steps; default: what fits into --minutes")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="time to train a network from scratch; default: 5; it may need less")
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="highest learning rate of the one-cycle schedule")] = None,
-    width: Annotated[int | None, typer.Option(help="width of the ResNet, or of the head's hidden layers")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="weight decay of AdamW")] = None,
+    dropout: Annotated[float | None, typer.Option(help="dropout in the hidden layers of a head on features")] = None,
+    width: Annotated[int | None, typer.Option(help="width of the network, or of the head's hidden layers")] = None,
     size: Annotated[int | None, typer.Option(help="side of the images in pixels")] = None,
     augment: Annotated[
         str | None, typer.Option(help="change training images: flip (shift and mirror), crop (shift) or none")
     ] = None,
     holdout: Annotated[
-        float, typer.Option(help="share of the items that is held out for calibration and evaluation")
-    ] = 0.2,
+        float | None, typer.Option(help="share of the items that is held out; default: about 1,000, 5 % to 20 %")
+    ] = None,
     seed: Annotated[int, typer.Option(help="seed of everything random")] = 0,
     no_rivals: NoRivals = False,
     device: Device = "auto",
@@ -94,7 +100,10 @@ def train(
         kappa_pos=kappa_pos,
         batch_size=batch_size,
         steps=steps,
+        minutes=minutes,
         learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        dropout=dropout,
         width=width,
         size=size,
         augment=augment,  # type: ignore[arg-type]  # checked when settings are chosen

@@ -9,9 +9,9 @@ the cross-entropy of this with the labels of x, hard or soft. The posteriors of 
 encoder. A batch of B inputs has B C comparisons, not B^2, and each input meets every class in every step. So a network
 learns as fast as with a softmax layer, and learns posteriors (Movshovitz-Attias et al. 2017 do this for points).
 
-Classes alone do not say how sure an input between two classes is: r(x, c) = r(x, c') for any kappa. The pairs of a batch
-do. So the soft loss of all pairs (soft_targets.py), with the probability that both inputs are of one class as the match
-weight, can be added.
+Classes alone do not say how sure an input between two classes is: there r(x, c) = r(x, c') for any kappa. The pairs of
+a batch do. So the soft loss of all pairs (soft_targets.py) can be added. The match weight of a pair is the probability
+that both inputs are of one class.
 """
 
 import math
@@ -125,7 +125,9 @@ class PrototypeLoss(ContrastiveLoss):
             ValueError: If `targets` does not have a column for each class.
         """
         shape, expected = tuple(targets.shape), (len(anchor), len(self.direction))
-        require(shape == expected, "targets", shape, f"expected shape {expected}", "pass a row of labels for each input")
+        require(
+            shape == expected, "targets", shape, f"expected shape {expected}", "pass a row of labels for each input"
+        )
         with torch.autocast(anchor.mu.device.type, enabled=False), matmul_precision("highest"):
             value = soft_cross_entropy(self.log_probabilities(anchor), targets, compared)
             if self.pairs:

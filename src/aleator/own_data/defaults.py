@@ -22,7 +22,9 @@ _DEFAULT_BACKBONES = {
     "features": "features",
     "text": "hf:sentence-transformers/all-MiniLM-L6-v2",
 }
-_PEAK = 100.0  # density ratio of a certain match, in units of the match lift; see kernel_width
+# Density ratio of a certain match, in units of the match lift; see kernel_width. Label probabilities of items that are
+# compared with classes gain from a sharper kernel.
+_PEAK, _PEAK_OF_CLASSES = 10.0, 100.0
 FROM_SCRATCH = ("small-resnet", "resnet18")  # networks that are trained from the first weight on
 _MOST_CLASSES = 2000  # with more classes, items are compared with each other and not with classes
 _HELD_OUT = 1000  # items that are held out if this is between 5 % and 20 % of the collection
@@ -116,27 +118,30 @@ def choose_settings(
     dim = min(64, max(8, 2 ** round(math.log2(2 * lift))))
     choose("dim", dim, f"about one in {lift:.3g} random pairs matches, so about {lift:.3g} directions are needed")
     _require_whole_number("dim", settings["dim"], 2)
-    kappa_pos = kernel_width(settings["dim"], lift)
-    choose("kappa_pos", kappa_pos, f"a certain match is {_PEAK:g} x {lift:.3g} times as likely as a random pair")
+    with_classes = compares_with_classes(labels)
+    peak = _PEAK_OF_CLASSES if with_classes else _PEAK
+    kappa_pos = kernel_width(settings["dim"], lift, peak)
+    choose("kappa_pos", kappa_pos, f"a certain match is {peak:g} x {lift:.3g} times as likely as a random pair")
 
-    batch_size = 64 if from_scratch and not gpu else 256
+    batch_size = 64 if from_scratch and not gpu else 256 if gpu or not with_classes else 128
     choose("batch_size", min(batch_size, max(8, train_items // 4)), f"for {train_items} training items")
     if from_scratch:
         if settings["steps"] is None:
             choose("minutes", _MINUTES, "training stops earlier if more passes would not help; see --minutes")
-        choose("learning_rate", 6e-3, "highest rate of the one-cycle schedule")
-        choose("weight_decay", 0.1, "for a network that is trained from scratch")
+        choose("learning_rate", 6e-3 if with_classes else 1e-3, "highest rate of the one-cycle schedule")
+        choose("weight_decay", 0.1 if with_classes else 1e-4, "for a network that is trained from scratch")
         choose("size", 32, "small images train fast; larger ones, such as --size 64, show more detail")
         thin = settings["backbone"] == "resnet18" and not gpu
         choose("width", 8 if thin else 32 if settings["backbone"] == "small-resnet" else 64, "of the first layer")
         choose("augment", *_choose_augmentation(collection, labels))
         require_one_of("augment", settings["augment"], get_args(Augmentation))
     else:
-        steps = min(max(30 * train_items // settings["batch_size"], 300), 1500)
+        passes, most_steps = (40, 2000) if with_classes else (30, 1500)  # about a minute on a CPU
+        steps = min(max(passes * train_items // settings["batch_size"], 300), most_steps)
         choose("steps", steps, f"{steps * settings['batch_size'] / train_items:.0f} passes over the training items")
-        choose("learning_rate", 2e-3, "highest rate of the one-cycle schedule")
-        choose("weight_decay", 0.01, "for a head on features")
-        choose("dropout", 0.2, "for a head on features")
+        choose("learning_rate", 2e-3 if with_classes else 1e-3, "highest rate of the one-cycle schedule")
+        choose("weight_decay", 0.01 if with_classes else 1e-4, "for a head on features")
+        choose("dropout", 0.2 if with_classes else 0.0, "for a head on features")
         choose("width", 256, "two hidden layers of this width on the features")
     for name in ("batch_size", "steps", "size", "width"):
         if settings[name] is not None:
@@ -182,15 +187,16 @@ def match_lift(labels: Labels, count: int) -> float:
     return float(1 / np.square(counts / counts.sum()).sum())
 
 
-def kernel_width(dim: int, lift: float) -> float:
+def kernel_width(dim: int, lift: float, peak: float = _PEAK) -> float:
     """The kappa_pos of a kernel for a given match lift.
 
-    The expected positivity r of two equal points is then a hundred times the lift. r is smaller for posteriors that are not
-    points, and should still reach the lift.
+    The expected positivity r of two equal points is then `peak` times the lift. r is smaller for posteriors that are
+    not points, and should still reach the lift.
 
     Args:
         dim: D, the dimension of the posteriors.
         lift: How much more likely a matching pair is than a random pair; see `match_lift`.
+        peak: Largest expected positivity, in units of the lift.
 
     Returns:
         kappa_pos, rounded to three digits.
@@ -198,9 +204,9 @@ def kernel_width(dim: int, lift: float) -> float:
     Examples:
         >>> from aleator.own_data import kernel_width
         >>> kernel_width(8, lift=10.0)
-        14.1
+        7.21
     """
-    target = math.log(_PEAK * lift) - log_sphere_area(dim)
+    target = math.log(peak * lift) - log_sphere_area(dim)
     low, high = 1e-2, 1e5
     mode = torch.nn.functional.one_hot(torch.tensor(0), dim).double()
     for _ in range(60):  # bisection
@@ -223,5 +229,9 @@ def _require_backbone(backbone: str, kind: str) -> None:
         "features": backbone == "features",
         "text": backbone.startswith("hf:"),
     }[kind]
-    way_out = {"images": "choose small-resnet, resnet18 or hf:NAME", "features": "choose features", "text": "choose hf:NAME"}[kind]
+    way_out = {
+        "images": "choose small-resnet, resnet18 or hf:NAME",
+        "features": "choose features",
+        "text": "choose hf:NAME",
+    }[kind]
     require(fits, "backbone", backbone, f"does not take {kind}", way_out)

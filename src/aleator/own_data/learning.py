@@ -8,38 +8,34 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from aleator.data import ImageAugmentation, LabelledBatches, PairBatches
 from aleator.foundation import (
     ProcessGroup,
     describe_run,
-    one_thread,
     process_group,
     require,
     require_new_folder,
     resolve_device,
     write_json,
 )
-from aleator.losses import ExactInfoNCE
 from aleator.matching import VMFKernel
 from aleator.own_data.answers import fit_answers
 from aleator.own_data.collection import Collection
 from aleator.own_data.comparison import compare_held_out
-from aleator.own_data.defaults import Settings, choose_settings
+from aleator.own_data.defaults import Settings, choose_settings, held_out_share
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, evaluation_labels
 from aleator.own_data.labels import Labels
 from aleator.own_data.preparation import PreparedTraining, prepare
 from aleator.own_data.questions import Questions, fit_match_maps, held_out_questions
+from aleator.own_data.recipe import train_encoder
 from aleator.own_data.run import Run, load_run, save_run
 from aleator.own_data.splits import Split, require_trainable, select_labels, split_items
 from aleator.own_data.used_items import save_used_items
-from aleator.training import Recipe, fit
 
 Log = Callable[[str], None]
 
@@ -90,10 +86,12 @@ def train(
     folder = Path(folder).expanduser()
     training_device = resolve_device(device)
     labels = require_trainable(collection)
-    split = split_items(collection, labels, settings.holdout, settings.seed)
+    holdout = settings.holdout if settings.holdout is not None else held_out_share(len(collection))
+    settings = replace(settings, holdout=holdout)
+    split = split_items(collection, labels, holdout, settings.seed)
     complete_settings, choices = choose_settings(collection, labels, len(split.train), settings)
     config = {
-        "settings": complete_settings,
+        "settings": dict(complete_settings),
         "chosen": [choice.name for choice in choices],
         "data": _describe(collection, labels),
     }
@@ -106,8 +104,19 @@ def train(
             for choice in choices:
                 log(f"{choice.name} = {choice.value}: {choice.reason}")
         training = prepare(collection, complete_settings, folder, group, device, progress)
-        batches = _batches(training, select_labels(labels, split.train), split, complete_settings, training_device)
-        result = _fit(training, batches, folder, config, device, progress)
+        result = train_encoder(
+            training,
+            labels,
+            split,
+            complete_settings,
+            folder,
+            group,
+            device=device,
+            training_device=training_device,
+            progress=progress,
+            identity=config["data"],
+            log=log,
+        )
         if group.first:
             log(f"trained {result.steps} steps in {result.seconds:.0f} s")
             match, metrics = _calibrate_and_evaluate(training, labels, split, complete_settings, log)
@@ -118,72 +127,12 @@ def train(
                 metrics["rivals"] = compare_held_out(training, labels, split, answers.labels, complete_settings["seed"])
             save_used_items(folder, collection, split)
             metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
+            config["settings"] = complete_settings  # with the number of steps
             save_run(folder, training.complete_encoder(), training.inputs, config, metrics, match, answers)
             shutil.rmtree(folder / "training" / "encoder", ignore_errors=True)  # RUN/encoder is the complete one
             shutil.rmtree(folder / "cache", ignore_errors=True)
         group.wait()
     return load_run(folder)
-
-
-def _fit(
-    training: PreparedTraining,
-    batches: Any,
-    folder: Path,
-    config: dict[str, Any],
-    device: str,
-    progress: bool | None,
-) -> Any:
-    """Train the encoder; the log and checkpoints are in RUN/training/."""
-    settings = config["settings"]
-    # On a small head, a second thread would only wait for the first.
-    small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
-    with one_thread() if small else nullcontext():
-        return fit(
-            training.encoder,
-            ExactInfoNCE(VMFKernel(settings["kappa_pos"])),
-            batches,
-            _recipe(settings),
-            folder=folder / "training",
-            device=device,
-            loggers=("csv",),
-            progress=progress,
-            config={"data": config["data"]},
-        )
-
-
-def _recipe(settings: dict[str, Any]) -> Recipe:
-    return Recipe(
-        settings["steps"],
-        learning_rate=settings["learning_rate"],
-        schedule="one-cycle",
-        weight_decay=1e-4,
-        optimiser="adamw",
-        clip_norm=5.0,
-        seed=settings["seed"],
-        checkpoint_every=max(50, settings["steps"] // 10),
-        log_every=min(50, settings["steps"]),
-    )
-
-
-def _batches(
-    training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any], device: torch.device
-) -> LabelledBatches | PairBatches:
-    """Batches of matching pairs of training items; `labels` are those of the training items."""
-    items, label_values = training.select(split.train), torch.as_tensor(labels.values)
-    augment = _augmentation(training, settings["augment"]) if training.learns_from_pixels else None
-    if labels.kind == "pairs":
-        return PairBatches(items, label_values, settings["batch_size"], augment=augment, device=device)
-    # An item may be paired with itself if the two views can differ: in their pixels, or in the class that is drawn.
-    with_itself = augment is not None or labels.kind == "soft"
-    return LabelledBatches(
-        items, label_values, settings["batch_size"], with_itself=with_itself, augment=augment, device=device
-    )
-
-
-def _augmentation(training: PreparedTraining, augment: str) -> ImageAugmentation:
-    inputs = training.inputs
-    shift = 0 if augment == "none" else (inputs.size or 0) // 8
-    return ImageAugmentation(augment == "flip", shift, mean=inputs.mean, std=inputs.std)
 
 
 def _calibrate_and_evaluate(
@@ -272,6 +221,7 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
         write = bool(different)
         if write and group.first:
             shutil.rmtree(folder / "cache", ignore_errors=True)
+            (folder / "steps.json").unlink(missing_ok=True)
     group.wait()
     if write and group.first:
         write_json(path, config)
@@ -285,8 +235,13 @@ def _differences(stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
         name
         for part in ("settings", "data")
         for name, value in config[part].items()
-        if name != "source" and stored[part].get(name) != value
+        if name != "source" and stored[part].get(name) != value and not _measured(name, value)
     ]
+
+
+def _measured(name: str, value: Any) -> bool:
+    """Whether a setting is measured in the first start: the number of steps that fit into the time."""
+    return name == "steps" and value is None
 
 
 def _summary(collection: Collection, labels: Labels, split: Split) -> str:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from aleator.data import Inputs, to_unit
-from aleator.encoders import MLP, Chain, Encoder, ResNet18, Standardise, UnitScale
+from aleator.encoders import MLP, Chain, Encoder, ResNet18, SmallResNet, Standardise, UnitScale
 from aleator.foundation import CountBar, ProcessGroup, resolve_device, writing_atomically
 from aleator.own_data.collection import Collection
+from aleator.own_data.defaults import FROM_SCRATCH
 from aleator.own_data.pretrained import load_pretrained
 from aleator.own_data.rows import prefetched, spans, stream_rows
 from aleator.posteriors import VonMisesFisher
@@ -95,7 +96,7 @@ def prepare(
     """
     torch.manual_seed(settings["seed"])
     cache, backbone = folder / "cache", settings["backbone"]
-    if backbone == "resnet18":
+    if backbone in FROM_SCRATCH:
         return _prepare_images(collection, settings, cache, group, progress)
     if backbone == "features":
         frozen, inputs = None, Inputs("features", features=collection.features)
@@ -110,12 +111,12 @@ def prepare(
 def _prepare_images(
     collection: Collection, settings: dict[str, Any], cache: Path, group: ProcessGroup, progress: bool | None
 ) -> PreparedTraining:
-    """Images in memory or in a file, and a ResNet-18 that learns from them."""
+    """Images in memory or in a file, and a network that learns from them."""
     inputs = Inputs("images", size=settings["size"])
     images = _decoded_images(collection, inputs, cache, group, progress)
     mean, std = _colour_statistics(images)
     inputs = Inputs("images", size=settings["size"], mean=mean, std=std)
-    network = ResNet18(width=settings["width"])
+    network = (SmallResNet if settings["backbone"] == "small-resnet" else ResNet18)(width=settings["width"])
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast on a CPU
     encoder = Encoder(network, settings["dim"])
     _set_initial_kappa(encoder, inputs.normalise(images[:: len(images) // 256 + 1]))
@@ -126,7 +127,7 @@ def _head_encoder(features: Tensor, settings: dict[str, Any]) -> Encoder:
     """An encoder with two hidden layers, for features (N, F)."""
     sample = features[:: max(1, len(features) // _SAMPLE)]
     width = features.shape[1]
-    hidden = MLP(width, [settings["width"], settings["width"]])
+    hidden = MLP(width, [settings["width"], settings["width"]], dropout=settings["dropout"])
     encoder = Encoder(Chain([Standardise(width).fit(sample), UnitScale(width), hidden]), settings["dim"])
     _set_initial_kappa(encoder, sample[:1024])
     return encoder

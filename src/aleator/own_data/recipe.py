@@ -1,0 +1,200 @@
+"""How the encoder of a run is trained: its batches, its loss, its steps.
+
+Classes, hard or soft: items are compared with learned class posteriors and with each other (`PrototypeLoss`). The
+weights with the best likelihood of held-out labels are kept. Groups and pairs: matching items are compared with the
+other items of their batch (`ExactInfoNCE`).
+"""
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aleator.data import ImageAugmentation, LabelledBatches, LabelRowBatches, PairBatches
+from aleator.foundation import ProcessGroup, one_thread, write_json
+from aleator.losses import ExactInfoNCE, PrototypeLoss
+from aleator.matching import VMFKernel
+from aleator.own_data.defaults import compares_with_classes
+from aleator.own_data.labels import Labels
+from aleator.own_data.preparation import PreparedTraining
+from aleator.own_data.splits import Split, select_labels
+from aleator.training import FitResult, Objective, Recipe, fit
+
+_PAIRS = 1.0  # weight of the comparison of items with each other
+_MOST_PASSES = 80  # over the training images; more would not help
+_LEAST_STEPS = 200
+_TIMED_STEPS = 6
+_VALIDATIONS = 8
+
+
+def train_encoder(
+    training: PreparedTraining,
+    labels: Labels,
+    split: Split,
+    settings: dict[str, Any],
+    folder: Path,
+    group: ProcessGroup,
+    *,
+    device: str,
+    training_device: torch.device,
+    progress: bool | None,
+    identity: dict[str, Any],
+    log: Callable[[str], None],
+) -> FitResult:
+    """Train the encoder; the log and checkpoints are in RUN/training/.
+
+    Args:
+        training: The items and the encoder.
+        labels: Labels of all items.
+        split: Which items are trained on.
+        settings: Complete settings, by name. "steps" is filled in if it is None.
+        folder: The run folder.
+        group: The processes of this training.
+        device: As the user named it.
+        training_device: The device itself.
+        progress: Whether to show progress bars. None: on a terminal.
+        identity: What identifies the data, for the folder of `fit`.
+        log: Called with each line of the log.
+    """
+    own_labels = select_labels(labels, split.train)
+    batches = _batches(training, own_labels, split, settings, training_device)
+    torch.manual_seed(settings["seed"])  # the first class posteriors are random
+    loss = _loss(own_labels, settings)
+    if settings["steps"] is None:
+        settings["steps"] = _steps_in_time(training, loss, batches, settings, folder, group, training_device, log)
+    with_classes = isinstance(loss, PrototypeLoss)
+    # On a small head, a second thread would only wait for the first.
+    small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
+    with one_thread() if small else nullcontext():
+        return fit(
+            training.encoder,
+            loss,
+            batches,
+            _recipe(settings, with_classes),
+            folder=folder / "training",
+            validate=_label_likelihood(training, loss, labels, split) if with_classes else None,
+            device=device,
+            loggers=("csv",),
+            progress=progress,
+            config={"data": identity},
+        )
+
+
+def _recipe(settings: dict[str, Any], with_classes: bool) -> Recipe:
+    steps = settings["steps"]
+    return Recipe(
+        steps,
+        learning_rate=settings["learning_rate"],
+        schedule="one-cycle",
+        weight_decay=settings["weight_decay"],
+        optimiser="adamw",
+        clip_norm=5.0,
+        validate_every=max(1, steps // _VALIDATIONS) if with_classes else None,
+        select="label_log_likelihood" if with_classes else None,
+        seed=settings["seed"],
+        checkpoint_every=max(50, steps // 10),
+        log_every=min(50, steps),
+    )
+
+
+def _loss(labels: Labels, settings: dict[str, Any]) -> PrototypeLoss | ExactInfoNCE:
+    """The loss for the labels of the training items."""
+    kernel = VMFKernel(settings["kappa_pos"])
+    if not compares_with_classes(labels):
+        return ExactInfoNCE(kernel)
+    return PrototypeLoss(settings["dim"], labels.counts(), kernel, pairs=_PAIRS)
+
+
+def _batches(
+    training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any], device: torch.device
+) -> LabelRowBatches | LabelledBatches | PairBatches:
+    """Batches of training items; `labels` are those of the training items."""
+    items, label_values = training.select(split.train), torch.as_tensor(labels.values)
+    augment = _augmentation(training, settings["augment"]) if training.learns_from_pixels else None
+    if labels.kind == "pairs":
+        return PairBatches(items, label_values, settings["batch_size"], augment=augment, device=device)
+    if compares_with_classes(labels):
+        return LabelRowBatches(items, label_values, settings["batch_size"], augment=augment, device=device)
+    # An item may be paired with itself if the two views can differ: in their pixels, or in the class that is drawn.
+    with_itself = augment is not None or labels.kind == "soft"
+    return LabelledBatches(
+        items, label_values, settings["batch_size"], with_itself=with_itself, augment=augment, device=device
+    )
+
+
+def _augmentation(training: PreparedTraining, augment: str) -> ImageAugmentation:
+    inputs = training.inputs
+    shift = 0 if augment == "none" else (inputs.size or 0) // 8
+    return ImageAugmentation(augment == "flip", shift, mean=inputs.mean, std=inputs.std)
+
+
+def _label_likelihood(
+    training: PreparedTraining, loss: PrototypeLoss, labels: Labels, split: Split
+) -> Callable[[Any], dict[str, float]]:
+    """Function for `fit`: mean log-likelihood of the labels of the items that are held out for calibration."""
+    rows = _label_rows(labels, split)
+
+    def validate(encoder: Any) -> dict[str, float]:
+        q = training.posteriors(split.calibration).to(next(encoder.parameters()).device)
+        log_p = loss.log_probabilities(q).cpu()
+        return {"label_log_likelihood": (rows * log_p).sum(1).mean().item()}
+
+    return validate
+
+
+def _label_rows(labels: Labels, split: Split) -> Tensor:
+    """Labels of the items held out for calibration, (n, C), over the classes that training items have."""
+    if labels.kind == "soft":
+        rows = torch.as_tensor(labels.values[split.calibration])
+        rows = rows[:, torch.as_tensor(labels.values[split.train].sum(0) > 0)]
+        return rows / rows.sum(1, keepdim=True).clamp_min(1e-9)
+    return torch.nn.functional.one_hot(torch.as_tensor(labels.values[split.calibration]), len(labels.names)).float()
+
+
+def _steps_in_time(
+    training: PreparedTraining,
+    loss: Any,
+    batches: Any,
+    settings: dict[str, Any],
+    folder: Path,
+    group: ProcessGroup,
+    device: torch.device,
+    log: Callable[[str], None],
+) -> int:
+    """Number of steps that fit into the minutes of the settings. It is measured once and kept in RUN/steps.json."""
+    path = folder / "steps.json"
+    if group.first and not path.is_file():
+        seconds = _seconds_per_step(training, loss, batches, device)
+        items = len(batches)
+        fitting = int(60 * settings["minutes"] / seconds)
+        enough = -(-_MOST_PASSES * items // settings["batch_size"])
+        steps = max(_LEAST_STEPS, min(fitting, enough))
+        write_json(path, {"steps": steps, "seconds_per_step": seconds})
+    group.wait()
+    plan = json.loads(path.read_text())
+    if group.first:
+        passes = plan["steps"] * settings["batch_size"] / len(batches)
+        minutes = plan["steps"] * plan["seconds_per_step"] / 60
+        log(f"steps = {plan['steps']}: {passes:.0f} passes over the training items in about {minutes:.1f} minutes")
+    return plan["steps"]
+
+
+def _seconds_per_step(training: PreparedTraining, loss: Any, batches: Any, device: torch.device) -> float:
+    """Time of one step, measured on copies, so that nothing is trained and no random number is used up."""
+    objective = Objective(copy.deepcopy(training.encoder), copy.deepcopy(loss), "joint", "given").to(device).train()
+    generator = torch.Generator(batches.device).manual_seed(0)
+    times = []
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        for step in range(_TIMED_STEPS):
+            began = time.perf_counter()
+            objective(batches(step, generator)).backward()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            times.append(time.perf_counter() - began)
+    return 1.1 * min(times[1:])  # the first step is slower; the optimiser comes on top
