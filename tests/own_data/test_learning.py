@@ -55,12 +55,12 @@ def test_a_folder_of_something_else_is_left_alone(features, tmp_path):
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(features, tmp_path, run, monkeypatch):
-    import aleator.own_data.learning as learning
+    from aleator.own_data import recipe as recipes
 
     class StoppedError(Exception):
         pass
 
-    whole_fit = learning.fit
+    whole_fit = recipes.fit
 
     def stopping_fit(encoder, loss, batches, recipe, **options):
         def until(step, generator):
@@ -72,7 +72,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(features, tmp_path, run, monk
 
     collection = read_collection(features / "x.npy", features / "y.npy")
     with monkeypatch.context() as patched:
-        patched.setattr(learning, "fit", stopping_fit)
+        patched.setattr(recipes, "fit", stopping_fit)
         with pytest.raises(StoppedError):
             train(collection, tmp_path / "run", QUICK, device="cpu")
     with pytest.raises(ValueError, match="not finished"):
