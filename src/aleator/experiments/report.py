@@ -35,6 +35,10 @@ COLUMNS = {
     "recall_at_1_surer_half": "Recall@1, surer half",
     "map_at_r": "MAP@R",
     "r_auroc": "R-AUROC",
+    "label_entropy_rank": "entropy rank of P(label)",
+    "label_crop_rank": "crop rank of P(label)",
+    "label_r_auroc": "R-AUROC of P(label)",
+    "label_log_likelihood": "label log-likelihood",
     "match_ece": "match ECE",
 }
 _ORDER: tuple[Preset, ...] = ("best", "corrected", "paper", "quick")

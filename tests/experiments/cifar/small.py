@@ -29,6 +29,10 @@ MEASURED = {
     "recall_at_1_surer_half",
     "map_at_r",
     "match_ece",
+    "label_entropy_rank",
+    "label_crop_rank",
+    "label_log_likelihood",
+    "label_accuracy",
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import aleator as al
+from aleator.data import MEAN, STD
 from aleator.experiments.cifar import evaluation as cifar_evaluation
 from aleator.experiments.cifar import folds as cifar_folds
 from aleator.experiments.cifar import run as cifar
@@ -21,16 +22,21 @@ from tests.experiments.cifar.small import HIDDEN, MEASURED, SEEDED, TINY
         {"hidden": (6,), "kernel": "acceptance"},
         {"hidden": (6,), "recipe": {}, "beside": ({**TINY.network, "labels": "votes"},)},
         {"recipe": {}, "labels": "votes", "kappa": "head", "kappa_hidden": (4,)},
+        {"hidden": (6,), "targets": "soft"},
         {"loss": "mcinfonce", "negatives": 2, "head_first": None, "recipe": {"steps": 4, "phases": "mu-then-kappa"}},
         {"loss": "hib", "negatives": "rolled", "head_first": None},
         {"loss": "elk", "negatives": 1, "labels": "hard", "pretrained": False, "head_first": None, "augment": None},
     ],
-    ids=["exact", "hidden", "beside", "votes", "mcinfonce", "hib", "elk"],
+    ids=["exact", "hidden", "beside", "votes", "soft-targets", "mcinfonce", "hib", "elk"],
 )
 def test_a_fold_is_trained_and_measured(stand_in, tmp_path, changes):
     outcome = cifar.run_fold(replace(TINY, **changes), 1, "cpu", tmp_path / "run")
     assert set(outcome.metrics) >= MEASURED
-    assert ("r_auroc" in outcome.metrics) == (0 < outcome.metrics["recall_at_1"] < 1)
+    assert (
+        ("r_auroc" in outcome.metrics)
+        == ("label_r_auroc" in outcome.metrics)
+        == (0 < outcome.metrics["recall_at_1"] < 1)
+    )
     assert all(math.isfinite(value) for value in outcome.metrics.values()), outcome.metrics
     assert len(outcome.arrays["kappa"]) == 20
     assert al.load_encoder(tmp_path / "run" / "encoder").dim == 3
@@ -86,6 +92,27 @@ def test_the_head_is_trained_on_features_of_size_one_and_put_back(stand_in, sett
     learned = {name for name in changed if "running" not in name}
     layers = {"backbone.parts.1.layers.0.weight", "backbone.parts.1.layers.0.bias"} if setting.hidden else set()
     assert learned == {"mu_head.weight"} | layers
+
+
+def test_soft_targets_show_as_many_images_as_drawn_positives(stand_in):
+    """2 B images, and the probability that two of them are of one class as their match weight."""
+    images, labels = cifar_folds.training_data(TINY, 0)
+    setting = replace(TINY, targets="soft", augment=None)
+    batches = cifar.image_batches(setting, images, labels, torch.device("cpu"))
+    batch = batches(0, SEEDED(1))
+    anchor, positive = cifar.image_batches(TINY, images, labels, torch.device("cpu"))(0, SEEDED(1))[:2]
+    assert len(batch.items) == len(anchor) + len(positive)
+    shown = [int((images.float() / 255 - each).flatten(1).norm(dim=1).argmin()) for each in _pixels(batch.items)]
+    chosen = labels[shown].float()
+    torch.testing.assert_close(batch.targets, chosen @ chosen.T)
+    with pytest.raises(ValueError, match="HIB takes no soft targets"):
+        replace(setting, loss="hib")
+
+
+def _pixels(inputs: torch.Tensor) -> torch.Tensor:
+    """Normalised inputs back to [0, 1]."""
+    mean, std = (torch.tensor(each)[:, None, None] for each in (MEAN, STD))
+    return inputs * std + mean
 
 
 def test_rolled_negatives_are_the_positives_before(stand_in):

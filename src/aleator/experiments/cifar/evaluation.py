@@ -140,13 +140,25 @@ def certainty_metrics(
         Metrics by name. r_auroc is missing if all images are hits or all are misses.
     """
     hits = neighbour_hits(embeddings, fold.hard).double()
+    return {
+        **score_metrics(certainty, cropped, randomly_cropped, hits, fold),
+        "recall_at_1": hits.mean().item(),
+        "map_at_r": map_at_r(embeddings, fold.hard),
+    }
+
+
+def score_metrics(
+    certainty: Tensor, cropped: Tensor, randomly_cropped: tuple[Tensor, Tensor], hits: Tensor, fold: HeldOut
+) -> dict[str, float]:
+    """Metrics of one score of certainty; the arguments are those of `certainty_metrics`.
+
+    `hits`: whether the nearest neighbour of each image has its class, shape (N,), float64.
+    """
     metrics = {
         "entropy_rank": rank_correlation(-certainty, fold.entropy),
         "crop_rank": rank_correlation(cropped, fold.crop_sizes),
         "crop_random_rank": rank_correlation(*randomly_cropped),
-        "recall_at_1": hits.mean().item(),
         "recall_at_1_surer_half": reject_curve(certainty, hits, (0.5,))[0],
-        "map_at_r": map_at_r(embeddings, fold.hard),
     }
     area = r_auroc(certainty, hits)
     if area is not None:

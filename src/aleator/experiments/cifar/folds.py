@@ -29,13 +29,15 @@ from aleator.encoders import KappaFrom
 from aleator.experiments.cifar.evaluation import HeldOut
 from aleator.experiments.settings import KERNELS, KernelName, LossName
 from aleator.experiments.settings import LOSSES as CONTRASTIVE_LOSSES
-from aleator.foundation import require_one_of
+from aleator.foundation import require, require_one_of
 from aleator.matching import NegativeLaw
 
 CifarLossName = LossName | Literal["softmax-entropy"]
 LOSSES = (*CONTRASTIVE_LOSSES, "softmax-entropy")
 LabelSource = Literal["soft", "hard", "train", "votes"]
 LABELS: tuple[LabelSource, ...] = get_args(LabelSource)
+TargetName = Literal["drawn", "soft"]
+TARGETS: tuple[TargetName, ...] = get_args(TargetName)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,9 @@ class CifarSetting:
         batch_size: Number of anchors in a batch.
         negatives: "batch": the other anchors. "rolled": the positive of the previous pair, which is the paper's M = 0.
             A number: so many, drawn by the paper's rule.
+        targets: "drawn": an anchor has one positive, which is drawn. "soft": every pair of a batch has the probability
+            that both images are of one class as its match weight. A batch then has 2 `batch_size` images, as many as
+            anchors and positives together, and `negatives` is not used.
         augment: Arguments of `ImageAugmentation`. None: no augmentation.
         augmented: How many augmented copies of an image the stage `head_first` trains on, besides the image and its
             mirror image. More copies help with crops, at the expense of whole images.
@@ -103,6 +108,7 @@ class CifarSetting:
     b: float = 0.0
     batch_size: int = 128
     negatives: int | str = "batch"
+    targets: TargetName = "drawn"
     augment: Mapping[str, Any] | None = None
     augmented: int = 1
     head_first: Mapping[str, Any] | None = None
@@ -120,6 +126,9 @@ class CifarSetting:
         require_one_of("loss", self.loss, LOSSES)
         require_one_of("labels", self.labels, LABELS)
         require_one_of("kernel", self.kernel, KERNELS)
+        require_one_of("targets", self.targets, TARGETS)
+        takes_soft = self.targets == "drawn" or self.loss != "hib"
+        require(takes_soft, "targets", self.targets, "HIB takes no soft targets", 'pass "drawn"')
 
 
 def require_data(folder: str | Path | None = None) -> None:

@@ -24,11 +24,12 @@ from aleator.data import (
     ImageAugmentation,
     LabelledBatches,
     RolledNegatives,
+    SoftLabelBatches,
     data_folder,
     to_unit,
 )
 from aleator.encoders import MLP, Beside, Chain, Encoder, ResNet18
-from aleator.evaluation import rank_correlation, recall_at_1
+from aleator.evaluation import label_entropy, neighbour_hits, rank_correlation, recall_at_1
 from aleator.experiments.cifar.evaluation import (
     HeldOut,
     certainty_metrics,
@@ -39,6 +40,7 @@ from aleator.experiments.cifar.evaluation import (
 )
 from aleator.experiments.cifar.folds import CifarSetting, held_out, test_set, train_set, training_data, vote_data
 from aleator.experiments.cifar.gallery import gallery
+from aleator.experiments.cifar.label_scores import LabelProbabilities, fit_labels, fit_temperature, label_metrics
 from aleator.experiments.cifar.pretraining import (
     Classifier,
     Pretrained,
@@ -68,7 +70,7 @@ def run_fold(
     started = starting_network(setting, device)
     if setting.loss == "softmax-entropy":
         assert started is not None
-        return measure_classifier(started, test, fold)
+        return measure_classifier(started, validation, test, fold)
     beside = [starting_network(replace(setting, network=network), device) for network in setting.beside]
     encoder = make_encoder(setting, fold, [started, *beside], device)
     stages = []
@@ -77,7 +79,7 @@ def run_fold(
     if setting.recipe:
         stages.append(train(setting, fold, encoder, validation, device, progress))
     result = stages[-1]
-    outcome = measure(setting, encoder, validation, test, fold)
+    outcome = measure(setting, encoder, training_data(setting, fold), validation, test, fold)
     outcome.metrics.update(
         {f"validation_{name}": value for name, value in validator(setting, validation)(encoder).items()},
         best_step=float(result.best_step or result.steps),
@@ -193,7 +195,9 @@ def _train_head(
     size = features.square().mean().sqrt()  # features of size 1, so that one learning rate suits every network
     head = output_layers(encoder)
     _scale_inputs(head, size)
-    batches = LabelledBatches(features / size, torch.cat([labels] * len(seen)), setting.batch_size)
+    shown, known = features / size, torch.cat([labels] * len(seen))
+    soft = setting.targets == "soft"
+    batches = soft_batches(setting, shown, known) if soft else LabelledBatches(shown, known, setting.batch_size)
     recipe = _recipe({**setting.head_first, "precision": "32"}, fold, device)
     result = fit(head, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
     _scale_inputs(head, 1 / size)
@@ -217,8 +221,10 @@ def _scale_inputs(head: Encoder, factor: Tensor) -> None:
 def image_batches(
     setting: CifarSetting, images: Tensor, labels: Tensor, device: torch.device
 ) -> Callable[[int, Generator], Any]:
-    """Batches of pairs of images, with the negatives that the setting asks for."""
+    """Batches of pairs of images, with the negatives that the setting asks for; or of images with soft targets."""
     options: dict[str, Any] = {"augment": image_augmentation(setting), "device": device}
+    if setting.targets == "soft":
+        return soft_batches(setting, images, labels, **options)
     if setting.negatives == "rolled":
         return RolledNegatives(LabelledBatches(images, labels, setting.batch_size, **options))
     if setting.negatives != "batch":
@@ -227,6 +233,11 @@ def image_batches(
         M = int(setting.negatives)
         options |= {"negatives": M, "rule": "rejected-latent", "share_negatives": M > 1}
     return LabelledBatches(images, labels, setting.batch_size, **options)
+
+
+def soft_batches(setting: CifarSetting, inputs: Tensor, labels: Tensor, **options: Any) -> SoftLabelBatches:
+    """Batches with soft targets, of as many inputs as the anchors and positives of a drawn batch."""
+    return SoftLabelBatches(inputs, labels, 2 * setting.batch_size, balanced=False, **options)
 
 
 def image_augmentation(setting: CifarSetting) -> ImageAugmentation:
@@ -253,8 +264,18 @@ def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder],
 # Measuring
 
 
-def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: HeldOut, fold: int) -> Outcome:
-    """All metrics and arrays of an encoder on its test fold. Match probabilities are calibrated on validation."""
+def measure(
+    setting: CifarSetting,
+    encoder: Encoder,
+    training: tuple[Tensor, Tensor],
+    validation: HeldOut,
+    test: HeldOut,
+    fold: int,
+) -> Outcome:
+    """All metrics and arrays of an encoder on its test fold.
+
+    Match and label probabilities are fitted on validation. The latter compare with `training`, images and labels.
+    """
     random_images, random_sizes = test.randomly_cropped(fold)
     q, cropped, randomly_cropped, q_validation = (
         posteriors(encoder, images, setting.views)
@@ -274,7 +295,13 @@ def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: 
     if setting.loss == "infonce":  # its kappa is not learned
         metrics = {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
         return Outcome(metrics, arrays)
-    matches, diagram, calibration = match_metrics(q, test, q_validation, validation, make_kernel(setting), fold)
+    kernel = make_kernel(setting)
+    # One view of each training image is enough: their posteriors are merged into a few for each class.
+    model = fit_labels(posteriors(encoder, training[0]), training[1], q_validation, validation, kernel)
+    p = LabelProbabilities(*(model.probabilities(each) for each in (q, cropped, randomly_cropped)))
+    metrics |= label_metrics(p, random_sizes, neighbour_hits(q.mu, test.hard).double(), test)
+    arrays |= {"label_probability": p.whole.float(), "crop_label_probability": p.cropped.float()}
+    matches, diagram, calibration = match_metrics(q, test, q_validation, validation, kernel, fold)
     arrays["reliability"] = torch.stack([diagram.predicted, diagram.observed, diagram.count], 1)
     arrays |= gallery(q, test, calibration)
     metrics |= matches
@@ -282,19 +309,24 @@ def measure(setting: CifarSetting, encoder: Encoder, validation: HeldOut, test: 
     return Outcome(metrics, arrays)
 
 
-def measure_classifier(started: Pretrained, test: HeldOut, fold: int) -> Outcome:
-    """Metrics of the classifier: negative softmax entropy is the certainty, the last features are the embedding."""
+def measure_classifier(started: Pretrained, validation: HeldOut, test: HeldOut, fold: int) -> Outcome:
+    """Metrics of the classifier: negative softmax entropy is the certainty, the last features are the embedding.
+
+    The metrics of labels are those of its probabilities with a temperature that is fitted on validation.
+    """
     classifier: Classifier = started.classifier
 
-    def certainty(images: Tensor) -> Tensor:
-        log_p = predictions(classifier, images).double().log_softmax(1).cpu()
-        return (log_p.exp() * log_p).sum(1)
+    def logits(images: Tensor) -> Tensor:
+        return predictions(classifier, images).double().cpu()
 
     random_images, random_sizes = test.randomly_cropped(fold)
-    randomly = certainty(random_images), random_sizes
+    shown = [logits(images) for images in (test.images, test.cropped(), random_images)]
+    sure, cropped, randomly_cropped = (-label_entropy(each.softmax(1)) for each in shown)
     features = predictions(classifier.backbone, test.images).cpu()
-    sure = certainty(test.images)
-    metrics = certainty_metrics(features, sure, certainty(test.cropped()), randomly, test)
+    metrics = certainty_metrics(features, sure, cropped, (randomly_cropped, random_sizes), test)
+    scaled = fit_temperature(logits(validation.images), validation.labels)
+    p = LabelProbabilities(*map(scaled, shown))
+    metrics |= label_metrics(p, random_sizes, neighbour_hits(features, test.hard).double(), test)
     metrics |= {"accuracy": started.accuracy, "pretraining_seconds": started.seconds}
     require(metrics["recall_at_1"] > 0, "classifier", started.fingerprint, "has learned nothing", "pretrain it again")
     return Outcome(metrics, {"number": test.number, "label": test.hard, "kappa": sure, "entropy": test.entropy})

@@ -132,6 +132,11 @@ def votes(preset: Preset) -> CifarSetting:
     return replace(setting, name="soft and votes", beside=(_voted(setting),))
 
 
+def soft_targets(preset: Preset) -> CifarSetting:
+    """The row with votes, trained on the match weights of all pairs instead of drawn positives."""
+    return replace(votes(preset), name="soft and votes, soft targets", targets="soft")
+
+
 def _voted(setting: CifarSetting) -> dict[str, Any]:
     """The setting's network, pretrained on votes."""
     return {**setting.network, "labels": "votes"}
@@ -146,12 +151,12 @@ def classifier(setting: CifarSetting, name: str = "classifier") -> CifarSetting:
 
 
 def cifar_losses(preset: Preset) -> list[Row]:
-    """Certainty against annotator entropy and crop size, loss by loss."""
+    """Certainty, by kappa and by label probabilities, against annotator entropy and crop size, loss by loss."""
     names: tuple[LossName, ...] = ("mcinfonce", "hib", "elk")
     names = names if preset == "paper" else ("exact", *names)
     rows = [_row(with_loss(preset, loss), preset) for loss in names]
     if preset != "paper":
-        rows.insert(1, _row(votes(preset), preset))
+        rows[1:1] = [_row(votes(preset), preset), _row(soft_targets(preset), preset)]
     return [*rows, _row(classifier(base(preset)), preset)]
 
 
