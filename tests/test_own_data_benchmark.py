@@ -44,7 +44,7 @@ def exact_classifier(count: int, classes: int = 4) -> tuple[DataSet, Answers]:
     labels = np.eye(classes, dtype=np.float32)[[generator.choice(classes, p=row) for row in p]]
     items = p.astype(np.float32)
     parts = [Part(items[half], labels[half], Path()) for half in (slice(None, count), slice(count, None))]
-    return DataSet("exact", *parts), Answers.of_probabilities(p[count:])
+    return DataSet("exact", *parts, tuple("abcd")), Answers.of_probabilities(p[count:])
 
 
 def test_the_true_probabilities_are_calibrated_matches():
@@ -54,10 +54,12 @@ def test_the_true_probabilities_are_calibrated_matches():
     row = measure(data, answers, matches, pairs, resamples=10)
     assert row["match_ece_top"]["value"] < 0.05
     assert row["match_ece_random"]["value"] < 0.02
-    assert expected_calibration_error(torch.sigmoid(matches.half_log_odds), pairs.half_match) < 0.03
-    best = match_log_likelihood(matches.half_log_odds, pairs.half_match)
+    log_odds = (matches.half / pairs.prior).log()
+    assert expected_calibration_error(torch.sigmoid(log_odds), pairs.half_match) < 0.03
+    best = match_log_likelihood(log_odds, pairs.half_match)
+    assert row["match_log_likelihood"]["value"] == pytest.approx(best)
     for change in (0.5, 1.5):
-        assert match_log_likelihood(change * matches.half_log_odds, pairs.half_match) < best
+        assert match_log_likelihood(change * log_odds, pairs.half_match) < best
     expected = np.log(answers.probability[np.arange(3000), data.questions.hard]).mean()
     assert row["label_log_likelihood"]["value"] == pytest.approx(expected)
 

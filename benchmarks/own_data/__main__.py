@@ -21,11 +21,11 @@ import torch
 from aleator.foundation import describe_run, replace_file, write_json
 from benchmarks.own_data.data_sets import NAMES, DataSet, load
 from benchmarks.own_data.measuring import classifier_matches, draw_pairs, measure
-from benchmarks.own_data.ours import neighbour_answers, our_matches, train_ours
+from benchmarks.own_data.ours import label_answers, neighbour_answers, our_matches, train_ours
 from benchmarks.own_data.rivals import rivals_for
 from benchmarks.own_data.table import OURS, markdown, verdicts
 
-_KAPPA = f"{OURS}: nearest in mu, kappa"
+_KAPPA, _LABELS = f"{OURS}: nearest in mu, kappa", f"{OURS}: label probabilities"
 
 
 def main() -> None:
@@ -65,6 +65,9 @@ def _make(data: DataSet, method: str, options: argparse.Namespace, rows: dict[st
         answers, nearest = neighbour_answers(data, trained)
         metrics = measure(data, answers, our_matches(trained, nearest, pairs), pairs)
         made[_KAPPA] = (metrics, trained.cpu_seconds)
+        labels = label_answers(data, trained)
+        if labels is not None:
+            made[_LABELS] = (measure(data, labels, None, pairs), trained.cpu_seconds)
     else:
         spent = next((row["cpu_seconds"] for name, row in rows.items() if name.startswith(OURS)), None)
         budget = spent or 60 * options.minutes * torch.get_num_threads()

@@ -57,6 +57,7 @@ class DataSet:
         name: Its name.
         train: The collection.
         questions: The questions.
+        names: Names of the classes, in the order of the columns of the labels.
         mirror: Whether a mirrored image keeps its class. The rivals know it, as a person would.
         votes: Whether the labels are people's votes, so that their entropy is people's disagreement.
         best: P(class | question) under the law that made the data, (Q, C), where it is known.
@@ -65,6 +66,7 @@ class DataSet:
     name: str
     train: Part
     questions: Part
+    names: tuple[str, ...]
     mirror: bool = False
     votes: bool = False
     best: np.ndarray | None = None
@@ -227,7 +229,7 @@ def _image_set(
             write_json(done, {"images": len(images)})
         soft = np.eye(len(names), dtype=np.float32)[labels]
         made.append(Part(images, soft, folder / role))
-    return DataSet(name, *made, mirror=mirror)
+    return DataSet(name, *made, tuple(names), mirror=mirror)
 
 
 def _feature_set(
@@ -248,7 +250,8 @@ def _feature_set(
             with writing_atomically(path) as temporary, open(temporary, "wb") as file:
                 np.save(file, np.ascontiguousarray(rows))
         made.append(Part(rows, soft, path, labels_path))
-    return DataSet(name, *made, votes=votes, best=best)
+    names = tuple(str(c) for c in range(made[0].labels.shape[1]))
+    return DataSet(name, *made, names, votes=votes, best=best)
 
 
 _MAKERS: dict[str, Callable[[Path, bool], DataSet]] = {

@@ -60,66 +60,72 @@ class Matches:
     Args:
         top: Of each question with its first hit, (Q,).
         random: Of random pairs of a question and a gallery item, (P,).
-        half_log_odds: Log odds of pairs of questions, half of which are drawn to match, (P,).
+        half: Of pairs half of which are drawn to match, (P',).
     """
 
     top: Tensor
     random: Tensor
-    half_log_odds: Tensor
+    half: Tensor
 
 
 @dataclass(frozen=True)
 class DrawnPairs:
-    """The pairs on which match probabilities are measured; the same for every method.
+    """Pairs of a question and a gallery item, on which match probabilities are measured; the same for every method.
 
     Args:
         questions: Question numbers of random pairs, (P,).
         items: Gallery numbers of random pairs, (P,).
         random_match: Probability that the labels of a random pair are equal, (P,); 0 or 1 without votes.
-        first: Questions, (P',): the first half is drawn to match `second`, the other half independently.
-        second: Questions, (P',).
+        half_questions: Question numbers of pairs half of which are drawn to match, (P',).
+        half_items: Their gallery numbers, (P',).
         half_match: 1 for the pairs that were drawn to match, 0 for the others, (P',).
+        prior: Share of matches among all pairs.
     """
 
     questions: Tensor
     items: Tensor
     random_match: Tensor
-    first: Tensor
-    second: Tensor
+    half_questions: Tensor
+    half_items: Tensor
     half_match: Tensor
+    prior: float
 
 
 def draw_pairs(data: DataSet, seed: int = 0) -> DrawnPairs:
-    """Draw random pairs of question and gallery item, and pairs of questions half of which match."""
-    from aleator.own_data import Labels
-    from aleator.own_data.evaluation import matching_pairs
-
+    """Draw random pairs, and pairs half of which are drawn to match: in proportion to their probability of a match."""
     generator = np.random.default_rng(seed)
-    gallery, asked = data.train.labels, data.questions.labels
+    asked, gallery = data.questions.labels.astype(float), data.train.labels.astype(float)
     q, g = (generator.integers(len(labels), size=_PAIRS) for labels in (asked, gallery))
-    names = tuple(str(c) for c in range(asked.shape[1]))
-    halves = matching_pairs(Labels("soft", asked, names), _PAIRS, seed)
+    weight = asked.mean(0) * gallery.mean(0)
+    classes = generator.choice(len(weight), size=_PAIRS // 2, p=weight / weight.sum())
+    matched = [np.empty(len(classes), int), np.empty(len(classes), int)]
+    for c in np.unique(classes):
+        drawn = classes == c
+        for numbers, labels in zip(matched, (asked, gallery), strict=True):
+            share = labels[:, c] / labels[:, c].sum()
+            numbers[drawn] = generator.choice(len(labels), size=drawn.sum(), p=share)
+    half = np.arange(_PAIRS // 2)
     return DrawnPairs(
         *(torch.as_tensor(part) for part in (q, g, (asked[q] * gallery[g]).sum(1))),
-        halves.first,
-        halves.second,
-        halves.match,
+        torch.as_tensor(np.concatenate([matched[0], q[half]])),
+        torch.as_tensor(np.concatenate([matched[1], g[half]])),
+        torch.cat([torch.ones(len(half)), torch.zeros(len(half))]),
+        float(weight.sum()),
     )
 
 
 def classifier_matches(data: DataSet, answers: Answers, pairs: DrawnPairs) -> Matches | None:
-    """Match probabilities that follow from label probabilities; the labels of the gallery are known.
-
-    Two questions that are drawn to match share a class, so their odds are sum_c P(c|x) P(c|x') / P(c).
-    """
+    """Match probabilities that follow from label probabilities: the labels of the gallery are known."""
     if answers.probability is None:
         return None
     p = torch.as_tensor(answers.probability).double()
     known = torch.as_tensor(data.train.labels).double()
-    share = known.mean(0).clamp_min(1e-12)
-    odds = (p[pairs.first] * p[pairs.second] / share).sum(1)
     top = p[torch.arange(len(p)), torch.as_tensor(answers.answer)]
-    return Matches(top, (p[pairs.questions] * known[pairs.items]).sum(1), odds.clamp_min(1e-30).log())
+    random, half = (
+        (p[questions] * known[items]).sum(1)
+        for questions, items in ((pairs.questions, pairs.items), (pairs.half_questions, pairs.half_items))
+    )
+    return Matches(*(each.clamp(0, 1) for each in (top, random, half)))
 
 
 def measure(
@@ -163,5 +169,7 @@ def measure(
         right = labels[torch.arange(len(labels)), torch.as_tensor(answers.answer)]  # P(the first hit is right)
         row["match_ece_top"] = number(expected_calibration_error, matches.top, right)
         row["match_ece_random"] = number(expected_calibration_error, matches.random, pairs.random_match)
-        row["match_log_likelihood"] = number(match_log_likelihood, matches.half_log_odds, pairs.half_match)
+        # P(match) / prior is the density of pairs that are drawn to match, relative to independent ones.
+        log_odds = (matches.half.double() / pairs.prior).clamp(1e-9, 1e9).log()
+        row["match_log_likelihood"] = number(match_log_likelihood, log_odds, pairs.half_match)
     return row

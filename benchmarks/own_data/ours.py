@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from aleator.evaluation import nearest_neighbours
-from aleator.matching import log_positivity, match_probability
+from aleator.matching import LogOddsMap, match_probability
 from aleator.own_data import Run, Settings, embed, load_run, read_collection, read_embedded, train
 from aleator.posteriors import VonMisesFisher
 from benchmarks.own_data.data_sets import DataSet, Part
@@ -54,14 +54,32 @@ def neighbour_answers(data: DataSet, trained: Trained) -> tuple[Answers, np.ndar
     return Answers(data.train.hard[nearest], trained.questions.kappa.numpy()), nearest
 
 
+def label_answers(data: DataSet, trained: Trained) -> Answers | None:
+    """The likeliest label, with the certainty of its probabilities; None if the run has none."""
+    model = trained.run.answers.labels
+    if model is None:
+        return None
+    found = model.probabilities(trained.questions).numpy()
+    column = {name: c for c, name in enumerate(model.names)}
+    probability = np.zeros((len(found), len(data.names)), np.float32)
+    for c, name in enumerate(data.names):
+        if name in column:
+            probability[:, c] = found[:, column[name]]
+    return Answers.of_probabilities(probability)
+
+
 def our_matches(trained: Trained, nearest: np.ndarray, pairs: DrawnPairs) -> Matches:
-    """Match probabilities as the index shows them."""
+    """Match probabilities as a search shows them."""
     run, asked, gallery = trained.run, trained.questions, trained.gallery
-    logit = float(np.log(run.prior / (1 - run.prior)))
-    top = match_probability(asked, gallery[torch.as_tensor(nearest)], run.kernel, run.prior)
-    random = match_probability(asked[pairs.questions], gallery[pairs.items], run.kernel, run.prior)
-    halves = log_positivity(asked[pairs.first], asked[pairs.second], run.kernel) + logit
-    return Matches(top, random, halves)
+
+    def probability(questions: torch.Tensor, items: torch.Tensor, calibration: LogOddsMap) -> torch.Tensor:
+        return match_probability(asked[questions], gallery[items], run.kernel, run.prior, calibration)
+
+    return Matches(
+        probability(torch.arange(len(asked)), torch.as_tensor(nearest), run.maps.hit),
+        probability(pairs.questions, pairs.items, run.maps.pair),
+        probability(pairs.half_questions, pairs.half_items, run.maps.pair),
+    )
 
 
 def _collection(part: Part) -> Any:
