@@ -70,7 +70,7 @@ def _make(data: DataSet, method: str, options: argparse.Namespace, rows: dict[st
             made[_LABELS] = (measure(data, labels, None, pairs), trained.cpu_seconds)
     else:
         spent = next((row["cpu_seconds"] for name, row in rows.items() if name.startswith(OURS)), None)
-        budget = spent or 60 * options.minutes * torch.get_num_threads()
+        budget = spent or 60 * (options.minutes or 5.0) * torch.get_num_threads()  # the CPU time of ours
         began_cpu = time.process_time()
         answers = rivals_for(data)[method](data, budget, options.seed)
         seconds = time.process_time() - began_cpu
@@ -99,7 +99,7 @@ def _selected(only: list[str], data_name: str) -> list[str] | None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.own_data", description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=[], help=f"DATA or DATA:METHOD; DATA is one of {', '.join(NAMES)}")
-    parser.add_argument("--minutes", type=float, default=5.0, help="training time of ours; rivals get its CPU time")
+    parser.add_argument("--minutes", type=float, help="training time of ours, in place of its default")
     parser.add_argument("--settings", type=json.loads, default={}, help='other settings of ours: {"steps": 100}')
     parser.add_argument("--quick", action="store_true", help="small data sets")
     parser.add_argument("--again", action="store_true", help="make rows again that are there")
