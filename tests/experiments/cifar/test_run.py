@@ -23,11 +23,12 @@ from tests.experiments.cifar.small import HIDDEN, MEASURED, SEEDED, TINY
         {"hidden": (6,), "recipe": {}, "beside": ({**TINY.network, "labels": "votes"},)},
         {"recipe": {}, "labels": "votes", "kappa": "head", "kappa_hidden": (4,)},
         {"hidden": (6,), "targets": "soft"},
+        {"hidden": (6,), "targets": "classes"},
         {"loss": "mcinfonce", "negatives": 2, "head_first": None, "recipe": {"steps": 4, "phases": "mu-then-kappa"}},
         {"loss": "hib", "negatives": "rolled", "head_first": None},
         {"loss": "elk", "negatives": 1, "labels": "hard", "pretrained": False, "head_first": None, "augment": None},
     ],
-    ids=["exact", "hidden", "beside", "votes", "soft-targets", "mcinfonce", "hib", "elk"],
+    ids=["exact", "hidden", "beside", "votes", "soft-targets", "classes", "mcinfonce", "hib", "elk"],
 )
 def test_a_fold_is_trained_and_measured(stand_in, tmp_path, changes):
     outcome = cifar.run_fold(replace(TINY, **changes), 1, "cpu", tmp_path / "run")
@@ -107,6 +108,8 @@ def test_soft_targets_show_as_many_images_as_drawn_positives(stand_in):
     torch.testing.assert_close(batch.targets, chosen @ chosen.T)
     with pytest.raises(ValueError, match="HIB takes no soft targets"):
         replace(setting, loss="hib")
+    with pytest.raises(ValueError, match="not for the loss elk"):
+        replace(setting, loss="elk", targets="classes")
 
 
 def _pixels(inputs: torch.Tensor) -> torch.Tensor:

@@ -36,7 +36,7 @@ CifarLossName = LossName | Literal["softmax-entropy"]
 LOSSES = (*CONTRASTIVE_LOSSES, "softmax-entropy")
 LabelSource = Literal["soft", "hard", "train", "votes"]
 LABELS: tuple[LabelSource, ...] = get_args(LabelSource)
-TargetName = Literal["drawn", "soft"]
+TargetName = Literal["drawn", "soft", "classes"]
 TARGETS: tuple[TargetName, ...] = get_args(TargetName)
 
 
@@ -73,8 +73,9 @@ class CifarSetting:
         negatives: "batch": the other anchors. "rolled": the positive of the previous pair, which is the paper's M = 0.
             A number: so many, drawn by the paper's rule.
         targets: "drawn": an anchor has one positive, which is drawn. "soft": every pair of a batch has the probability
-            that both images are of one class as its match weight. A batch then has 2 `batch_size` images, as many as
-            anchors and positives together, and `negatives` is not used.
+            that both images are of one class as its match weight. "classes": images are compared with learned
+            posteriors of the classes too (`PrototypeLoss`; for the exact loss). Except for "drawn", a batch has 2
+            `batch_size` images, as many as anchors and positives together, and `negatives` is not used.
         augment: Arguments of `ImageAugmentation`. None: no augmentation.
         augmented: How many augmented copies of an image the stage `head_first` trains on, besides the image and its
             mirror image. More copies help with crops, at the expense of whole images.
@@ -129,6 +130,8 @@ class CifarSetting:
         require_one_of("targets", self.targets, TARGETS)
         takes_soft = self.targets == "drawn" or self.loss != "hib"
         require(takes_soft, "targets", self.targets, "HIB takes no soft targets", 'pass "drawn"')
+        takes_classes = self.targets != "classes" or self.loss == "exact"
+        require(takes_classes, "targets", self.targets, f"is not for the loss {self.loss}", 'pass "soft"')
 
 
 def require_data(folder: str | Path | None = None) -> None:

@@ -23,6 +23,7 @@ from aleator.data import (
     CifarImages,
     ImageAugmentation,
     LabelledBatches,
+    LabelRowBatches,
     RolledNegatives,
     SoftLabelBatches,
     data_folder,
@@ -52,7 +53,10 @@ from aleator.experiments.cifar.pretraining import (
 from aleator.experiments.runner import Outcome
 from aleator.experiments.settings import make_kernel, make_loss
 from aleator.foundation import derived_seed, require
+from aleator.losses import PrototypeLoss
 from aleator.training import FitResult, Recipe, fit
+
+_PAIRS = 1.0  # weight of the pairs of images beside that of images and classes, in PrototypeLoss
 
 
 def run_fold(
@@ -162,7 +166,7 @@ def train(
     recipe, watched = _recipe(setting.recipe, fold, device), validator(setting, validation)
     shared: dict[str, Any] = {"device": device, "loggers": (), "progress": progress}
     with fast_convolutions(torch.device(device)):
-        return fit(encoder, make_loss(setting), batches, recipe, validate=watched, **shared)
+        return fit(encoder, training_loss(setting, batches, fold), batches, recipe, validate=watched, **shared)
 
 
 def _recipe(options: Mapping[str, Any], fold: int, device: str) -> Recipe:
@@ -196,10 +200,15 @@ def _train_head(
     head = output_layers(encoder)
     _scale_inputs(head, size)
     shown, known = features / size, torch.cat([labels] * len(seen))
-    soft = setting.targets == "soft"
-    batches = soft_batches(setting, shown, known) if soft else LabelledBatches(shown, known, setting.batch_size)
+    batches = (
+        LabelledBatches(shown, known, setting.batch_size)
+        if setting.targets == "drawn"
+        else soft_batches(setting, shown, known)
+    )
     recipe = _recipe({**setting.head_first, "precision": "32"}, fold, device)
-    result = fit(head, make_loss(setting), batches, recipe, device=device, loggers=(), progress=progress)
+    result = fit(
+        head, training_loss(setting, batches, fold), batches, recipe, device=device, loggers=(), progress=progress
+    )
     _scale_inputs(head, 1 / size)
     encoder.zero_grad()
     return result
@@ -223,7 +232,7 @@ def image_batches(
 ) -> Callable[[int, Generator], Any]:
     """Batches of pairs of images, with the negatives that the setting asks for; or of images with soft targets."""
     options: dict[str, Any] = {"augment": image_augmentation(setting), "device": device}
-    if setting.targets == "soft":
+    if setting.targets != "drawn":
         return soft_batches(setting, images, labels, **options)
     if setting.negatives == "rolled":
         return RolledNegatives(LabelledBatches(images, labels, setting.batch_size, **options))
@@ -235,9 +244,22 @@ def image_batches(
     return LabelledBatches(images, labels, setting.batch_size, **options)
 
 
-def soft_batches(setting: CifarSetting, inputs: Tensor, labels: Tensor, **options: Any) -> SoftLabelBatches:
+def soft_batches(
+    setting: CifarSetting, inputs: Tensor, labels: Tensor, **options: Any
+) -> SoftLabelBatches | LabelRowBatches:
     """Batches with soft targets, of as many inputs as the anchors and positives of a drawn batch."""
+    if setting.targets == "classes":
+        return LabelRowBatches(inputs, labels, 2 * setting.batch_size, **options)
     return SoftLabelBatches(inputs, labels, 2 * setting.batch_size, balanced=False, **options)
+
+
+def training_loss(setting: CifarSetting, batches: Any, fold: int) -> nn.Module:
+    """The setting's loss. Learned class posteriors start in random directions, the fold being the seed."""
+    if setting.targets != "classes":
+        return make_loss(setting)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(fold))
+        return PrototypeLoss(setting.dim, batches.shares.cpu(), make_kernel(setting), _PAIRS, setting.terms)
 
 
 def image_augmentation(setting: CifarSetting) -> ImageAugmentation:
