@@ -90,7 +90,7 @@ def train(
     settings = replace(settings, holdout=holdout)
     split = split_items(collection, labels, holdout, settings.seed)
     complete_settings, choices = choose_settings(collection, labels, len(split.train), settings)
-    config = {
+    config: dict[str, Any] = {
         "settings": dict(complete_settings),
         "chosen": [choice.name for choice in choices],
         "data": _describe(collection, labels),

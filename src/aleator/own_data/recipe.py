@@ -68,7 +68,7 @@ def train_encoder(
     loss = _loss(own_labels, settings)
     if settings["steps"] is None:
         settings["steps"] = _steps_in_time(training, loss, batches, settings, folder, group, training_device, log)
-    with_classes = isinstance(loss, PrototypeLoss)
+    validate = _label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
     # On a small head, a second thread would only wait for the first.
     small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
     with one_thread() if small else nullcontext():
@@ -76,9 +76,9 @@ def train_encoder(
             training.encoder,
             loss,
             batches,
-            _recipe(settings, with_classes),
+            _recipe(settings, with_classes=validate is not None),
             folder=folder / "training",
-            validate=_label_likelihood(training, loss, labels, split) if with_classes else None,
+            validate=validate,
             device=device,
             loggers=("csv",),
             progress=progress,
