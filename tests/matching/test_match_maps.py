@@ -54,6 +54,18 @@ def test_a_prior_multiplies_the_calibrated_odds():
     torch.testing.assert_close(odds[0.02] / odds[0.1], torch.full((15,), 9 / 49, dtype=torch.float64))
 
 
+def test_later_hits_are_more_and_more_like_any_pair():
+    """Of 500 matches: the map of hits up to rank 10, half of each at the geometric mean, then that of pairs."""
+    maps = MatchMaps(pair=LogOddsMap((0.0, 1.0), (1.0, 3.0)), hit=LogOddsMap((0.0, 1.0), (0.0, 1.0)))
+    log_r = torch.tensor([0.25] * 6, dtype=torch.float64)
+    rank = torch.tensor([1.0, 10.0, math.sqrt(10 * 500), 500.0, 501.0, 1e6])
+    expected = torch.tensor([0.25, 0.25, (0.25 + 1.5) / 2, 1.5, 1.5, 1.5], dtype=torch.float64)
+    torch.testing.assert_close(maps.hit_log_odds(log_r, rank, 500.0), expected, atol=1e-6, rtol=0)
+    few = maps.hit_log_odds(log_r, rank, matches=2.0)  # beyond the matches, a hit is any pair
+    torch.testing.assert_close(few, torch.tensor([0.25, 0.25, 1.5, 1.5, 1.5, 1.5], dtype=torch.float64))
+    assert torch.equal(MatchMaps().hit_log_odds(log_r, rank, 500.0), log_r)
+
+
 def test_maps_survive_json():
     maps = MatchMaps(MAP, LogOddsMap((0.1, 0.2), (0.3, 0.7)))
     assert MatchMaps.from_dict(maps.to_dict()) == maps

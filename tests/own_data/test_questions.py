@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from aleator.matching import VMFKernel
+from aleator.matching import VMFKernel, pairwise_log_positivity
 from aleator.own_data.evaluation import evaluate
 from aleator.own_data.labels import Labels
 from aleator.own_data.questions import Questions, fit_match_maps, held_out_questions
@@ -55,6 +55,16 @@ def test_hits_are_the_nearest_other_items():
         assert pairs.match[pairs.first == i].tolist() == [float(j % 3 == i % 3) for j in found]
 
 
+def test_the_likeliest_items_have_the_largest_r():
+    kappa = torch.linspace(1, 80, 40)
+    q, labels, kernel = VonMisesFisher(random_posteriors(40).mu, kappa), hard(np.arange(40) % 3), VMFKernel(10.0)
+    questions = Questions(q, labels, q, labels, own=np.arange(40))
+    pairs = questions.likeliest(kernel, 4)
+    log_r = pairwise_log_positivity(q, q, kernel).fill_diagonal_(-torch.inf)
+    assert torch.equal(pairs.second.view(40, 4), log_r.topk(4, 1).indices)
+    assert torch.equal(pairs.match.bool(), pairs.first % 3 == pairs.second % 3)
+
+
 def test_matching_pairs_come_up_as_often_as_they_match():
     soft = Labels("soft", SOFT, ("a", "b", "c"))
     q = random_posteriors(4)
@@ -102,7 +112,7 @@ def test_match_probabilities_are_right_on_hits_and_on_random_pairs():
         return metrics["match_ece_hits"], metrics["match_ece_random"]
 
     hits, random = errors(calibration.prior, maps=maps)
-    assert hits < 0.025
+    assert hits < 0.03
     assert random < 0.01
     before = errors(0.5)
     assert min(before) > 0.05

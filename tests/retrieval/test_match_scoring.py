@@ -6,7 +6,9 @@ from aleator import VMFKernel, VonMisesFisher
 from aleator.matching import LogOddsMap, MatchMaps
 from aleator.retrieval import CredibleIndex, search
 
-MAPS = MatchMaps(hit=LogOddsMap((-1.0, 2.0, 3.0), (-2.0, -1.5, 2.0)))
+MAPS = MatchMaps(
+    pair=LogOddsMap((-1.0, 2.5, 3.0), (-3.0, 1.0, 2.5)), hit=LogOddsMap((-1.0, 2.0, 3.0), (-2.0, -1.5, 2.0))
+)
 
 
 def test_a_search_with_the_bound_finds_what_scoring_all_items_finds(monkeypatch):
@@ -49,16 +51,41 @@ def test_maps_change_the_probabilities_and_keep_the_order():
     for before, after in zip(answers(plain, queries), answers(mapped, queries), strict=True):
         assert list(before) == list(after)
         log_r = torch.logit(torch.tensor(list(before.values()), dtype=torch.float64)) - logit_prior
-        expected = torch.sigmoid(MAPS.hit(log_r) + logit_prior)
+        log_odds = MAPS.hit_log_odds(log_r, torch.arange(1, 301), matches=0.1 * 300)
+        expected = torch.sigmoid(log_odds + logit_prior).cummin(0).values
         torch.testing.assert_close(torch.tensor(list(after.values()), dtype=torch.float64), expected, atol=1e-5, rtol=0)
+
+
+def test_hits_of_a_search_by_cosine_are_calibrated_by_their_rank():
+    index, queries = collection(prior=0.1, maps=MAPS)
+    plain, _ = collection(prior=0.1)
+    logit_prior = torch.logit(torch.tensor(0.1, dtype=torch.float64))
+    for how in ({"by": "nearest", "limit": 60}, {"by": "credible", "p": 0.99}):
+        for before, after in zip(plain.search(queries, **how), index.search(queries, **how), strict=True):
+            assert [hit.id for hit in before] == [hit.id for hit in after]
+            p, calibrated = (
+                torch.tensor([hit.match_probability for hit in hits], dtype=torch.float64) for hits in (before, after)
+            )
+            rank = torch.arange(1, len(p) + 1)
+            expected = MAPS.hit_log_odds(torch.logit(p) - logit_prior, rank, matches=0.1 * 300)
+            torch.testing.assert_close(calibrated, torch.sigmoid(expected + logit_prior), atol=1e-5, rtol=0)
+
+
+def test_a_threshold_cuts_off_the_end_of_an_answer():
+    index, queries = collection(prior=0.1, maps=MAPS)
+    for whole, cut in zip(
+        index.search(queries, by="match", threshold=0.0), index.search(queries, by="match", threshold=0.2), strict=True
+    ):
+        assert cut == [hit for hit in whole if hit.match_probability >= 0.2] == whole[: len(cut)]
 
 
 def test_a_prior_of_the_search_multiplies_the_calibrated_odds():
     index, queries = collection(prior=0.1, maps=MAPS)
     for usual, rare in zip(answers(index, queries), answers(index, queries, prior=0.01), strict=True):
         assert list(usual) == list(rare)
-        p, p_rare = (torch.tensor(list(found.values()), dtype=torch.float64) for found in (usual, rare))
-        torch.testing.assert_close(torch.logit(p) - torch.logit(p_rare), torch.logit(p) * 0 + 2.3979, atol=1e-3, rtol=0)
+        p, p_rare = (torch.tensor(list(found.values())[:10], dtype=torch.float64) for found in (usual, rare))
+        factor = torch.full((10,), (0.1 / 0.9) / (0.01 / 0.99), dtype=torch.float64)
+        torch.testing.assert_close(p / (1 - p) / (p_rare / (1 - p_rare)), factor, atol=0, rtol=1e-4)
 
 
 def test_another_kernel_is_used_without_the_maps():

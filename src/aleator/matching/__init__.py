@@ -1,7 +1,7 @@
 """How likely two posteriors are to match: kernels, the series of expected positivity, match probabilities."""
 
 from aleator.matching.kernels import DEFAULT_KAPPA_POS, AcceptanceKernel, VMFKernel
-from aleator.matching.match_maps import LEAST_SLOPE, LogOddsMap, MatchMaps
+from aleator.matching.match_maps import FIRST_HITS, LEAST_SLOPE, LogOddsMap, MatchMaps
 from aleator.matching.odds import NegativeLaw, log_match_odds
 from aleator.matching.positivity import DEFAULT_PRIOR, log_positivity, match_probability, pairwise_log_positivity
 from aleator.matching.zonal import LogLinear, ZonalKernel, check_kernel
@@ -9,6 +9,7 @@ from aleator.matching.zonal import LogLinear, ZonalKernel, check_kernel
 __all__ = [
     "DEFAULT_KAPPA_POS",
     "DEFAULT_PRIOR",
+    "FIRST_HITS",
     "LEAST_SLOPE",
     "AcceptanceKernel",
     "LogLinear",

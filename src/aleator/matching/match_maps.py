@@ -23,6 +23,7 @@ from aleator.foundation import require
 _LEFT_SLOPE = 1.0
 # Right of the last knot it hardly rises: nothing is surer than what was seen. It rises all the same, to keep the order.
 LEAST_SLOPE = 0.02
+FIRST_HITS = 10  # the map of hits belongs to this many first hits of a search
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,11 @@ class MatchMaps:
     """The maps of calibrated match probabilities: one for any two items, one for the hits of a search.
 
     Hits need a map of their own. They are the pairs whose r came out largest, partly by chance. Among pairs of the same
-    r, hits therefore match less often.
+    r, the first hits therefore match less often. Later hits are more and more like any pair, see `hit_log_odds`.
 
     Args:
         pair: Map for any two items.
-        hit: Map for an item that a search has found.
+        hit: Map for the first ten items that a search finds.
 
     Examples:
         >>> import torch
@@ -108,6 +109,26 @@ class MatchMaps:
     def calibrated(self) -> bool:
         """Whether a map was fitted. If not, both are the identity."""
         return bool(self.pair.knots or self.hit.knots)
+
+    def hit_log_odds(self, log_r: Tensor, rank: Tensor, matches: float) -> Tensor:
+        """Log odds ratio of hits by their rank in an answer.
+
+        The first ten hits have the map of hits. From there the map of pairs takes over in proportion to the logarithm
+        of the rank, until the rank is as large as the number of matches that a query has.
+
+        Args:
+            log_r: log r of the hits, shape (...).
+            rank: Their ranks from 1, shape (...).
+            matches: Number of items that match a query: the prior times the number of items.
+
+        Returns:
+            Log odds ratios, shape (...), in the dtype of log_r.
+        """
+        depth = (rank.double() / FIRST_HITS).log() / max(math.log(max(matches, 1.0) / FIRST_HITS), 1e-6)
+        of_pairs = depth.clamp(0.0, 1.0)
+        hit, pair = self.hit(log_r).double(), self.pair(log_r).double()
+        mixed = torch.where(of_pairs == 0, hit, torch.where(of_pairs == 1, pair, torch.lerp(hit, pair, of_pairs)))
+        return mixed.to(log_r.dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """The maps as JSON can hold them.

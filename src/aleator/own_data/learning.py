@@ -39,7 +39,7 @@ from aleator.own_data.used_items import save_used_items
 
 Log = Callable[[str], None]
 
-_QUESTIONS, _GALLERY = 5_000, 10_000  # most held-out items and training items that calibrate match probabilities
+_QUESTIONS, _GALLERY = 2_000, 10_000  # most held-out items and training items that calibrate match probabilities
 
 
 def train(

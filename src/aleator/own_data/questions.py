@@ -13,11 +13,11 @@ import torch
 
 from aleator.evaluation import MatchPairs, fit_log_odds_map
 from aleator.foundation import require
-from aleator.matching import MatchMaps, VMFKernel, log_positivity
+from aleator.matching import FIRST_HITS, MatchMaps, VMFKernel, log_positivity
 from aleator.own_data.labels import Labels
 from aleator.posteriors import VonMisesFisher
 
-HITS = 10  # hits of each question on which match probabilities of hits are calibrated and measured
+_AMONG = 100  # nearest items among which the likeliest are looked for
 _PAIRS = 10_000  # random pairs, and pairs that match
 _BLOCK = 2**24  # cosines at a time
 
@@ -59,7 +59,7 @@ class Questions:
         matches = float((asked.sum(0) * items.sum(0)).sum() - with_itself)
         return matches / (len(self.q) * len(self.gallery) - len(inside))
 
-    def hits(self, count: int = HITS) -> MatchPairs:
+    def hits(self, count: int = FIRST_HITS) -> MatchPairs:
         """The nearest items of each question, as a search finds them.
 
         Args:
@@ -78,6 +78,24 @@ class Questions:
             cosine[inside, own[inside]] = -torch.inf
             found.append(cosine.topk(count, 1).indices)
         return self._pairs(np.repeat(np.arange(len(self.q)), count), torch.cat(found).flatten().numpy())
+
+    def likeliest(self, kernel: VMFKernel, count: int = FIRST_HITS) -> MatchPairs:
+        """The items of each question with the largest match probability, as a search by match finds them.
+
+        They are looked for among the hundred nearest items.
+
+        Args:
+            kernel: Kernel of the match probabilities.
+            count: Number of hits of each question.
+
+        Returns:
+            Numbers of questions and items, and the probability that they match.
+        """
+        near = self.hits(_AMONG)
+        log_r = self.log_r(near, kernel).view(len(self.q), -1)
+        best = log_r.topk(min(count, log_r.shape[1]), 1).indices
+        first, second = (numbers.view(log_r.shape).gather(1, best).flatten() for numbers in (near.first, near.second))
+        return self._pairs(first.numpy(), second.numpy())
 
     def random_pairs(self, seed: int, count: int = _PAIRS) -> MatchPairs:
         """Questions with random items.
@@ -154,7 +172,7 @@ def fit_match_maps(questions: Questions, kernel: VMFKernel, seed: int = 0) -> Ma
     """Fit the maps under which match probabilities of held-out questions are right.
 
     The map of pairs is fitted on random pairs, and on pairs that match, which count with their share. The map of hits
-    is fitted on the first ten hits of each question.
+    is fitted on the first ten hits of each question: the nearest ones and the likeliest ones.
 
     Args:
         questions: Questions that the encoder was not trained on, and the gallery that they are asked against.
@@ -187,8 +205,14 @@ def fit_match_maps(questions: Questions, kernel: VMFKernel, seed: int = 0) -> Ma
         prior,
         weight=torch.cat([share, (1 - random.match) * (1 - prior) / (1 - random.match).sum()]),
     )
-    hits = questions.hits()
-    hit = fit_log_odds_map(questions.log_r(hits, kernel), hits.match, prior, observations=len(questions.q), start=pair)
+    found = questions.hits(), questions.likeliest(kernel)
+    hit = fit_log_odds_map(
+        torch.cat([questions.log_r(hits, kernel) for hits in found]),
+        torch.cat([hits.match for hits in found]),
+        prior,
+        observations=len(questions.q),
+        start=pair,
+    )
     return MatchMaps(pair, hit)
 
 

@@ -151,7 +151,7 @@ def answer(store: Store, request: SearchRequest, promise: Promise) -> list[Answe
         return []
     candidates = Candidates.concatenate([one.candidates for one in chosen])
     cosine = np.concatenate([one.cosine for one in chosen])
-    probability = score_matches(request, candidates)
+    probability = score_matches(request, candidates, np.ones(len(candidates)), len(store))
     hits = make_hits(store, ScoredCandidates(candidates, cosine, probability), len(chosen))
     least = -np.inf if promise.rejection is None else promise.rejection.threshold
     return [

@@ -10,7 +10,7 @@ import numpy as np
 
 from aleator.evaluation import LabelModel, likely_labels
 from aleator.foundation import reject, require, require_one_of, require_probability
-from aleator.matching import DEFAULT_PRIOR, AcceptanceKernel, LogOddsMap, MatchMaps, VMFKernel, ZonalKernel
+from aleator.matching import DEFAULT_PRIOR, AcceptanceKernel, MatchMaps, VMFKernel, ZonalKernel
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval.answer_sets import AnswerSet, answer
 from aleator.retrieval.filters import Filter, compile_filter
@@ -94,7 +94,7 @@ class CredibleIndex:
             kernel: Kernel of the match probabilities, stored with the index. Default: `VMFKernel()`.
             prior: Share of matches among pairs of a query and an item, stored with the index.
             maps: Maps of calibrated match probabilities, such as `Run.maps`, stored with the index. Default: none. Hits
-                have match probabilities by `maps.hit`.
+                have match probabilities by `MatchMaps.hit_log_odds`.
             fingerprint: Fingerprint of the encoder. The index then refuses posteriors with another fingerprint.
             label_model: Fitted label probabilities. `label_probabilities` takes its numbers, and the items of the index
                 as the gallery. Default: Bayes' rule with the kernel.
@@ -219,7 +219,7 @@ class CredibleIndex:
             passes=passes,
             kernel=kernel,
             prior=prior,
-            calibration=self._hit_map(kernel),
+            maps=self._maps_for(kernel),
             report=None if exact else self.recall_report,
         )
         search = search_by_match if by == "match" else search_by_cosine
@@ -487,15 +487,14 @@ class CredibleIndex:
             passes=None,
             kernel=kernel,
             prior=self.prior,
-            calibration=self._hit_map(kernel),
+            maps=self._maps_for(kernel),
             report=self.recall_report,
         )
 
-    def _hit_map(self, kernel: ZonalKernel) -> LogOddsMap:
-        """The map of hits, which belongs to the kernel of the index; the identity for another kernel."""
-        stored = self._store.config["kernel"]
+    def _maps_for(self, kernel: ZonalKernel) -> MatchMaps:
+        """The maps of the index, which belong to its kernel; the identity for another kernel."""
         known = isinstance(kernel, VMFKernel | AcceptanceKernel)
-        return self.maps.hit if known and _encode_kernel(kernel) == stored else LogOddsMap()
+        return self.maps if known and _encode_kernel(kernel) == self._store.config["kernel"] else MatchMaps()
 
     def _require_encoder(self, fingerprint: str | None) -> None:
         own = self.fingerprint

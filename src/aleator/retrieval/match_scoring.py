@@ -15,7 +15,7 @@ bound cannot reach the threshold; the other items are scored exactly.
 import numpy as np
 import torch
 
-from aleator.matching import LogOddsMap, ZonalKernel, log_positivity, match_probability
+from aleator.matching import MatchMaps, ZonalKernel, log_positivity
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval.stores.base import Candidates
 
@@ -26,20 +26,10 @@ _STEPS = 12  # of the bisection in the cosine: to 5e-4, always from below
 _ROUNDING = 1e-6  # nats added to the bound, for the rounding of log r
 
 
-def match_probabilities(
-    mu: np.ndarray,
-    kappa: np.ndarray,
-    candidates: Candidates,
-    kernel: ZonalKernel,
-    prior: float,
-    calibration: LogOddsMap,
-) -> np.ndarray:
-    """Match probabilities (n,) float32 of n candidates with their queries, which have mu (Q, D) and kappa (Q,).
-
-    The last digits depend on how pairs are batched. Rounding to float32 hides them, so that equal items tie.
-    """
+def match_log_ratios(mu: np.ndarray, kappa: np.ndarray, candidates: Candidates, kernel: ZonalKernel) -> np.ndarray:
+    """log r (n,) float64 of n candidates with their queries, which have mu (Q, D) and kappa (Q,)."""
     if len(candidates) == 0:
-        return np.empty(0, np.float32)
+        return np.empty(0)
     # Pairs as a table: a row holds one query and up to _WIDTH of its candidates. They share the query's part of the
     # series. Rows that are not full are filled up with candidate 0, whose result is not used.
     query = candidates.query
@@ -50,13 +40,22 @@ def match_probabilities(
     query_of_row = np.repeat(np.arange(len(mu)), rows_per_query)
     table = np.zeros((len(query_of_row), _WIDTH), np.int64)
     table[row, column] = np.arange(len(candidates))
-    out = np.empty(table.shape, np.float32)
+    out = np.empty(table.shape)
     for start in range(0, len(out), _BLOCK):
         queries, items = query_of_row[start : start + _BLOCK], table[start : start + _BLOCK]
         left = _posteriors(mu[queries][:, None], kappa[queries][:, None])
         right = _posteriors(candidates.mu[items], candidates.kappa[items])
-        out[start : start + _BLOCK] = match_probability(left, right, kernel, prior, calibration).numpy()
+        out[start : start + _BLOCK] = log_positivity(left, right, kernel).numpy()
     return out[row, column]
+
+
+def probabilities(log_odds_ratio: np.ndarray, prior: float) -> np.ndarray:
+    """Match probabilities (n,) float32 from log odds ratios (n,).
+
+    The last digits of log r depend on how pairs are batched. Rounding to float32 hides them, so that equal items tie.
+    """
+    log_odds = torch.as_tensor(log_odds_ratio) + torch.logit(torch.tensor(prior, dtype=torch.float64))
+    return torch.sigmoid(log_odds).float().numpy()
 
 
 class CosineBound:
@@ -68,7 +67,7 @@ class CosineBound:
         kappa_range: Smallest and largest finite kappa of the items.
         kernel: Kernel of the match probability.
         prior: Prior of the match probability.
-        calibration: Map of the match probability.
+        maps: Maps of the match probability.
         threshold: Least match probability.
     """
 
@@ -79,14 +78,15 @@ class CosineBound:
         kappa_range: tuple[float, float],
         kernel: ZonalKernel,
         prior: float,
-        calibration: LogOddsMap,
+        maps: MatchMaps,
         threshold: float,
     ):
         # The match probability reaches the threshold when the calibrated log r reaches the difference of the log odds.
         needed = -np.inf
         if threshold > 0:
             log_odds_ratio = np.log(threshold / (1 - threshold)) - np.log(prior / (1 - prior))
-            needed = calibration.inverse(log_odds_ratio - _ROUNDING)
+            # Whatever its rank, the log odds ratio of a hit lies between the two maps.
+            needed = min(each.inverse(log_odds_ratio - _ROUNDING) for each in (maps.hit, maps.pair))
         edges = _interval_edges(dim, *kappa_range)
         rise = np.diff(_log_density_at_mode(dim, edges)) + _ROUNDING
         # An infinite kappa is an interval of its own, of one point.

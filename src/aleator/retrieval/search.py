@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import torch
 
-from aleator.matching import LogOddsMap, ZonalKernel
+from aleator.matching import MatchMaps, ZonalKernel
 from aleator.retrieval.items import Metadata, decode_metadata
-from aleator.retrieval.match_scoring import CosineBound, match_probabilities
+from aleator.retrieval.match_scoring import CosineBound, match_log_ratios, probabilities
 from aleator.retrieval.recall import RecallReport
 from aleator.retrieval.scoring import cosines, slack
 from aleator.retrieval.stores.base import Candidates, Store
@@ -35,7 +36,7 @@ class SearchRequest:
     passes: Callable[[Metadata], bool] | None  # the filter
     kernel: ZonalKernel
     prior: float
-    calibration: LogOddsMap
+    maps: MatchMaps
     report: RecallReport | None  # None: search exactly
 
     def block(self, start: int, stop: int) -> "SearchRequest":
@@ -60,7 +61,7 @@ class ScoredCandidates:
 def search_by_cosine(store: Store, request: SearchRequest) -> ScoredCandidates:
     """Items within each query's radius, nearest first, at most `limit` for each query."""
     candidates, cosine = find_by_cosine(store, request)
-    probability = score_matches(request, candidates)
+    probability = score_matches(request, candidates, _rank_of(candidates), len(store))
     return ScoredCandidates(candidates, cosine, probability)
 
 
@@ -85,7 +86,7 @@ def search_by_match(store: Store, request: SearchRequest) -> ScoredCandidates:
             kappa_range,
             request.kernel,
             request.prior,
-            request.calibration,
+            request.maps,
             request.threshold,
         )
         request = replace(request, radius=bound.radius)
@@ -93,16 +94,41 @@ def search_by_match(store: Store, request: SearchRequest) -> ScoredCandidates:
     if bound is not None:
         possible = bound.admits(candidates.query, cosine, candidates.kappa)
         candidates, cosine = candidates.take(possible), cosine[possible]
-    probability = score_matches(request, candidates)
+    # Ranked by the probability without calibration, which never changes the order.
+    log_r = match_log_ratios(request.mu, request.kappa, candidates, request.kernel)
+    order = _rank(candidates, (probabilities(log_r, request.prior), cosine), request.limit)
+    candidates, cosine = candidates.take(order), cosine[order]
+    probability = _calibrated(request, log_r[order], _rank_of(candidates), len(store))
+    if request.maps.calibrated:
+        probability = _never_rising(candidates.query, probability)
     scored = ScoredCandidates(candidates, cosine, probability)
-    scored = scored.take(probability >= np.float32(request.threshold))
-    return scored.take(_rank(scored.candidates, (scored.match_probability, scored.cosine), request.limit))
+    return scored.take(probability >= np.float32(request.threshold))
 
 
-def score_matches(request: SearchRequest, candidates: Candidates) -> np.ndarray:
-    """Match probabilities (n,) of n candidates with their queries."""
-    kernel, prior, calibration = request.kernel, request.prior, request.calibration
-    return match_probabilities(request.mu, request.kappa, candidates, kernel, prior, calibration)
+def score_matches(request: SearchRequest, candidates: Candidates, rank: np.ndarray, items: int) -> np.ndarray:
+    """Match probabilities (n,) of n candidates with their queries, given their ranks (n,) among `items` items."""
+    log_r = match_log_ratios(request.mu, request.kappa, candidates, request.kernel)
+    return _calibrated(request, log_r, rank, items)
+
+
+def _calibrated(request: SearchRequest, log_r: np.ndarray, rank: np.ndarray, items: int) -> np.ndarray:
+    """Match probabilities (n,) from log r (n,) and ranks (n,)."""
+    matches = request.prior * items
+    log_odds_ratio = request.maps.hit_log_odds(torch.as_tensor(log_r), torch.as_tensor(rank), matches)
+    return probabilities(log_odds_ratio.numpy(), request.prior)
+
+
+def _rank_of(candidates: Candidates) -> np.ndarray:
+    """The rank (n,) from 1 of each candidate in the answer to its query; candidates are in their final order."""
+    return np.arange(len(candidates)) - np.searchsorted(candidates.query, candidates.query) + 1
+
+
+def _never_rising(query: np.ndarray, probability: np.ndarray) -> np.ndarray:
+    """The smallest probability (n,) up to each candidate, among those of its query; `query` (n,) ascends."""
+    falling = probability.copy()
+    for hits in np.split(falling, np.flatnonzero(np.diff(query)) + 1):
+        np.minimum.accumulate(hits, out=hits)
+    return falling
 
 
 def _accept(store: Store, request: SearchRequest, candidates: Candidates) -> tuple[Candidates, np.ndarray]:
