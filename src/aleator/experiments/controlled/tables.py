@@ -314,7 +314,7 @@ def laws(preset: Preset) -> list[Row]:
     """What the exact loss learns from each law of negatives, if it assumes this law and if it does not."""
     setting = base(preset if preset == "quick" else "best")
     drawn = replace(setting, negatives=63, group=16)
-    if preset == "quick":
+    if preset == "quick":  # shows that the rows run; too short to tell the laws apart, which "landscape" does
         drawn = replace(setting, negatives=8, group=None, batch_size=64)
         drawn = _shorter(drawn, preset, quick=500)
     changes: dict[str, dict[str, Any]] = {
