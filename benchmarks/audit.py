@@ -111,6 +111,7 @@ def compare(features: torch.Tensor, given: np.ndarray, wrong: np.ndarray, first:
         "precision": {name: float(wrong[order[:first]].mean()) for name, order in rankings.items()},
         "seconds": {"ours": ours_seconds, "logistic regression": rival_seconds},
         "judges": errors.judges,
+        "weights": errors.weights,
     }
 
 

@@ -44,6 +44,7 @@ from aleator.evaluation.label_errors import (
     LabelErrors,
     confused_classes,
     judge_labels,
+    judge_weights,
     neighbour_votes,
     score_labels,
 )
@@ -118,6 +119,7 @@ __all__ = [
     "interval",
     "intrinsic_dimension",
     "judge_labels",
+    "judge_weights",
     "label_certainty",
     "label_entropy",
     "label_log_likelihood",

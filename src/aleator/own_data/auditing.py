@@ -253,4 +253,5 @@ def _error_summary(
         "penalty": settings.penalty,
         "accuracy_out_of_sample": float((errors.probabilities.argmax(1) == classes).mean()),
         "log_likelihood_out_of_sample": errors.judges,
+        "weights": errors.weights,
     }
