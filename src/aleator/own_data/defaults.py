@@ -136,12 +136,13 @@ def choose_settings(
         choose("augment", *_choose_augmentation(collection, labels))
         require_one_of("augment", settings["augment"], get_args(Augmentation))
     else:
-        passes, most_steps = (40, 2000) if with_classes else (30, 1500)  # about a minute on a CPU
+        passes, most_steps = (12, 2000) if with_classes else (30, 1500)  # about a minute on a CPU
         steps = min(max(passes * train_items // settings["batch_size"], 300), most_steps)
         choose("steps", steps, f"{steps * settings['batch_size'] / train_items:.0f} passes over the training items")
         choose("learning_rate", 2e-3 if with_classes else 1e-3, "highest rate of the one-cycle schedule")
         choose("weight_decay", 0.01 if with_classes else 1e-4, "for a head on features")
-        choose("dropout", 0.2 if with_classes else 0.0, "for a head on features")
+        dropout = 0.0 if not with_classes else 0.5 if labels.kind == "soft" else 0.2
+        choose("dropout", dropout, f"for a head on features and {labels.kind}")
         choose("width", 256, "two hidden layers of this width on the features")
     for name in ("batch_size", "steps", "size", "width"):
         if settings[name] is not None:

@@ -30,7 +30,7 @@ _PAIRS = 1.0  # weight of the comparison of items with each other
 _MOST_PASSES = 80  # over the training images; more would not help
 _LEAST_STEPS = 200
 _TIMED_STEPS = 6
-_VALIDATIONS = 8
+_VALIDATIONS = 16  # a head on features can overfit within a few passes
 
 
 def train_encoder(
