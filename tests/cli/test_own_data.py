@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from aleator.cli import app
 
-QUICK = ("--steps", 40, "--dim", 4, "--width", 16, "--batch-size", 32)
+QUICK = ("--steps", 40, "--dim", 4, "--width", 16, "--batch-size", 32, "--learning-rate", 0.02)
 
 
 def run_command(*arguments, code: int = 0):
@@ -103,7 +103,7 @@ def test_labels_in_rank_query_and_evaluate(trained, tmp_path):
     assert isinstance(json.loads(run_command(*ask, "--json").stdout)[0], list)
 
     metrics = json.loads(run_command("evaluate", file, "--json").stdout)
-    assert metrics["label_accuracy"] > 0.5  # of forty held-out items
+    assert metrics["label_accuracy"] > 0.6  # of forty held-out items, some between two classes
     assert 0 <= metrics["unlike"] < 0.1
     assert "log-likelihood of the labels" in run_command("evaluate", file).stdout
 
@@ -121,7 +121,7 @@ def test_rank(trained):
 def test_an_interrupted_training_goes_on(features, tmp_path, monkeypatch):
     import aleator.data.batches
 
-    draw = aleator.data.LabelledBatches.__call__
+    draw = aleator.data.LabelRowBatches.__call__
 
     def interrupted(self, step, generator):
         if step == 70:
@@ -131,13 +131,13 @@ def test_an_interrupted_training_goes_on(features, tmp_path, monkeypatch):
     command = ("train", features / "x.npy", "--labels", features / "y.npy", "--output", tmp_path / "run")
     command += ("--steps", 90, "--dim", 4, "--width", 16, "--batch-size", 16)
     with monkeypatch.context() as patched:
-        patched.setattr(aleator.data.LabelledBatches, "__call__", interrupted)
+        patched.setattr(aleator.data.LabelRowBatches, "__call__", interrupted)
         result = CliRunner().invoke(app, [str(argument) for argument in command])
     assert result.exit_code not in (0, 2)
     assert "Traceback" not in result.output
     seen = []
     monkeypatch.setattr(
-        aleator.data.LabelledBatches,
+        aleator.data.LabelRowBatches,
         "__call__",
         lambda self, step, generator: seen.append(step) or draw(self, step, generator),
     )

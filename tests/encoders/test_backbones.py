@@ -59,5 +59,5 @@ def test_every_backbone_of_ours_can_be_loaded_without_further_imports():
     names = subprocess.run(
         [sys.executable, "-c", code + "print(*sorted(b.BACKBONES))"], capture_output=True, text=True, check=True
     )
-    plain = {"beside", "chain", "features", "flatten", "mlp", "resnet18", "standardise", "unit-scale"}
+    plain = {"beside", "chain", "features", "flatten", "mlp", "resnet18", "small-resnet", "standardise", "unit-scale"}
     assert set(names.stdout.split()) == plain | {"hub-text", "hub-vision"}

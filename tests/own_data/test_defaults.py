@@ -14,7 +14,7 @@ def test_what_is_left_open_is_chosen_and_explained(features, tmp_path):
     settings = Settings(steps=2, width=8)
     run = train(read_collection(features / "x.npy", features / "y.npy"), tmp_path / "run", settings, log=lines.append)
     chosen = run.config["chosen"]
-    assert chosen == ["backbone", "dim", "kappa_pos", "batch_size", "learning_rate"]
+    assert chosen == ["backbone", "dim", "kappa_pos", "batch_size", "learning_rate", "weight_decay", "dropout"]
     for name in chosen:
         assert any(line.startswith(f"{name} = ") and ": " in line for line in lines), name
     assert "400 features, 4 classes; 79 are held out" in lines[0]

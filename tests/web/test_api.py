@@ -312,7 +312,7 @@ def test_a_server_of_an_index_that_went_away_says_so(index):
 def test_the_description_lists_every_route_and_its_errors(client):
     paths = ok(client.get("/api/openapi.json"))["paths"]
     assert set(paths) == {
-        "/api/health", "/api/collection", "/api/items", "/api/item", "/api/image", "/api/reject-curve",
+        "/api/health", "/api/collection", "/api/items", "/api/item", "/api/image", "/api/reject-curve", "/api/findings",
         "/api/query/item", "/api/query/posterior", "/api/query/text", "/api/query/features", "/api/query/image",
     }  # fmt: skip
     for path, methods in paths.items():

@@ -227,7 +227,9 @@ def rank(
         writer.writeheader()
         writer.writerows(row | {"could_be": could_be(row.get("could_be", {}))} for row in rows)
         return
-    shown = [name for name in columns if name != "labels" and not (name == "path" and "id" in columns)]
+    # JSON and CSV have every column. The table has those that a person reads first.
+    hidden = {"labels", "used"} | ({"path"} if "id" in columns else set())
+    shown = [name for name in columns if name not in hidden]
     table = Table(*shown)
     for row in rows:
         table.add_row(*(Text(_cell(row.get(name))) for name in shown))
