@@ -24,6 +24,7 @@ from aleator.evaluation import (
     reject_curve,
 )
 from aleator.foundation import require
+from aleator.own_data.answers import label_rows
 from aleator.own_data.evaluation import evaluation_labels
 from aleator.own_data.labels import Labels
 from aleator.own_data.preparation import PreparedTraining
@@ -149,7 +150,7 @@ def compare_with_rivals(
         )
     rivals = [("raw neighbours", "agreement of ten", raw_neighbours(asked, items, own, labels, gallery_labels))]
     if questions.labels.kind in ("classes", "soft"):
-        probabilities = _label_rows(gallery.labels)
+        probabilities = label_rows(gallery.labels).float().numpy()
         answers = (
             cross_fitted_head(asked, labels, probabilities)
             if alone
@@ -243,13 +244,6 @@ def _rows(questions: Tensor | list[str], gallery: Tensor | list[str]) -> tuple[T
     if isinstance(questions, list) or isinstance(gallery, list):
         return text_rows(list(questions), list(gallery))
     return input_rows(questions, gallery)
-
-
-def _label_rows(labels: Labels) -> np.ndarray:
-    """Label probabilities (N, C)."""
-    if labels.kind == "soft":
-        return labels.values
-    return np.eye(len(labels.names), dtype=np.float32)[labels.values]
 
 
 def _metric(name: str, certainty: Tensor, right: Tensor, disagreement: Tensor | None) -> float | None:

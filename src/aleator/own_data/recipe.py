@@ -20,6 +20,7 @@ from aleator.data import ImageAugmentation, LabelledBatches, LabelRowBatches, Pa
 from aleator.foundation import ProcessGroup, one_thread, write_json
 from aleator.losses import ExactInfoNCE, PrototypeLoss
 from aleator.matching import VMFKernel
+from aleator.own_data.answers import label_rows
 from aleator.own_data.defaults import compares_with_classes
 from aleator.own_data.labels import Labels
 from aleator.own_data.preparation import PreparedTraining
@@ -150,11 +151,9 @@ def _label_likelihood(
 
 def _label_rows(labels: Labels, split: Split) -> Tensor:
     """Labels of the items held out for calibration, (n, C), over the classes that training items have."""
-    if labels.kind == "soft":
-        rows = torch.as_tensor(labels.values[split.calibration])
-        rows = rows[:, torch.as_tensor(labels.values[split.train].sum(0) > 0)]
-        return rows / rows.sum(1, keepdim=True).clamp_min(1e-9)
-    return torch.nn.functional.one_hot(torch.as_tensor(labels.values[split.calibration]), len(labels.names)).float()
+    rows = label_rows(labels)
+    held_out = rows[split.calibration][:, rows[split.train].sum(0) > 0].float()
+    return held_out / held_out.sum(1, keepdim=True).clamp_min(1e-9)
 
 
 def _steps_in_time(
