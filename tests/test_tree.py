@@ -30,6 +30,8 @@ TESTED_IN = {
     "quickstart.digits": "quickstart/test_quickstart.py",
     "quickstart.report": "quickstart/test_quickstart.py",
     "retrieval.hits": "retrieval/test_search.py",
+    "retrieval.index_answers": "retrieval/test_set_calibration.py",
+    "retrieval.index_facts": "retrieval/test_index.py",
     "retrieval.items": "retrieval/test_index.py",
     "retrieval.plots": "cli/test_retrieval.py",
     "retrieval.promise": "retrieval/test_set_calibration.py",

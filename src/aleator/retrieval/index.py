@@ -1,35 +1,30 @@
 """An index that answers "which items could this be?" from the posteriors of queries and items."""
 
 import re
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
-from aleator.evaluation import LabelModel, likely_labels
+from aleator.evaluation import LabelModel
 from aleator.foundation import reject, require, require_one_of, require_probability
-from aleator.matching import DEFAULT_PRIOR, AcceptanceKernel, MatchMaps, VMFKernel, ZonalKernel
+from aleator.matching import DEFAULT_PRIOR, MatchMaps, VMFKernel, ZonalKernel
 from aleator.posteriors import VonMisesFisher
-from aleator.retrieval.answer_sets import AnswerSet, answer
 from aleator.retrieval.filters import Filter, compile_filter
 from aleator.retrieval.hits import Hit, make_hits
+from aleator.retrieval.index_answers import AnsweringIndex
+from aleator.retrieval.index_facts import encode_kernel
 from aleator.retrieval.items import Id, NumberKeys, decode_id, directions, encode_id, encode_ids, make_items
-from aleator.retrieval.labels import label_model_of, label_numbers
-from aleator.retrieval.promise import Promise, SetsOf
-from aleator.retrieval.recall import RecallReport
+from aleator.retrieval.labels import label_numbers
 from aleator.retrieval.scoring import cap_radii
 from aleator.retrieval.search import SearchBy, SearchRequest, search_by_cosine, search_by_match
-from aleator.retrieval.set_calibration import Right, calibrate_sets
-from aleator.retrieval.stores.base import Store
 
-_STORED_KERNELS = {"VMFKernel": VMFKernel, "AcceptanceKernel": AcceptanceKernel}
 _BLOCK = 1024  # queries answered together; limits the memory for a large batch
 _DEFAULT_NEAREST = 10  # hits of a nearest search without a limit
 
 
-class CredibleIndex:
+class CredibleIndex(AnsweringIndex):
     """A searchable collection of posteriors with ids and metadata: in memory, in a folder or on a PostgreSQL server.
 
     Make one with `build`, open a saved one with `open`.
@@ -60,10 +55,6 @@ class CredibleIndex:
         ...     len(index)
         3
     """
-
-    def __init__(self, store: Store):
-        self._store = store
-        self._lock = threading.RLock()
 
     @classmethod
     def build(
@@ -114,7 +105,7 @@ class CredibleIndex:
         keys = NumberKeys(range(len(mu))) if ids is None else encode_ids(ids)
         config = {
             "dim": mu.shape[1],
-            "kernel": _encode_kernel(VMFKernel() if kernel is None else kernel),
+            "kernel": encode_kernel(VMFKernel() if kernel is None else kernel),
             "prior": prior,
             "maps": None if maps is None or not maps.calibrated else maps.to_dict(),
             "fingerprint": fingerprint,
@@ -230,91 +221,6 @@ class CredibleIndex:
                 answers += make_hits(self._store, search(self._store, block), len(block.mu))
         return answers
 
-    def calibrate(
-        self,
-        questions: VonMisesFisher,
-        right: Right,
-        coverage: float = 0.95,
-        *,
-        error: float | None = None,
-        assurance: float = 0.9,
-        sets: SetsOf | None = None,
-        allow_empty: bool = False,
-        fingerprint: str | None = None,
-    ) -> Promise:
-        """Find the level at which answer sets hold a right answer as often as promised, and store it with the index.
-
-        The questions must be like those that will be asked, and must not be items that the encoder was trained on.
-        Items of the index may have been. Calibrate again after adding or removing many items.
-
-        Args:
-            questions: Posteriors of the calibration questions, batch shape (n,).
-            right: The right answers. One label for each question: all items with this "label" in their metadata are
-                right. Or a list of ids for each question.
-            coverage: Share of questions whose set holds a right answer. n must be at least coverage / (1 - coverage).
-            error: Largest share of wrong answers among the first answers that are given. Questions with a lower
-                confidence are marked as not sure. Default: none are.
-            assurance: Probability, over the calibration questions, that the error is kept.
-            sets: "labels": one item of each label that the question could have, the default if `right` holds labels.
-                "ranked": the nearest items, as many as the question needs.
-            allow_empty: Whether a set of labels may be empty. Otherwise it holds at least one item. If the first answer
-                is right more often than `coverage`, then only empty sets bring the coverage down to it.
-            fingerprint: Fingerprint of the encoder that made the questions.
-
-        Returns:
-            The promise. `answer_sets` keeps it, and `promise` has it when the index is opened again.
-
-        Raises:
-            ValueError: If an argument is not valid, if another encoder made the questions, if there are too few
-                questions, or if no sets or no confidence can keep the promise. The index is then unchanged.
-
-        Examples:
-            >>> import torch, aleator as al
-            >>> _ = torch.manual_seed(0)
-            >>> centres = torch.eye(3)
-            >>> def seen(n):  # items and questions of three labels that overlap
-            ...     label = torch.arange(n) % 3
-            ...     return al.VonMisesFisher(al.VonMisesFisher(centres[label], 5.0).sample(), 5.0), label
-            >>> items, labels = seen(300)
-            >>> index = al.CredibleIndex.build(items, metadata=[{"label": int(label)} for label in labels])
-            >>> questions, right = seen(200)
-            >>> promise = index.calibrate(questions, right, coverage=0.9)
-            >>> print(promise)
-            sets hold a right answer for 90 % of questions like the 200 of the calibration
-            >>> sets = index.answer_sets(seen(1000)[0])
-            >>> 1 < sum(len(answer.hits) for answer in sets) / 1000 < 3
-            True
-        """
-        self._require_encoder(fingerprint)
-        request = self._nearest_request(questions, "questions", self.kernel)
-        kernel = self._store.config["kernel"]
-        with self._lock:
-            promise = calibrate_sets(self._store, request, right, coverage, error, assurance, sets, allow_empty, kernel)
-            self._store.configure(promise=promise.to_dict())
-        return promise
-
-    def answer_sets(self, queries: VonMisesFisher, *, fingerprint: str | None = None) -> list[AnswerSet]:
-        """Find sets of items that hold a right answer as often as `calibrate` promised.
-
-        Args:
-            queries: Posteriors of the queries, batch shape (Q,).
-            fingerprint: Fingerprint of the encoder that made the queries.
-
-        Returns:
-            A set for each query, and whether its first item is sure enough to be the answer.
-
-        Raises:
-            ValueError: If the index is not calibrated, if an argument is not valid, or if another encoder made the
-                queries.
-        """
-        promise = self.promise
-        if promise is None:
-            reject("promise", None, "the index is not calibrated", "call index.calibrate, or `aleator index calibrate`")
-        self._require_encoder(fingerprint)
-        request = self._nearest_request(queries, "queries", _decode_kernel(promise.kernel))
-        with self._lock:
-            return answer(self._store, request, promise)
-
     def add(
         self,
         posteriors: VonMisesFisher,
@@ -357,45 +263,6 @@ class CredibleIndex:
         with self._lock:
             self._store.delete(encode_ids(ids))
 
-    def label_model(self) -> LabelModel:
-        """Label probabilities with the labelled items of this index as the gallery.
-
-        It holds the items of this moment. Labels are the metadata "labels" (a probability for each label) or "label".
-
-        Returns:
-            The model. Its probabilities are calibrated if `build` was given a fitted one.
-
-        Raises:
-            ValueError: If the items have fewer than two different labels.
-        """
-        with self._lock:
-            return label_model_of(self)
-
-    def label_probabilities(self, queries: VonMisesFisher) -> list[dict[str, float]]:
-        """Which labels each query could have. For many calls, keep `label_model()` and call it.
-
-        Args:
-            queries: Posteriors of the queries, batch shape (Q,).
-
-        Returns:
-            For each query the probability of each label, the likeliest first.
-
-        Raises:
-            ValueError: If the items have fewer than two different labels.
-
-        Examples:
-            >>> import torch, aleator as al
-            >>> items = al.VonMisesFisher(torch.eye(3)[[0, 0, 1]], 50.0)
-            >>> labels = [{"label": "cat"}, {"label": "cat"}, {"label": "dog"}]
-            >>> index = al.CredibleIndex.build(items, metadata=labels)
-            >>> between = al.VonMisesFisher(torch.tensor([[0.6, 0.8, 0.0]]), 5.0)
-            >>> [{name: round(p, 2) for name, p in row.items()} for row in index.label_probabilities(between)]
-            [{'dog': 0.51, 'cat': 0.49}]
-        """
-        model = self.label_model()
-        rows = likely_labels(model.probabilities(queries), model.names, most=len(model.names), least=0.0)
-        return [dict(row) for row in rows]
-
     def save(self, location: str | Path | None = None) -> None:
         """Bring the search structure up to date, or move the index to a folder.
 
@@ -427,91 +294,6 @@ class CredibleIndex:
     def __repr__(self) -> str:
         place = re.sub(r"//[^/@]*@", "//", self.location or "in memory")  # a URL without user and password
         return f"CredibleIndex({self.dim} dimensions, {place})"
-
-    @property
-    def store(self) -> Store:
-        """The store that keeps the items."""
-        return self._store
-
-    @property
-    def dim(self) -> int:
-        """Dimension D of the posteriors."""
-        return self._store.config["dim"]
-
-    @property
-    def location(self) -> str | None:
-        """Folder or URL of the index; None for an index in memory."""
-        return self._store.location
-
-    @property
-    def fingerprint(self) -> str | None:
-        """Fingerprint of the encoder that made the items, if it was given to `build`."""
-        return self._store.config["fingerprint"]
-
-    @property
-    def kernel(self) -> ZonalKernel:
-        """Kernel of the match probabilities."""
-        return _decode_kernel(self._store.config["kernel"])
-
-    @property
-    def prior(self) -> float:
-        """Share of matches among pairs of a query and an item."""
-        return self._store.config["prior"]
-
-    @property
-    def maps(self) -> MatchMaps:
-        """Maps of calibrated match probabilities; the identity if none were given, as in indexes of older versions."""
-        return MatchMaps.from_dict(self._store.config.get("maps"))
-
-    @property
-    def recall_report(self) -> RecallReport | None:
-        """Measured recall of the approximate search; None if every search is exact."""
-        report = self._store.config["report"]
-        return None if report is None else RecallReport.from_dict(report)
-
-    @property
-    def promise(self) -> Promise | None:
-        """What `calibrate` promised about answer sets; None if the index is not calibrated."""
-        stored = self._store.config.get("promise")
-        return None if stored is None else Promise.from_dict(stored)
-
-    def _nearest_request(self, queries: VonMisesFisher, argument: str, kernel: ZonalKernel) -> SearchRequest:
-        """A request for the nearest items of queries."""
-        mu = directions(queries, argument, self.dim)
-        return SearchRequest(
-            mu=mu,
-            kappa=queries.kappa.detach().cpu().double().numpy(),
-            radius=np.full(len(mu), -np.inf),
-            threshold=0.0,
-            limit=None,
-            passes=None,
-            kernel=kernel,
-            prior=self.prior,
-            maps=self._maps_for(kernel),
-            report=self.recall_report,
-        )
-
-    def _maps_for(self, kernel: ZonalKernel) -> MatchMaps:
-        """The maps of the index, which belong to its kernel; the identity for another kernel."""
-        known = isinstance(kernel, VMFKernel | AcceptanceKernel)
-        return self.maps if known and _encode_kernel(kernel) == self._store.config["kernel"] else MatchMaps()
-
-    def _require_encoder(self, fingerprint: str | None) -> None:
-        own = self.fingerprint
-        same = fingerprint is None or own is None or fingerprint == own
-        way_out = "embed with that encoder, or build a new index"
-        require(same, "fingerprint", fingerprint, f"the index was made by the encoder {own!r}", way_out)
-
-
-def _encode_kernel(kernel: ZonalKernel) -> dict[str, Any]:
-    name = type(kernel).__name__
-    if not isinstance(kernel, VMFKernel | AcceptanceKernel):
-        reject("kernel", name, "cannot be stored", f"use {' or '.join(_STORED_KERNELS)}; `search` takes any kernel")
-    return {"name": name, "kappa_pos": float(kernel.kappa_pos.detach())}
-
-
-def _decode_kernel(stored: dict[str, Any]) -> ZonalKernel:
-    return _STORED_KERNELS[stored["name"]](stored["kappa_pos"])
 
 
 def _is_url(location: str | Path) -> bool:

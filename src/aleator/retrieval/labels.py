@@ -5,7 +5,7 @@ are the gallery. So the labels follow the index: items that are added or removed
 """
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +14,8 @@ from aleator.evaluation import LabelModel, condense_gallery, entries_per_class
 from aleator.foundation import require
 from aleator.matching import VMFKernel
 from aleator.posteriors import VonMisesFisher
+from aleator.retrieval.index_facts import IndexFacts
 from aleator.retrieval.snapshot import take_snapshot
-
-if TYPE_CHECKING:
-    from aleator.retrieval.index import CredibleIndex
 
 # Of an index that was built without fitted numbers: Bayes' rule, and a floor of a hundredth.
 _BETA, _FLOOR = 1.0, 0.01
@@ -29,7 +27,7 @@ def label_numbers(model: LabelModel) -> dict[str, Any]:
     return {"kappa_pos": kappa_pos, "beta": model.beta, "floor": model.floor}
 
 
-def label_model_of(index: "CredibleIndex") -> LabelModel:
+def label_model_of(index: IndexFacts) -> LabelModel:
     """A label model whose gallery are the labelled items of an index.
 
     Labels are the metadata "labels" (a probability for each label) or "label".

@@ -1,12 +1,10 @@
 """A copy of all items of an index in memory, for looking at a collection as a whole."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from aleator.retrieval.index import CredibleIndex
+from aleator.retrieval.index_facts import IndexFacts
 
 _BLOCK = 10_000  # items looked up at a time
 
@@ -24,7 +22,7 @@ class Snapshot:
         return len(self.keys)
 
 
-def take_snapshot(index: "CredibleIndex") -> Snapshot:
+def take_snapshot(index: IndexFacts) -> Snapshot:
     """Read all items of an index. Items that are removed while this runs are left out."""
     store = index.store
     any_direction = np.eye(1, index.dim, dtype=np.float32)

@@ -1,0 +1,88 @@
+"""What an index is, as its store keeps it: dimension, encoder, kernel, prior, maps, measured recall."""
+
+import threading
+from typing import Any
+
+from aleator.foundation import reject, require
+from aleator.matching import AcceptanceKernel, MatchMaps, VMFKernel, ZonalKernel
+from aleator.retrieval.recall import RecallReport
+from aleator.retrieval.stores.base import Store
+
+_STORED_KERNELS = {"VMFKernel": VMFKernel, "AcceptanceKernel": AcceptanceKernel}
+
+
+class IndexFacts:
+    """A store of items, and what it says about them. `CredibleIndex` inherits from it.
+
+    Args:
+        store: Where the items are.
+    """
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._lock = threading.RLock()
+
+    @property
+    def store(self) -> Store:
+        """The store that keeps the items."""
+        return self._store
+
+    @property
+    def dim(self) -> int:
+        """Dimension D of the posteriors."""
+        return self._store.config["dim"]
+
+    @property
+    def location(self) -> str | None:
+        """Folder or URL of the index; None for an index in memory."""
+        return self._store.location
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Fingerprint of the encoder that made the items, if it was given to `build`."""
+        return self._store.config["fingerprint"]
+
+    @property
+    def kernel(self) -> ZonalKernel:
+        """Kernel of the match probabilities."""
+        return decode_kernel(self._store.config["kernel"])
+
+    @property
+    def prior(self) -> float:
+        """Share of matches among pairs of a query and an item."""
+        return self._store.config["prior"]
+
+    @property
+    def maps(self) -> MatchMaps:
+        """Maps of calibrated match probabilities; the identity if none were given, as in indexes of older versions."""
+        return MatchMaps.from_dict(self._store.config.get("maps"))
+
+    @property
+    def recall_report(self) -> RecallReport | None:
+        """Measured recall of the approximate search; None if every search is exact."""
+        report = self._store.config["report"]
+        return None if report is None else RecallReport.from_dict(report)
+
+    def _maps_for(self, kernel: ZonalKernel) -> MatchMaps:
+        """The maps of the index, which belong to its kernel; the identity for another kernel."""
+        known = isinstance(kernel, VMFKernel | AcceptanceKernel)
+        return self.maps if known and encode_kernel(kernel) == self._store.config["kernel"] else MatchMaps()
+
+    def _require_encoder(self, fingerprint: str | None) -> None:
+        own = self.fingerprint
+        same = fingerprint is None or own is None or fingerprint == own
+        way_out = "embed with that encoder, or build a new index"
+        require(same, "fingerprint", fingerprint, f"the index was made by the encoder {own!r}", way_out)
+
+
+def encode_kernel(kernel: ZonalKernel) -> dict[str, Any]:
+    """A kernel as an index stores it."""
+    name = type(kernel).__name__
+    if not isinstance(kernel, VMFKernel | AcceptanceKernel):
+        reject("kernel", name, "cannot be stored", f"use {' or '.join(_STORED_KERNELS)}; `search` takes any kernel")
+    return {"name": name, "kappa_pos": float(kernel.kappa_pos.detach())}
+
+
+def decode_kernel(stored: dict[str, Any]) -> ZonalKernel:
+    """The kernel that `encode_kernel` described."""
+    return _STORED_KERNELS[stored["name"]](stored["kappa_pos"])
