@@ -12,6 +12,7 @@ from aleator.foundation.randomness import (
     derived_seed,
     preserved_randomness,
     random_state,
+    sample_numbers,
     seed_generators,
     set_random_state,
 )
@@ -70,3 +71,14 @@ def test_a_block_leaves_no_trace(error):
         with pytest.raises(error):
             disturb()
     assert draw() == expected
+
+
+def test_samples_are_nested_and_even():
+    numbers = np.arange(100, 200)
+    small, large = (sample_numbers(numbers, most, seed=3) for most in (10, 60))
+    assert set(small) < set(large) < set(numbers)
+    assert (np.diff(large) > 0).all()
+    assert sample_numbers(numbers, 100, seed=3) is numbers
+    drawn = np.concatenate([sample_numbers(numbers, 10, seed) for seed in range(1000)])
+    counts = np.bincount(drawn - 100, minlength=100)  # each number 100 times on average
+    assert ((counts - 100) ** 2 / 100).sum() < 150  # about chi-squared with 99 degrees of freedom

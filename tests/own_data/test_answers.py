@@ -20,7 +20,7 @@ from aleator.own_data import (
     read_embedded,
     train,
 )
-from aleator.own_data.answers import _sample, load_answers, save_answers
+from aleator.own_data.answers import gallery_sample, load_answers, save_answers
 from aleator.own_data.views import letter_pairs
 from tests.own_data.conftest import blobs
 
@@ -164,7 +164,7 @@ class TestRows:
 def test_the_sample_keeps_rare_classes(monkeypatch):
     monkeypatch.setattr("aleator.own_data.answers._MOST_ITEMS", 50)
     classes = np.array([0] * 1000 + [1] * 20 + [2] * 3)
-    sample = _sample(Labels("classes", classes, ("a", "b", "c")), np.arange(len(classes)), seed=0)
+    sample = gallery_sample(Labels("classes", classes, ("a", "b", "c")), np.arange(len(classes)), seed=0)
     counts = np.bincount(classes[sample])
     assert counts[1] >= 8
     assert counts[2] == 3

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from aleator.evaluation.label_model import LabelModel, label_log_likelihood, tempered_labels, with_floor
-from aleator.foundation import require
+from aleator.foundation import require, sample_numbers
 from aleator.matching import VMFKernel, ZonalKernel, pairwise_log_positivity
 from aleator.posteriors import VonMisesFisher, kappa_from_mean_resultant_length
 
@@ -134,7 +134,7 @@ def fit_label_model(
     count = len(names)
     rows, asked = _label_rows("labels", labels, count), _label_rows("question_labels", question_labels, count)
     if len(questions) > _MOST_QUESTIONS:
-        chosen = torch.as_tensor(np.random.default_rng(0).choice(len(questions), _MOST_QUESTIONS, replace=False))
+        chosen = torch.as_tensor(sample_numbers(np.arange(len(questions)), _MOST_QUESTIONS, seed=0))
         questions, asked = questions[chosen], asked[chosen]
     best, best_cost = None, math.inf
     for size in per_class or sorted({1, entries_per_class(count)}):

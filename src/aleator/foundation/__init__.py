@@ -30,6 +30,7 @@ from aleator.foundation.randomness import (
     derived_seed,
     preserved_randomness,
     random_state,
+    sample_numbers,
     seed_generators,
     set_random_state,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "require_probability",
     "require_type",
     "resolve_device",
+    "sample_numbers",
     "seed_generators",
     "set_random_state",
     "unpack_state",

@@ -1,4 +1,4 @@
-"""Seeds, and the state of the global random generators that training draws from: torch, numpy and Python."""
+"""Seeds, samples, and the state of the global random generators that training draws from: torch, numpy and Python."""
 
 import contextlib
 import hashlib
@@ -25,6 +25,26 @@ def derived_seed(*parts: int) -> int:
     """
     digest = hashlib.sha256(repr(parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
+
+
+def sample_numbers(numbers: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """All numbers, or a random sample if there are more than `most`.
+
+    Args:
+        numbers: Ascending numbers, such as those of items, shape (n,).
+        most: Largest number of them to keep.
+        seed: Seed of the sample. A smaller sample with the same seed is a part of a larger one.
+
+    Returns:
+        The numbers that are kept, ascending.
+
+    Examples:
+        >>> sample_numbers(np.arange(3), 5, seed=0), len(sample_numbers(np.arange(100), 5, seed=0))
+        (array([0, 1, 2]), 5)
+    """
+    if len(numbers) <= most:
+        return numbers
+    return np.sort(np.random.default_rng(seed).permutation(numbers)[:most])
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

@@ -26,15 +26,13 @@ from aleator.evaluation import (
     pack_label_model,
     unpack_label_model,
 )
-from aleator.foundation import read_bundle, require, write_bundle
+from aleator.foundation import read_bundle, require, sample_numbers, write_bundle
 from aleator.matching import VMFKernel
 from aleator.own_data.collection import Collection
+from aleator.own_data.encoded_items import EncodedItems
 from aleator.own_data.labels import Labels
-from aleator.own_data.preparation import PreparedTraining
-from aleator.own_data.rows import spans
 from aleator.own_data.splits import Split
-from aleator.own_data.views import Views, letter_pairs, posteriors_and_views
-from aleator.posteriors import VonMisesFisher
+from aleator.own_data.views import Views, letter_pairs
 
 _VERSION = 1  # of both formats
 _MOST_ITEMS = 10_000  # training items that are looked at
@@ -65,7 +63,7 @@ class Answers:
 
 
 def fit_answers(
-    training: PreparedTraining,
+    encoded: EncodedItems,
     collection: Collection,
     labels: Labels,
     split: Split,
@@ -75,7 +73,7 @@ def fit_answers(
     """Fit label probabilities and novelty, and measure them on the held-out items that evaluate.
 
     Args:
-        training: The items and the trained encoder.
+        encoded: The held-out items, and those training items that `gallery_sample` names.
         collection: The items as they are given.
         labels: Labels of all items.
         split: Which items were trained on, calibrate and evaluate.
@@ -86,16 +84,15 @@ def fit_answers(
         The answers, and metrics: those of `label_metrics` if there are label probabilities, and "unlike", the share of
         the evaluated items that are flagged.
     """
-    sample = _sample(labels, split.train, seed)
-    q, views = _observe(training, collection, sample)
-    asked, asked_views = _observe(training, collection, split.calibration)
-    tested, tested_views = _observe(training, collection, split.test)
-    novelty = fit_novelty(views, asked_views)
-    metrics: dict[str, Any] = {"unlike": novelty.unlike(tested_views).double().mean().item()}
+    sample = gallery_sample(labels, split.train, seed)
+    novelty = fit_novelty(_views(encoded, collection, sample), _views(encoded, collection, split.calibration))
+    unlike = novelty.unlike(_views(encoded, collection, split.test))
+    metrics: dict[str, Any] = {"unlike": unlike.double().mean().item()}
     if labels.kind not in ("classes", "soft") or len(labels.names) > _MOST_CLASSES:
         return Answers(None, novelty), metrics
     rows = label_rows(labels)
     gallery_rows = _in_proportion(rows[sample], rows[split.train])
+    q, asked, tested = (encoded.posteriors(numbers) for numbers in (sample, split.calibration, split.test))
     model = fit_label_model(q, gallery_rows, asked, rows[split.calibration], kernel, labels.names)
     return Answers(model, novelty), metrics | label_metrics(model.probabilities(tested), rows[split.test])
 
@@ -197,18 +194,18 @@ def load_answers(folder: Path) -> Answers:
     return Answers(model, novelty)
 
 
-def _sample(labels: Labels, train: np.ndarray, seed: int) -> np.ndarray:
+def gallery_sample(labels: Labels, train: np.ndarray, seed: int) -> np.ndarray:
     """Some of the training items: at most 10,000, and more if that leaves a class with fewer than eight."""
-    order = np.random.default_rng(seed).permutation(train)
+    sample = sample_numbers(train, _MOST_ITEMS, seed)
     hard = labels.hard()
-    if hard is None or len(train) <= _MOST_ITEMS:
-        return np.sort(order[:_MOST_ITEMS])
+    if hard is None or labels.kind == "groups" or len(sample) == len(train):
+        return sample
+    order = np.random.default_rng(seed).permutation(train)
     by_class = order[np.argsort(hard[order], kind="stable")]
     counts = np.bincount(hard[by_class])
     counts = counts[counts > 0]
     place = np.arange(len(by_class)) - np.repeat(np.cumsum(counts) - counts, counts)  # of an item within its class
-    few = by_class[place < _LEAST_OF_CLASS] if labels.kind != "groups" else by_class[:0]
-    return np.union1d(order[:_MOST_ITEMS], few)
+    return np.union1d(sample, by_class[place < _LEAST_OF_CLASS])
 
 
 def _in_proportion(sample: Tensor, whole: Tensor) -> Tensor:
@@ -217,15 +214,9 @@ def _in_proportion(sample: Tensor, whole: Tensor) -> Tensor:
     return sample * torch.where(mass > 0, whole.sum(0) / mass.clamp_min(1e-300), 0.0)
 
 
-def _observe(training: PreparedTraining, collection: Collection, numbers: np.ndarray) -> tuple[VonMisesFisher, Views]:
-    """Posteriors and views of some items, in evaluation mode, on the CPU."""
-    device = next(training.encoder.parameters()).device
-    parts = []
-    for start, stop in spans(0, len(numbers), 512):
-        batch = training.items[torch.as_tensor(numbers[start:stop])]
-        prepared = training.inputs.normalise(batch) if batch.dtype == torch.uint8 else batch
-        parts.append(posteriors_and_views(training.encoder, prepared.to(device)))
-    views = {name: torch.cat([part[name] for _, part in parts]) for name in parts[0][1]}
+def _views(encoded: EncodedItems, collection: Collection, numbers: np.ndarray) -> Views:
+    """Views of some items."""
+    views = encoded.views_of(numbers)
     if collection.kind == "text":  # the encoder was trained on features of the texts
         views["letters"] = letter_pairs([str(collection.items[i]) for i in numbers.tolist()])
-    return VonMisesFisher.cat([q for q, _ in parts]), views
+    return views

@@ -23,8 +23,9 @@ from aleator.evaluation import (
     rank_correlation,
     reject_curve,
 )
-from aleator.foundation import require
+from aleator.foundation import require, sample_numbers
 from aleator.own_data.answers import label_rows
+from aleator.own_data.encoded_items import EncodedItems
 from aleator.own_data.evaluation import evaluation_labels
 from aleator.own_data.labels import Labels
 from aleator.own_data.preparation import PreparedTraining
@@ -174,15 +175,28 @@ def compare_with_rivals(
     }
 
 
+def compared_items(labels: Labels, split: Split, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the questions and of the gallery items that `compare_held_out` looks at."""
+    if labels.kind in ("classes", "soft"):
+        return sample_numbers(split.test, MOST_QUESTIONS, seed), sample_numbers(split.train, MOST_GALLERY, seed)
+    return split.test, split.train[:0]
+
+
 def compare_held_out(
-    training: PreparedTraining, labels: Labels, split: Split, model: LabelModel | None, seed: int
+    training: PreparedTraining,
+    encoded: EncodedItems,
+    labels: Labels,
+    split: Split,
+    model: LabelModel | None,
+    seed: int,
 ) -> dict[str, Any]:
     """Compare the test items of a training with rivals; the training items are the gallery.
 
     If whole groups are held out, no training item matches a question. The questions are then asked against each other.
 
     Args:
-        training: The trained encoder and the raw inputs of all items.
+        training: The raw inputs of all items.
+        encoded: Posteriors of those that `compared_items` names.
         labels: Labels of all items.
         split: Which items were trained on, and which are the questions.
         model: Our label probabilities, if there are any.
@@ -191,22 +205,18 @@ def compare_held_out(
     Returns:
         As `compare_with_rivals` returns it.
     """
-    generator = np.random.default_rng(seed)
 
-    def items(numbers: np.ndarray, most: int) -> Items:
-        if len(numbers) > most:
-            numbers = np.sort(generator.choice(numbers, most, replace=False))
+    def items(numbers: np.ndarray) -> Items:
         selected = (
             select_labels(labels, numbers)
             if labels.kind == "pairs"
             else Labels(labels.kind, labels.values[numbers], labels.names)
         )
-        return Items(training.items[torch.as_tensor(numbers)], training.posteriors(numbers), selected)
+        return Items(training.items[torch.as_tensor(numbers)], encoded.posteriors(numbers), selected)
 
-    by_class = labels.kind in ("classes", "soft")
     inputs = "pixels" if training.learns_from_pixels else "features" if training.frozen is None else "frozen features"
-    questions = items(split.test, MOST_QUESTIONS if by_class else len(split.test))
-    gallery = items(split.train, MOST_GALLERY) if by_class else None
+    asked, others = compared_items(labels, split, seed)
+    questions, gallery = items(asked), items(others) if len(others) else None
     probabilities = None if model is None else model.probabilities(questions.q)
     return compare_with_rivals(questions, gallery, label_probabilities=probabilities, inputs=inputs, seed=seed)
 
@@ -215,14 +225,9 @@ def _samples(
     questions: Items, gallery: Items | None, probabilities: Tensor | None, seed: int
 ) -> tuple[Items, Items, np.ndarray, Tensor | None]:
     """Questions and gallery of a size that takes seconds, where each question is in the gallery, and probabilities."""
-    generator = np.random.default_rng(seed)
-
-    def sample(count: int, most: int) -> np.ndarray:
-        return np.arange(count) if count <= most else np.sort(generator.choice(count, most, replace=False))
-
     grouped = evaluation_labels(questions.labels, len(questions))
     questions = Items(questions.raw, questions.q, grouped)
-    chosen = sample(len(questions), MOST_QUESTIONS)
+    chosen = sample_numbers(np.arange(len(questions)), MOST_QUESTIONS, seed)
     questions = questions.select(chosen)
     if probabilities is not None:
         probabilities = probabilities[torch.as_tensor(chosen)]
@@ -235,7 +240,7 @@ def _samples(
             questions = questions.select(shared)
         return questions, questions, np.arange(len(questions)), probabilities
     require(len(gallery) > 0, "gallery", 0, "has no item", "leave it out to compare the questions with each other")
-    gallery = gallery.select(sample(len(gallery), MOST_GALLERY))
+    gallery = gallery.select(sample_numbers(np.arange(len(gallery)), MOST_GALLERY, seed))
     return questions, gallery, np.full(len(questions), -1), probabilities
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from aleator.data import Inputs
-from aleator.foundation import require
+from aleator.foundation import require, sample_numbers
 from aleator.own_data.answers import label_metrics, label_rows
 from aleator.own_data.collection import Collection, read_collection
 from aleator.own_data.comparison import Items, compare_with_rivals
@@ -116,16 +116,9 @@ def _questions(
     if not len(gallery) or labels.kind not in ("classes", "soft"):
         return None
     most_questions, most_gallery = _MOST["features"]
-    asked, gallery = (_sample(*part, seed) for part in ((asked, most_questions), (gallery, most_gallery)))
+    asked, gallery = (sample_numbers(*part, seed) for part in ((asked, most_questions), (gallery, most_gallery)))
     q, items = (embedded.q[torch.as_tensor(numbers)] for numbers in (asked, gallery))
     return held_out_questions(q, asked, items, gallery, labels)
-
-
-def _sample(numbers: np.ndarray, most: int, seed: int) -> np.ndarray:
-    """All numbers, or a random sample if there are more than `most`; ascending."""
-    if len(numbers) <= most:
-        return numbers
-    return np.sort(np.random.default_rng(seed).choice(numbers, most, replace=False))
 
 
 def _compare(
@@ -155,7 +148,7 @@ def _compare(
         gallery = gallery[:0]
     sides: list[Items | None] = []
     for numbers, most in ((asked, most_questions), (gallery, most_gallery)):
-        numbers = _sample(numbers, most, seed)
+        numbers = sample_numbers(numbers, most, seed)
         if not len(numbers):
             sides.append(None)
             continue

@@ -22,7 +22,7 @@ from aleator.evaluation import (
     reject_curve,
     reliability_diagram,
 )
-from aleator.foundation import require
+from aleator.foundation import require, sample_numbers
 from aleator.matching import DEFAULT_PRIOR, LogOddsMap, MatchMaps, VMFKernel, match_probability
 from aleator.own_data.labels import Labels
 from aleator.own_data.questions import Questions, draw_columns, label_probabilities
@@ -102,7 +102,9 @@ def evaluate(
         (1.0, 60)
     """
     labels = evaluation_labels(labels, len(q))
-    q, labels = _sample(q, labels, seed)
+    if len(q) > _MOST_ITEMS:
+        chosen = sample_numbers(np.arange(len(q)), _MOST_ITEMS, seed)
+        q, labels = q[torch.as_tensor(chosen)], Labels(labels.kind, labels.values[chosen], labels.names)
     hard = torch.as_tensor(labels.hard())
     counts = torch.bincount(hard)
     partnered = counts[hard] > 1
@@ -238,11 +240,3 @@ def _partners(probability: Any, anchors: np.ndarray, generator: np.random.Genera
     """For each anchor x, draw a class c from P(c | x), then an item in proportion to P(c | item); shape (P,)."""
     classes = draw_columns(probability, anchors, generator)
     return draw_columns(probability.T.tocsr(), classes, generator)
-
-
-def _sample(q: VonMisesFisher, labels: Labels, seed: int) -> tuple[VonMisesFisher, Labels]:
-    """All items, or a random sample if there are more than 10,000."""
-    if len(q) <= _MOST_ITEMS:
-        return q, labels
-    chosen = np.sort(np.random.default_rng(seed).choice(len(q), _MOST_ITEMS, replace=False))
-    return q[torch.as_tensor(chosen)], Labels(labels.kind, labels.values[chosen], labels.names)

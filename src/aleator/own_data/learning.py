@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from aleator.evaluation import MatchCalibration
 from aleator.foundation import (
     ProcessGroup,
     describe_run,
@@ -21,16 +22,18 @@ from aleator.foundation import (
     require,
     require_new_folder,
     resolve_device,
+    sample_numbers,
     write_json,
 )
-from aleator.matching import VMFKernel
-from aleator.own_data.answers import fit_answers
+from aleator.matching import MatchMaps, VMFKernel
+from aleator.own_data.answers import fit_answers, gallery_sample
 from aleator.own_data.collection import Collection
-from aleator.own_data.comparison import compare_held_out
+from aleator.own_data.comparison import compare_held_out, compared_items
 from aleator.own_data.defaults import Settings, choose_settings, held_out_share
+from aleator.own_data.encoded_items import EncodedItems, encode_items
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, evaluation_labels
 from aleator.own_data.labels import Labels
-from aleator.own_data.preparation import PreparedTraining, prepare
+from aleator.own_data.preparation import Job, PreparedTraining, prepare
 from aleator.own_data.questions import Questions, fit_match_maps, held_out_questions
 from aleator.own_data.recipe import train_encoder
 from aleator.own_data.run import Run, load_run, save_run
@@ -84,7 +87,7 @@ def train(
     """
     began = time.time()
     folder = Path(folder).expanduser()
-    training_device = resolve_device(device)
+    resolve_device(device)  # a device that is not there is refused before any work
     labels = require_trainable(collection)
     holdout = settings.holdout if settings.holdout is not None else held_out_share(len(collection))
     settings = replace(settings, holdout=holdout)
@@ -103,28 +106,25 @@ def train(
             log(_summary(collection, labels, split))
             for choice in choices:
                 log(f"{choice.name} = {choice.value}: {choice.reason}")
-        training = prepare(collection, complete_settings, folder, group, device, progress)
-        result = train_encoder(
-            training,
-            labels,
-            split,
-            complete_settings,
-            folder,
-            group,
-            device=device,
-            training_device=training_device,
-            progress=progress,
-            identity=config["data"],
-            log=log,
-        )
+        job = Job(folder, group, device, progress, log)
+        training = prepare(collection, complete_settings, job)
+        result = train_encoder(training, labels, split, complete_settings, job, identity=config["data"])
         if group.first:
+            seed = complete_settings["seed"]
             log(f"trained {result.steps} steps in {result.seconds:.0f} s")
-            match, metrics = _calibrate_and_evaluate(training, labels, split, complete_settings, log)
-            kernel = VMFKernel(match["kappa_pos"])
-            answers, label_metrics = fit_answers(training, collection, labels, split, kernel, complete_settings["seed"])
+            calibration = _calibrate_kappa(training, labels, split, complete_settings)
+            kernel = VMFKernel(calibration.kappa_pos)
+            encoded = encode_items(training, _looked_at(labels, split, rivals, seed))
+            prior, maps, metrics = _fit_and_measure_matches(encoded, labels, len(collection), split, kernel, seed)
+            log(
+                f"calibrated on {len(split.calibration)} held-out items: kappa x {calibration.kappa_scale:.2f}, "
+                f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities, {prior:.3g} of random pairs match"
+            )
+            answers, label_metrics = fit_answers(encoded, collection, labels, split, kernel, seed)
             metrics |= label_metrics
             if rivals:
-                metrics["rivals"] = compare_held_out(training, labels, split, answers.labels, complete_settings["seed"])
+                metrics["rivals"] = compare_held_out(training, encoded, labels, split, answers.labels, seed)
+            match = {"kappa_pos": calibration.kappa_pos, "prior": prior, "maps": maps.to_dict()}
             save_used_items(folder, collection, split)
             metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
             config["settings"] = complete_settings  # with the number of steps
@@ -135,37 +135,47 @@ def train(
     return load_run(folder)
 
 
-def _calibrate_and_evaluate(
-    training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any], log: Log
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Scale kappa and fit match probabilities on one half of the held-out items; evaluate the other half.
+def _calibrate_kappa(
+    training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any]
+) -> MatchCalibration:
+    """Scale the kappa of the encoder so that it is right on one half of the held-out items."""
+    q, own = training.posteriors(split.calibration), select_labels(labels, split.calibration)
+    calibration = calibrate_on_labels(q, own, VMFKernel(settings["kappa_pos"]), settings["seed"])
+    training.encoder.scale_kappa(calibration.kappa_scale)
+    return calibration
+
+
+def _looked_at(labels: Labels, split: Split, rivals: bool, seed: int) -> np.ndarray:
+    """Numbers of all items whose posteriors are needed after training."""
+    compared = compared_items(labels, split, seed) if rivals else ()
+    sample = gallery_sample(labels, split.train, seed)
+    return np.concatenate(
+        [sample, sample_numbers(split.train, _GALLERY, seed), split.calibration, split.test, *compared]
+    )
+
+
+def _fit_and_measure_matches(
+    encoded: EncodedItems, labels: Labels, count: int, split: Split, kernel: VMFKernel, seed: int
+) -> tuple[float, MatchMaps, dict[str, Any]]:
+    """Fit match probabilities on one half of the held-out items; evaluate the other half.
 
     Both halves are asked against training items, as the new items of a user will be.
 
     Returns:
-        kappa_pos, prior and maps of match probabilities, and the metrics.
+        Prior and maps of match probabilities, and the metrics.
     """
-    kernel, seed = VMFKernel(settings["kappa_pos"]), settings["seed"]
-    q = training.posteriors(split.calibration)
-    calibration = calibrate_on_labels(q, select_labels(labels, split.calibration), kernel, seed)
-    kernel = VMFKernel(calibration.kappa_pos)
-    training.encoder.scale_kappa(calibration.kappa_scale)
-    all_labels = evaluation_labels(labels, len(training.items))
-    gallery_numbers = _sample(split.train, _GALLERY, seed)
-    gallery = training.posteriors(gallery_numbers)
+    all_labels = evaluation_labels(labels, count)
+    gallery_numbers = sample_numbers(split.train, _GALLERY, seed)
+    gallery = encoded.posteriors(gallery_numbers)
 
     def ask(part: np.ndarray) -> Questions:
-        numbers = _sample(part, _QUESTIONS, seed)
-        return held_out_questions(training.posteriors(numbers), numbers, gallery, gallery_numbers, all_labels)
+        numbers = sample_numbers(part, _QUESTIONS, seed)
+        return held_out_questions(encoded.posteriors(numbers), numbers, gallery, gallery_numbers, all_labels)
 
     questions = ask(split.calibration)
     maps = fit_match_maps(questions, kernel, seed)
-    log(
-        f"calibrated on {len(q)} held-out items: kappa x {calibration.kappa_scale:.2f}, "
-        f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities, {questions.prior:.3g} of random pairs match"
-    )
     metrics = evaluate(
-        training.posteriors(split.test),
+        encoded.posteriors(split.test),
         select_labels(labels, split.test),
         kernel,
         questions.prior,
@@ -173,15 +183,7 @@ def _calibrate_and_evaluate(
         questions=ask(split.test),
         seed=seed,
     )
-    match = {"kappa_pos": calibration.kappa_pos, "prior": questions.prior, "maps": maps.to_dict()}
-    return match, metrics
-
-
-def _sample(numbers: np.ndarray, most: int, seed: int) -> np.ndarray:
-    """All numbers, or a random sample if there are more than `most`; ascending."""
-    if len(numbers) <= most:
-        return numbers
-    return np.sort(np.random.default_rng(seed).choice(numbers, most, replace=False))
+    return questions.prior, maps, metrics
 
 
 def _describe(collection: Collection, labels: Labels) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Prepare training: read every item once, which finds bad ones before training, and build an encoder for them."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,30 @@ from aleator.posteriors import VonMisesFisher
 
 _MEMORY_LIMIT = 2**30  # bytes of images that are kept in memory; more are kept in a file of the run
 _SAMPLE = 20_000  # rows from which the distribution of features is estimated
+
+
+@dataclass(frozen=True)
+class Job:
+    """Where and how a training runs.
+
+    Args:
+        folder: The run folder. Large intermediate results are stored in its cache/.
+        group: The processes of this training.
+        device: As the user named it: "auto", "cpu" or "cuda:1", for example.
+        progress: Whether to show progress bars. None: on a terminal.
+        log: Called with each line of the log.
+    """
+
+    folder: Path
+    group: ProcessGroup
+    device: str = "auto"
+    progress: bool | None = None
+    log: Callable[[str], None] = lambda line: None
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device itself."""
+        return resolve_device(self.device)
 
 
 class PreparedTraining:
@@ -46,13 +72,14 @@ class PreparedTraining:
     @torch.inference_mode()
     def posteriors(self, numbers: np.ndarray) -> VonMisesFisher:
         """Posteriors of some items, batch shape (n,), in evaluation mode, on the CPU."""
+        return VonMisesFisher.cat([self.encoder(batch).float().cpu() for batch in self.batches(numbers)])
+
+    def batches(self, numbers: np.ndarray) -> Iterator[Tensor]:
+        """Some items in their order, as the encoder takes them, in batches on its device."""
         device = next(self.encoder.parameters()).device
-        batches = []
         for start, stop in spans(0, len(numbers), 512):
             batch = self.items[torch.as_tensor(numbers[start:stop])]
-            prepared = self.inputs.normalise(batch) if batch.dtype == torch.uint8 else batch
-            batches.append(self.encoder(prepared.to(device)))
-        return VonMisesFisher.cat([q.float().cpu() for q in batches])
+            yield (self.inputs.normalise(batch) if batch.dtype == torch.uint8 else batch).to(device)
 
     def complete_encoder(self) -> Encoder:
         """The encoder from raw inputs on: with the frozen network in front, if there is one."""
@@ -76,44 +103,32 @@ class RowSubset:
         return self.rows[int(self.numbers[index])]
 
 
-def prepare(
-    collection: Collection,
-    settings: dict[str, Any],
-    folder: Path,
-    group: ProcessGroup,
-    device: str,
-    progress: bool | None,
-) -> PreparedTraining:
+def prepare(collection: Collection, settings: dict[str, Any], job: Job) -> PreparedTraining:
     """Read every item once and build the encoder.
 
     Args:
         collection: The items.
         settings: Complete settings, by name; see `choose_settings`.
-        folder: The run folder. Large intermediate results are stored in its cache/.
-        group: The processes of this training.
-        device: Where a pretrained network runs.
-        progress: Whether to show progress bars. None: on a terminal.
+        job: Where it runs.
     """
     torch.manual_seed(settings["seed"])
-    cache, backbone = folder / "cache", settings["backbone"]
+    backbone = settings["backbone"]
     if backbone in FROM_SCRATCH:
-        return _prepare_images(collection, settings, cache, group, progress)
+        return _prepare_images(collection, settings, job)
     if backbone == "features":
         frozen, inputs = None, Inputs("features", features=collection.features)
         blocks = [collection.raw(*span) for span in spans(0, len(collection), 65_536)]
         features = torch.from_numpy(np.concatenate(blocks))
     else:
         frozen, inputs = load_pretrained(backbone.removeprefix("hf:"), collection.kind)
-        features = _network_features(frozen, inputs, collection, cache, group, device, progress)
+        features = _network_features(frozen, inputs, collection, job)
     return PreparedTraining(inputs, _head_encoder(features, settings), features, frozen)
 
 
-def _prepare_images(
-    collection: Collection, settings: dict[str, Any], cache: Path, group: ProcessGroup, progress: bool | None
-) -> PreparedTraining:
+def _prepare_images(collection: Collection, settings: dict[str, Any], job: Job) -> PreparedTraining:
     """Images in memory or in a file, and a network that learns from them."""
     inputs = Inputs("images", size=settings["size"])
-    images = _decoded_images(collection, inputs, cache, group, progress)
+    images = _decoded_images(collection, inputs, job)
     mean, std = _colour_statistics(images)
     inputs = Inputs("images", size=settings["size"], mean=mean, std=std)
     network = (SmallResNet if settings["backbone"] == "small-resnet" else ResNet18)(width=settings["width"])
@@ -138,15 +153,13 @@ def _set_initial_kappa(encoder: Encoder, sample: Tensor) -> None:
     encoder.set_kappa_range(sample, kappa_range=(0.5 * encoder.dim, 2.0 * encoder.dim))
 
 
-def _decoded_images(
-    collection: Collection, inputs: Inputs, cache: Path, group: ProcessGroup, progress: bool | None
-) -> Tensor:
+def _decoded_images(collection: Collection, inputs: Inputs, job: Job) -> Tensor:
     """All images (N, 3, S, S) uint8: in memory, or mapped from a file if they are large."""
     side = inputs.size or 0
     shape = (len(collection), 3, side, side)
 
     def read_into(images: np.ndarray) -> None:
-        with CountBar("reading images", len(collection), 0, progress, group.first) as bar:
+        with CountBar("reading images", len(collection), 0, job.progress, job.group.first) as bar:
             load = lambda span: torch.stack([inputs.load(item) for item in collection.raw(*span)])  # noqa: E731
             batches = list(spans(0, len(collection), 64))
             for (start, stop), batch in zip(batches, prefetched(load, batches), strict=True):
@@ -157,32 +170,24 @@ def _decoded_images(
         images = np.empty(shape, np.uint8)
         read_into(images)
         return torch.from_numpy(images)
-    path = cache / "images.npy"
-    if group.first and not path.is_file():
-        cache.mkdir(parents=True, exist_ok=True)
+    path = job.folder / "cache" / "images.npy"
+    if job.group.first and not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
         with writing_atomically(path) as temporary:
             file = np.lib.format.open_memmap(temporary, "w+", np.uint8, shape)
             read_into(file)
             file.flush()
-    group.wait()
+    job.group.wait()
     return torch.from_numpy(np.load(path, mmap_mode="c"))
 
 
-def _network_features(
-    network: nn.Module,
-    inputs: Inputs,
-    collection: Collection,
-    cache: Path,
-    group: ProcessGroup,
-    device: str,
-    progress: bool | None,
-) -> Tensor:
+def _network_features(network: nn.Module, inputs: Inputs, collection: Collection, job: Job) -> Tensor:
     """Features (N, F) of every item from a frozen network, mapped from a file. They are computed once for each run."""
     width = network.out_features
     assert isinstance(width, int)
-    path = cache / "features.rows"
-    if group.first:
-        cache.mkdir(parents=True, exist_ok=True)
+    path = job.folder / "cache" / "features.rows"
+    if job.group.first:
+        path.parent.mkdir(parents=True, exist_ok=True)
         stream_rows(
             path,
             width,
@@ -193,10 +198,10 @@ def _network_features(
             (0, len(collection)),
             title="features",
             batch_size=64,
-            device=resolve_device(device),
-            progress=progress,
+            device=job.torch_device,
+            progress=job.progress,
         )
-    group.wait()
+    job.group.wait()
     return torch.from_numpy(np.memmap(path, np.float32, "c", shape=(len(collection), width)))
 
 

@@ -10,20 +10,19 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from aleator.data import ImageAugmentation, LabelledBatches, LabelRowBatches, PairBatches
-from aleator.foundation import ProcessGroup, one_thread, write_json
+from aleator.foundation import one_thread, write_json
 from aleator.losses import ExactInfoNCE, PrototypeLoss
 from aleator.matching import VMFKernel
 from aleator.own_data.answers import label_rows
 from aleator.own_data.defaults import compares_with_classes
 from aleator.own_data.labels import Labels
-from aleator.own_data.preparation import PreparedTraining
+from aleator.own_data.preparation import Job, PreparedTraining
 from aleator.own_data.splits import Split, select_labels
 from aleator.training import FitResult, Objective, Recipe, fit
 
@@ -39,14 +38,8 @@ def train_encoder(
     labels: Labels,
     split: Split,
     settings: dict[str, Any],
-    folder: Path,
-    group: ProcessGroup,
-    *,
-    device: str,
-    training_device: torch.device,
-    progress: bool | None,
+    job: Job,
     identity: dict[str, Any],
-    log: Callable[[str], None],
 ) -> FitResult:
     """Train the encoder; the log and checkpoints are in RUN/training/.
 
@@ -55,20 +48,15 @@ def train_encoder(
         labels: Labels of all items.
         split: Which items are trained on.
         settings: Complete settings, by name. "steps" is filled in if it is None.
-        folder: The run folder.
-        group: The processes of this training.
-        device: As the user named it.
-        training_device: The device itself.
-        progress: Whether to show progress bars. None: on a terminal.
+        job: Where it runs.
         identity: What identifies the data, for the folder of `fit`.
-        log: Called with each line of the log.
     """
     own_labels = select_labels(labels, split.train)
-    batches = _batches(training, own_labels, split, settings, training_device)
+    batches = _batches(training, own_labels, split, settings, job.torch_device)
     torch.manual_seed(settings["seed"])  # the first class posteriors are random
     loss = _loss(own_labels, settings)
     if settings["steps"] is None:
-        settings["steps"] = _steps_in_time(training, loss, batches, settings, folder, group, training_device, log)
+        settings["steps"] = _steps_in_time(training, loss, batches, settings, job)
     validate = _label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
     # On a small head, a second thread would only wait for the first.
     small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
@@ -78,11 +66,11 @@ def train_encoder(
             loss,
             batches,
             _recipe(settings, with_classes=validate is not None),
-            folder=folder / "training",
+            folder=job.folder / "training",
             validate=validate,
-            device=device,
+            device=job.device,
             loggers=("csv",),
-            progress=progress,
+            progress=job.progress,
             config={"data": identity},
         )
 
@@ -156,31 +144,22 @@ def _label_rows(labels: Labels, split: Split) -> Tensor:
     return held_out / held_out.sum(1, keepdim=True).clamp_min(1e-9)
 
 
-def _steps_in_time(
-    training: PreparedTraining,
-    loss: Any,
-    batches: Any,
-    settings: dict[str, Any],
-    folder: Path,
-    group: ProcessGroup,
-    device: torch.device,
-    log: Callable[[str], None],
-) -> int:
+def _steps_in_time(training: PreparedTraining, loss: Any, batches: Any, settings: dict[str, Any], job: Job) -> int:
     """Number of steps that fit into the minutes of the settings. It is measured once and kept in RUN/steps.json."""
-    path = folder / "steps.json"
-    if group.first and not path.is_file():
-        seconds = _seconds_per_step(training, loss, batches, device)
+    path = job.folder / "steps.json"
+    if job.group.first and not path.is_file():
+        seconds = _seconds_per_step(training, loss, batches, job.torch_device)
         items = len(batches)
         fitting = int(60 * settings["minutes"] / seconds)
         enough = -(-_MOST_PASSES * items // settings["batch_size"])
         steps = max(_LEAST_STEPS, min(fitting, enough))
         write_json(path, {"steps": steps, "seconds_per_step": seconds})
-    group.wait()
+    job.group.wait()
     plan = json.loads(path.read_text())
-    if group.first:
+    if job.group.first:
         passes = plan["steps"] * settings["batch_size"] / len(batches)
         minutes = plan["steps"] * plan["seconds_per_step"] / 60
-        log(f"steps = {plan['steps']}: {passes:.0f} passes over the training items in about {minutes:.1f} minutes")
+        job.log(f"steps = {plan['steps']}: {passes:.0f} passes over the training items in about {minutes:.1f} minutes")
     return plan["steps"]
 
 

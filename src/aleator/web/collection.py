@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from aleator.evaluation import LabelModel, label_certainty, neighbour_hits, reject_curve
-from aleator.foundation import require
+from aleator.foundation import require, sample_numbers
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval import (
     CredibleIndex,
@@ -186,9 +186,7 @@ class CollectionView:
                 "no two items share a label, so there is no curve",
                 'give items a "label" in their metadata',
             )
-            chosen = np.array(labelled)
-            if len(chosen) > _MOST_NEIGHBOURS:
-                chosen = np.sort(np.random.default_rng(0).choice(chosen, _MOST_NEIGHBOURS, replace=False))
+            chosen = sample_numbers(np.array(labelled), _MOST_NEIGHBOURS, seed=0)
             _, codes = np.unique([self._labels[position] or "" for position in chosen], return_inverse=True)
             hits = neighbour_hits(self.mu[chosen], codes)
             kept = [round(0.05 * step, 2) for step in range(1, 21)]
