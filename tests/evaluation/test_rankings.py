@@ -81,6 +81,26 @@ def test_nearest_neighbours_equal_brute_force(by, block, monkeypatch):
     assert torch.equal(found, distance.argsort(1)[:, :4])
 
 
+@pytest.mark.parametrize("by", ["cosine", "euclidean"])
+@pytest.mark.parametrize("block", [64, 2**22])
+def test_neighbours_leave_out_the_question_itself(by, block, monkeypatch):
+    monkeypatch.setattr(m, "_BLOCK", block)
+    rows = torch.randn(40, 3).double()
+    rows[7] = rows[3]  # a duplicate is a neighbour; the item itself is not
+    questions = torch.cat([rows, torch.randn(2, 3).double()])
+    own = torch.cat([torch.arange(40), torch.tensor([-1, -1])])
+    near = m.nearest_neighbours(questions, rows, 5, by, own=own)
+    distance = torch.cdist(questions, rows, compute_mode="donot_use_mm_for_euclid_dist")
+    if by == "cosine":
+        distance = -torch.cosine_similarity(questions[:, None], rows[None], dim=-1)
+    distance[:40].fill_diagonal_(torch.inf)
+    torch.testing.assert_close(distance.gather(1, near), distance.sort(1).values[:, :5])
+    assert near[3, 0] == 7
+    assert near[7, 0] == 3
+    with pytest.raises(ValueError, match="the gallery has 39 items"):
+        m.nearest_neighbours(questions, rows, 40, by, own=own)
+
+
 def test_r_auroc_needs_hits_and_misses():
     certainty = torch.rand(20)
     assert m.r_auroc(certainty, torch.ones(20)) is None

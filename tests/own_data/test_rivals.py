@@ -46,18 +46,6 @@ def test_texts_that_share_words_are_near():
     assert [part.shape for part in empty] == [(1, 1), (2, 1)]
 
 
-def test_neighbours_leave_out_the_question_itself():
-    rows = torch.randn(40, 3)
-    rows[7] = rows[3]  # a duplicate is a neighbour; the item itself is not
-    own = np.arange(40)
-    near = rivals.neighbours(rows, rows, own, 5, "euclidean")
-    distance = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").fill_diagonal_(torch.inf)
-    torch.testing.assert_close(distance.gather(1, near), distance.sort(1).values[:, :5])
-    assert near[3, 0] == 7
-    assert near[7, 0] == 3
-    assert rivals.neighbours(rows[:3], rows[:3], own[:3], 10, "cosine").shape == (3, 2)
-
-
 def test_raw_neighbours_equal_brute_force():
     rows, labels = blobs(120, seed=1)
     rows = torch.as_tensor(rows)
@@ -75,33 +63,49 @@ def test_the_linear_head_finds_the_law_of_a_linear_model():
     logits = 2 * rows @ generator.standard_normal((5, 3))
     law = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     classes = np.array([generator.choice(3, p=p) for p in law])
-    hard = np.eye(3, dtype=np.float32)[classes]
-    p = rivals.head_probabilities(rows[:500], rows[500:], hard[500:])
-    assert abs(p - law[:500]).mean() < 0.02
+    rows, law, hard = torch.as_tensor(rows), torch.as_tensor(law).float(), torch.eye(3)[torch.as_tensor(classes)]
+    p = rivals.fit_head(rows[500:], hard[500:])(rows[:500])
+    assert (p - law[:500]).abs().mean() < 0.02
     # Soft labels are the law itself: they teach more.
-    soft = rivals.head_probabilities(rows[:500], rows[500:], law[500:].astype(np.float32))
-    assert abs(soft - law[:500]).mean() < abs(p - law[:500]).mean()
+    soft = rivals.fit_head(rows[500:], law[500:])(rows[:500])
+    assert (soft - law[:500]).abs().mean() < (p - law[:500]).abs().mean()
+
+
+def test_the_linear_head_is_that_of_scikit_learn():
+    from sklearn.linear_model import LogisticRegression
+
+    rows, labels = blobs(300, seed=2)
+    rows = torch.as_tensor(rows)
+    for strength in rivals._STRENGTHS:
+        expected = LogisticRegression(C=strength, tol=1e-8, max_iter=1000).fit(rows, labels).predict_proba(rows)
+        found = rivals._head(rows, torch.eye(labels.max() + 1)[torch.as_tensor(labels)], strength)(rows)
+        torch.testing.assert_close(found.double(), torch.as_tensor(expected).double(), atol=5e-3, rtol=0)
 
 
 def test_the_cross_fitted_head_does_not_see_its_questions(monkeypatch):
     asked = []
 
-    def head(questions, rows, labels):
-        assert not set(questions[:, 0]) & set(rows[:, 0])
-        assert len(questions) + len(rows) == len(labels) + len(questions) == 57
-        asked.extend(questions[:, 0].tolist())
-        return np.eye(57)[questions[:, 0].astype(int)]  # it says who asked
+    def fit_head(rows, labels):
+        assert len(rows) == len(labels)
 
-    monkeypatch.setattr(rivals, "head_probabilities", head)
+        def predict(questions):
+            assert not set(questions[:, 0].tolist()) & set(rows[:, 0].tolist())
+            assert len(questions) + len(rows) == 57
+            asked.extend(questions[:, 0].tolist())
+            return torch.eye(57)[questions[:, 0].long()]  # it says who asked
+
+        return predict
+
+    monkeypatch.setattr(rivals, "fit_head", fit_head)
     rows, labels = torch.arange(57.0)[:, None], np.arange(57)
-    answers = rivals.cross_fitted_head(rows, labels, np.eye(57, dtype=np.float32))
+    answers = rivals.cross_fitted_answers(rows, labels, torch.eye(57))
     assert sorted(asked) == list(range(57))
     assert answers.right.all()  # answers are in the order of the questions
 
 
 def test_a_class_that_is_not_learned_has_no_probability():
-    labels = np.eye(3, dtype=np.float32)[np.arange(40) % 2]  # the third class never occurs
-    rows = np.random.default_rng(0).standard_normal((40, 2)).astype(np.float32)
-    assert rivals.head_probabilities(rows, rows, labels)[:, 2].max() == 0
-    alone = np.eye(3, dtype=np.float32)[np.ones(40, int)]
-    assert rivals.head_probabilities(rows, rows, alone)[:, 1].min() == 1
+    labels = torch.eye(3)[torch.arange(40) % 2]  # the third class never occurs
+    rows = torch.randn(40, 2)
+    assert rivals.fit_head(rows, labels)(rows)[:, 2].max() == 0
+    alone = torch.eye(3)[torch.ones(40, dtype=torch.long)]
+    assert rivals.fit_head(rows, alone)(rows)[:, 1].min() == 1

@@ -91,14 +91,18 @@ def neighbour_hits(embeddings: Any, labels: Any) -> Tensor:
     return labels[torch.cat(nearest)] == labels
 
 
-def nearest_neighbours(questions: Any, gallery: Any, count: int = 1, by: Nearness = "cosine") -> Tensor:
+def nearest_neighbours(
+    questions: Any, gallery: Any, count: int = 1, by: Nearness = "cosine", *, own: Any = None
+) -> Tensor:
     """The items of a gallery that are nearest to each question.
 
     Args:
         questions: Vectors, shape (Q, D).
         gallery: Vectors, shape (N, D).
-        count: Number of neighbours, at most N.
+        count: Number of neighbours, at most N, or N - 1 if a question is in the gallery.
         by: "cosine" or "euclidean".
+        own: Position of each question in the gallery, shape (Q,); -1 for a question that is not in it. No question is
+            its own neighbour. Default: none is in it.
 
     Returns:
         Item numbers, shape (Q, count), the nearest first.
@@ -112,6 +116,8 @@ def nearest_neighbours(questions: Any, gallery: Any, count: int = 1, by: Nearnes
         tensor([[1, 2]])
         >>> nearest_neighbours([[1.0, 0.0]], [[0.0, 1.0], [9.0, 1.0], [0.5, 0.4]], by="euclidean")
         tensor([[2]])
+        >>> nearest_neighbours([[1.0, 0.0]], [[0.0, 1.0], [9.0, 1.0], [0.5, 0.4]], own=[1])
+        tensor([[2]])
     """
     require_one_of("by", by, get_args(Nearness))
     questions, gallery = (
@@ -124,13 +130,21 @@ def nearest_neighbours(questions: Any, gallery: Any, count: int = 1, by: Nearnes
     way_out = f"pass vectors of length {width}"
     require(gallery.shape[1] == width, "gallery", tuple(gallery.shape), "has vectors of another length", way_out)
     require_count("count", count, "pass 1 or more")
-    require(count <= len(gallery), "count", count, f"the gallery has {len(gallery)} items", "pass fewer")
+    own = torch.full((len(questions),), -1) if own is None else torch.as_tensor(own).to(questions.device)
+    others = len(gallery) - int((own >= 0).any())
+    require(count <= others, "count", count, f"the gallery has {others} items", "pass fewer")
     if by == "cosine":
         questions, gallery = (torch.nn.functional.normalize(value, dim=-1) for value in (questions, gallery))
     # The squared distance is |a|^2 + |b|^2 - 2 a.b; |a|^2 does not change the order.
     offset = gallery.square().sum(1) / 2 if by == "euclidean" else 0.0
-    blocks = questions.split(max(1, _BLOCK // len(gallery)))
-    return torch.cat([(block @ gallery.T - offset).topk(count).indices for block in blocks])
+    nearest = []
+    rows = max(1, _BLOCK // len(gallery))
+    for block, own_of_block in zip(questions.split(rows), own.split(rows), strict=True):
+        nearness = block @ gallery.T - offset
+        inside = torch.nonzero(own_of_block >= 0)[:, 0]
+        nearness[inside, own_of_block[inside]] = -torch.inf
+        nearest.append(nearness.topk(count).indices)
+    return torch.cat(nearest)
 
 
 def recall_at_1(embeddings: Any, labels: Any) -> float:

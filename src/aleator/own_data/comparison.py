@@ -19,6 +19,7 @@ from aleator.evaluation import (
     coverage_at_risk,
     interval,
     label_certainty,
+    nearest_neighbours,
     r_auroc,
     rank_correlation,
     reject_curve,
@@ -31,10 +32,9 @@ from aleator.own_data.labels import Labels
 from aleator.own_data.preparation import PreparedTraining
 from aleator.own_data.rivals import (
     ScoredAnswers,
-    cross_fitted_head,
+    cross_fitted_answers,
     input_rows,
-    linear_head,
-    neighbours,
+    linear_answers,
     raw_neighbours,
     text_rows,
 )
@@ -141,7 +141,7 @@ def compare_with_rivals(
     assert gallery_labels is not None
     asked, items = _rows(questions.raw, gallery.raw)
 
-    nearest = neighbours(questions.q.mu, gallery.q.mu, own, 1, "cosine")[:, 0].numpy()
+    nearest = nearest_neighbours(questions.q.mu, gallery.q.mu, own=own)[:, 0].numpy()
     found = torch.as_tensor(gallery_labels[nearest] == labels).double()
     rows = [("ours", "kappa", True, ScoredAnswers(found, questions.q.kappa.double()))]
     if label_probabilities is not None:
@@ -151,11 +151,11 @@ def compare_with_rivals(
         )
     rivals = [("raw neighbours", "agreement of ten", raw_neighbours(asked, items, own, labels, gallery_labels))]
     if questions.labels.kind in ("classes", "soft"):
-        probabilities = label_rows(gallery.labels).float().numpy()
+        probabilities = label_rows(gallery.labels).float()
         answers = (
-            cross_fitted_head(asked, labels, probabilities)
+            cross_fitted_answers(asked, labels, probabilities)
             if alone
-            else linear_head(asked, items, labels, probabilities)
+            else linear_answers(asked, items, labels, probabilities)
         )
         rivals.append(("linear head", "softmax entropy", answers))
     rows += [(name, score, False, answers) for name, score, answers in rivals]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from aleator.evaluation import MatchPairs, fit_log_odds_map
+from aleator.evaluation import MatchPairs, fit_log_odds_map, nearest_neighbours
 from aleator.foundation import require
 from aleator.matching import FIRST_HITS, MatchMaps, VMFKernel, log_positivity
 from aleator.own_data.labels import Labels
@@ -19,7 +19,6 @@ from aleator.posteriors import VonMisesFisher
 
 _AMONG = 100  # nearest items among which the likeliest are looked for
 _PAIRS = 10_000  # random pairs, and pairs that match
-_BLOCK = 2**24  # cosines at a time
 
 
 @dataclass(frozen=True)
@@ -69,15 +68,8 @@ class Questions:
             Numbers of questions and items, and the probability that they match.
         """
         count = min(count, len(self.gallery) - int((self.own >= 0).any()))
-        found = []
-        rows = max(1, _BLOCK // len(self.gallery))
-        for start in range(0, len(self.q), rows):
-            cosine = self.q.mu[start : start + rows] @ self.gallery.mu.T
-            own = self.own[start : start + rows]
-            inside = np.flatnonzero(own >= 0)
-            cosine[inside, own[inside]] = -torch.inf
-            found.append(cosine.topk(count, 1).indices)
-        return self._pairs(np.repeat(np.arange(len(self.q)), count), torch.cat(found).flatten().numpy())
+        found = nearest_neighbours(self.q.mu, self.gallery.mu, count, own=self.own)
+        return self._pairs(np.repeat(np.arange(len(self.q)), count), found.flatten().numpy())
 
     def likeliest(self, kernel: VMFKernel, count: int = FIRST_HITS) -> MatchPairs:
         """The items of each question with the largest match probability, as a search by match finds them.

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.evaluation import label_certainty, nearest_neighbours
+from aleator.evaluation import Predictor, cross_fit, label_certainty, linear_head, nearest_neighbours
 
 NEIGHBOURS = 10
 _COMPONENTS = 256  # principal components that stand for the pixels of an image
 _SAMPLE = 4000  # rows from which they are estimated
 _HEAD_WORK = 4e8  # items x features x classes of the linear head's training
-_STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)  # of its regularisation, as scikit-learn counts it; chosen on held-out rows
+_STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)  # inverse penalties of the linear head; one is chosen on held-out rows
 _CHOICE_ROWS = 3000
 
 
@@ -92,28 +92,6 @@ def text_rows(questions: list[str], gallery: list[str]) -> tuple[Tensor, Tensor]
     return asked, items
 
 
-def neighbours(questions: Tensor, gallery: Tensor, own: np.ndarray, count: int, by: str) -> Tensor:
-    """The nearest items of each question, but not the question itself.
-
-    Args:
-        questions: Rows (Q, K).
-        gallery: Rows (N, K).
-        own: Position of each question in the gallery, shape (Q,); -1 if it is not there.
-        count: Number of neighbours.
-        by: "cosine" or "euclidean".
-
-    Returns:
-        Numbers of gallery items, shape (Q, count) or fewer if the gallery is small, the nearest first.
-    """
-    inside = bool((own >= 0).any())
-    near = nearest_neighbours(questions, gallery, min(count + inside, len(gallery)), by)  # type: ignore[arg-type]
-    if not inside:
-        return near
-    itself = near == torch.as_tensor(own)[:, None]
-    itself[~itself.any(1), -1] = True  # where the question is not among them, the farthest is dropped
-    return near[~itself].view(len(near), -1)
-
-
 def raw_neighbours(
     questions: Tensor, gallery: Tensor, own: np.ndarray, labels: np.ndarray, gallery_labels: np.ndarray
 ) -> ScoredAnswers:
@@ -129,16 +107,15 @@ def raw_neighbours(
     Returns:
         The answers.
     """
-    near = neighbours(questions, gallery, own, NEIGHBOURS, "euclidean").numpy()
+    count = min(NEIGHBOURS, len(gallery) - int((own >= 0).any()))
+    near = nearest_neighbours(questions, gallery, count, "euclidean", own=own).numpy()
     found = gallery_labels[near]
     agreement = (found == found[:, :1]).mean(1)
     return ScoredAnswers(torch.as_tensor(found[:, 0] == labels).double(), torch.as_tensor(agreement))
 
 
-def linear_head(questions: Tensor, gallery: Tensor, labels: np.ndarray, gallery_labels: np.ndarray) -> ScoredAnswers:
+def linear_answers(questions: Tensor, gallery: Tensor, labels: np.ndarray, gallery_labels: Tensor) -> ScoredAnswers:
     """Logistic regression on raw inputs; its certainty is 1 - softmax entropy / log C.
-
-    An item with soft labels counts once for each class, by its probability.
 
     Args:
         questions: Rows (Q, K).
@@ -149,14 +126,11 @@ def linear_head(questions: Tensor, gallery: Tensor, labels: np.ndarray, gallery_
     Returns:
         The answers.
     """
-    probability = torch.as_tensor(head_probabilities(questions.numpy(), gallery.numpy(), gallery_labels))
-    return ScoredAnswers(
-        torch.as_tensor(probability.argmax(1).numpy() == labels).double(), label_certainty(probability)
-    )
+    return _scored(fit_head(gallery, gallery_labels)(questions), labels)
 
 
-def cross_fitted_head(rows: Tensor, labels: np.ndarray, probabilities: np.ndarray, folds: int = 5) -> ScoredAnswers:
-    """A linear head where the questions are their own gallery: each is answered by a head that did not learn from it.
+def cross_fitted_answers(rows: Tensor, labels: np.ndarray, probabilities: Tensor, folds: int = 5) -> ScoredAnswers:
+    """The same where the questions are their own gallery: each is answered by a head that did not learn from it.
 
     Args:
         rows: Rows (N, K).
@@ -168,49 +142,39 @@ def cross_fitted_head(rows: Tensor, labels: np.ndarray, probabilities: np.ndarra
         The answers.
     """
     fold = np.random.default_rng(0).permutation(len(rows)) % folds
-    right, certainty = torch.empty(len(rows), dtype=torch.float64), torch.empty(len(rows), dtype=torch.float64)
-    for k in range(folds):
-        asked, learned = fold == k, fold != k
-        answers = linear_head(rows[asked], rows[learned], labels[asked], probabilities[learned])
-        right[asked], certainty[asked] = answers.right, answers.certainty
-    return ScoredAnswers(right, certainty)
+    return _scored(cross_fit(rows, probabilities, fold, fit_head), labels)
 
 
-def head_probabilities(questions: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """P(class | question) of a logistic regression, shape (Q, C).
+def fit_head(rows: Tensor, labels: Tensor) -> Predictor:
+    """A linear head whose penalty is chosen on held-out rows. A class that no row has gets no probability.
 
     Args:
-        questions: Rows (Q, K).
-        rows: Rows to learn from, shape (N, K).
+        rows: Rows to learn from, shape (N, K). Of many, a sample is used.
         labels: Their label probabilities, shape (N, C).
+
+    Returns:
+        Function from rows (Q, K) to P(class | row), shape (Q, C).
     """
     most = max(500, int(_HEAD_WORK / (rows.shape[1] * labels.shape[1])))
-    order = np.random.default_rng(0).permutation(len(rows))[:most]
+    order = torch.as_tensor(np.random.default_rng(0).permutation(len(rows))[:most])
     part = order[:_CHOICE_ROWS]
     learned, held_out = part[len(part) // 5 :], part[: len(part) // 5]
     likelihood = {}
     for strength in _STRENGTHS:
-        p = _logistic_regression(rows[learned], labels[learned], strength, rows[held_out])
-        likelihood[strength] = float((labels[held_out] * np.log(np.maximum(p, 1e-9))).sum())
+        p = _head(rows[learned], labels[learned], strength)(rows[held_out])
+        likelihood[strength] = float((labels[held_out] * p.clamp_min(1e-9).log()).sum())
     best = max(likelihood, key=likelihood.__getitem__)
-    return _logistic_regression(rows[order], labels[order], best, questions)
+    return _head(rows[order], labels[order], best)
 
 
-def _logistic_regression(rows: np.ndarray, labels: np.ndarray, strength: float, questions: np.ndarray) -> np.ndarray:
-    """P(class | question), shape (Q, C)."""
-    import warnings
+def _head(rows: Tensor, labels: Tensor, strength: float) -> Predictor:
+    """A linear head on the classes that the rows have. The penalty on the sum over rows is 1 / `strength`."""
+    known = torch.nonzero(labels.sum(0) > 0)[:, 0]
+    predict = linear_head(rows, labels[:, known], penalty=1 / (strength * len(rows)))
+    return lambda new: torch.zeros(len(new), labels.shape[1]).index_copy(1, known, predict(new))
 
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
 
-    item, label = np.nonzero(labels)
-    probability = np.zeros((len(questions), labels.shape[1]))
-    if len(np.unique(label)) < 2:
-        probability[:, label[:1]] = 1.0
-        return probability
-    model = LogisticRegression(C=strength, max_iter=60)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # sixty steps are enough for a baseline
-        model.fit(rows[item], label, labels[item, label])
-    probability[:, model.classes_] = model.predict_proba(questions)
-    return probability
+def _scored(probability: Tensor, labels: np.ndarray) -> ScoredAnswers:
+    """The likeliest class of each question as its answer; `probability` has shape (Q, C)."""
+    right = torch.as_tensor(probability.argmax(1).numpy() == labels)
+    return ScoredAnswers(right.double(), label_certainty(probability.double()))
