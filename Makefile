@@ -21,9 +21,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/aleator quickstart --output aleator-quickstart-$$(date +%Y%m%d-%H%M%S)
 
-# Two processes of one thread each: threads that wait for each other are slower than none.
+# Two processes of one thread each: threads that wait for each other are slower than none. A file stays in one process, so
+# that a trained run or a server that its tests share is made once.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not tutorial" -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not tutorial" -n 2 --dist loadfile
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q --hypothesis-profile exploring

@@ -73,3 +73,24 @@ def test_searches_are_cached(monkeypatch):
         learned.log_kappa_pos += 1.0
     learned.terms(7, 1e-12)
     assert len(searched) == 3
+
+
+def test_equal_kernels_share_what_is_found(monkeypatch):
+    """An index decodes its kernel for every search: an equal kernel must not be searched again."""
+    searched = []
+    find_terms = truncation.find_terms
+    monkeypatch.setattr(truncation, "find_terms", lambda *args: searched.append(args) or find_terms(*args))
+    for kernel_type in (VMFKernel, AcceptanceKernel):
+        searched.clear()
+        first, again, other = kernel_type(3.127), kernel_type(3.127), kernel_type(3.128)
+        assert first.terms(7, 1e-12) == again.terms(7, 1e-12)
+        assert len(searched) == 1
+        assert first.series(7, 9, torch.device("cpu"))[0] is again.series(7, 9, torch.device("cpu"))[0]
+        assert not torch.equal(first.series(7, 9, torch.device("cpu"))[0], other.series(7, 9, torch.device("cpu"))[0])
+
+    class Own(VMFKernel):  # it may differ in more than kappa_pos
+        pass
+
+    searched.clear()
+    Own(3.127).terms(7, 1e-12), Own(3.127).terms(7, 1e-12)
+    assert len(searched) == 2

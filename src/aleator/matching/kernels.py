@@ -57,7 +57,9 @@ class _ConcentrationKernel(ZonalKernel):
 
     def _truncation_cache_key(self) -> tuple[ZonalKernel, CacheKey]:
         if self._fixed is not None:
-            return self, self.cache_key()
+            # The caches know a kernel by identity. Kernels that are made anew with the same number share what is found.
+            plain = type(self) in (VMFKernel, AcceptanceKernel)
+            return _fixed_kernel(type(self), self._fixed) if plain else self, self.cache_key()  # type: ignore[arg-type]
         # kappa_pos rounded up to a sixteenth of an octave, so that most steps of a training hit the cache.
         step = math.ceil(16 * math.log2(float(self.kappa_pos.detach())))
         return _rounded_kernel(type(self), step), (step,)  # type: ignore[arg-type]  # mypy: classes have no hash
@@ -211,6 +213,11 @@ class AcceptanceKernel(_ConcentrationKernel):
 def _rounded_kernel(kernel_type: type[_ConcentrationKernel], step: int) -> _ConcentrationKernel:
     """A learnable kernel with kappa_pos = 2^(step/16), for the searches of truncation.py."""
     return kernel_type(2 ** (step / 16), requires_grad=True)
+
+
+@lru_cache(maxsize=1024)
+def _fixed_kernel(kernel_type: type[_ConcentrationKernel], kappa_pos: float) -> _ConcentrationKernel:
+    return kernel_type(kappa_pos)
 
 
 @lru_cache(maxsize=1024)

@@ -223,7 +223,7 @@ class ZonalKernel(nn.Module):
         """
         cache_key = self.cache_key()
         if cache_key is not None:
-            return _cached_series(self, cache_key, dim, terms, device)
+            return _cached_series(self._truncation_cache_key()[0], cache_key, dim, terms, device)
         log_lam, sign = self.log_abs_coefficients(dim, terms)
         return log_lam.to(device), sign.to(device)
 
