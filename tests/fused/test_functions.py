@@ -28,7 +28,7 @@ from aleator.matching import series
 from aleator.matching.positivity import log_positivity
 from aleator.matching.zonal import ZonalKernel
 from aleator.posteriors import sampling
-from aleator.special import angles, bessel
+from aleator.special import LEAST_DIM, angle_series, angles, bessel
 from aleator.special.angles import angle_table
 from aleator.special.polynomials import log_harmonic_dimensions
 
@@ -42,12 +42,14 @@ def posteriors(*shape: int, dim: int, dtype: torch.dtype = torch.float64) -> Von
     return VonMisesFisher(mu.to("cuda", dtype), kappa.to("cuda", dtype), validate_args=False)
 
 
-@pytest.mark.parametrize(("samples", "negatives", "dim"), [(1, 1, 2), (512, 32, 10), (33, 7, 64), (9, 2, 700)])
+@pytest.mark.parametrize(
+    ("samples", "negatives", "dim"), [(1, 1, 2), (100, 30, 3), (512, 33, 10), (33, 7, 64), (9, 2, 700)]
+)
 def test_sampled_cosines(samples, negatives, dim):
     q = posteriors(17, negatives, dim=dim, dtype=torch.float32)
     z = F.normalize(torch.randn(samples, 17, dim, device="cuda"), dim=-1)
     noise = sampled_cosines.draw_noise((samples, 17, negatives), dim, z)
-    table = angle_table(dim, torch.float32, z.device)
+    table = angle_series(dim, z.device) if dim >= LEAST_DIM else angle_table(dim, torch.float32, z.device)
     plain = sampled_cosines.plain_sampled_cosines(z, q.mu, q.kappa, noise, table, True)
     for name, ours, theirs in zip(
         ("cosine", "slope_c", "slope_kappa"),

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from aleator.fused.pieces import clip, interval_of, on_its_own_device, polynomial, tl, triton
 
+_CHUNK = 12  # posteriors to a program, at most
+
 
 @on_its_own_device
 def fused_sampled_cosines(
@@ -14,18 +16,21 @@ def fused_sampled_cosines(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """z.z' of z (K, B, D) with samples of posteriors (B, M), its derivative in c and, with `slopes`, in kappa.
 
-    (K, B, M) each, with k fastest in memory. `noise` is a seed on the device, or the noise itself as `draw_noise` of
-    losses/sampled_cosines.py returns it.
+    (K, B, M) each, with k fastest in memory. `table` is an `AngleTable` or an `AngleSeries`. `noise` is a seed on the
+    device, or the noise itself as `draw_noise` of losses/sampled_cosines.py returns it.
     """
     samples, batch, dim = z.shape
+    others = kappa.shape[1]
     scale, scale_slope = table.rows(kappa.reshape(-1), slopes)
+    is_series = scale.dim() == 2  # of an AngleSeries
     is_seed = isinstance(noise, Tensor)
     first, sigma = (noise, noise) if is_seed else (x.permute(1, 2, 0).contiguous() for x in noise)
     out = [z.new_empty(*kappa.shape, samples) for _ in range(3 if slopes else 2)]
     width = triton.next_power_of_2(dim)
-    block = min(triton.next_power_of_2(samples), max(1, 2048 // width))
+    block = min(triton.next_power_of_2(samples), max(1, (8192 if is_series else 2048) // width))
+    chunk = triton.cdiv(others, triton.cdiv(others, _CHUNK))
     if out[0].numel():
-        _cosines_kernel[(kappa.numel(), triton.cdiv(samples, block))](
+        _cosines_kernel[(batch, triton.cdiv(samples, block), triton.cdiv(others, chunk))](
             z.contiguous(),
             mu.contiguous(),
             scale.contiguous(),
@@ -37,16 +42,18 @@ def fused_sampled_cosines(
             out[-1],
             samples,
             batch,
-            kappa.shape[1],
+            others,
             dim,
             (dim - 2) // 2,
             scale.shape[1],
-            table.first,
-            1 / table.spacing,
-            is_seed,
-            slopes,
-            width,
-            block,
+            table.middle if is_series else table.first,
+            1 / (table.half if is_series else table.spacing),
+            chunk,
+            TERMS=scale.shape[1] if is_series else 0,
+            IS_SEED=is_seed,
+            SLOPES=slopes,
+            WIDTH=width,
+            BLOCK=block,
         )
     cosine, slope_c, *slope_kappa = (x.permute(2, 0, 1) for x in out)
     return cosine, slope_c, slope_kappa[0] if slope_kappa else None
@@ -84,62 +91,117 @@ def fused_sampled_cosines_backward(
 if triton is not None:
 
     @triton.jit
-    def _log_uniform(bits):
-        """log u for u uniform on 2^31 steps; never log 0."""
-        return tl.log(tl.maximum(tl.uint_to_uniform_float(bits), 2.3e-10))
+    def _uniform(bits, SIZE: tl.constexpr):
+        """Uniform number in (0, 1) from SIZE random bits; never 0."""
+        return (bits.to(tl.float32) + 0.5) * (1.0 / (1 << SIZE))
+
+    @triton.jit
+    def _sine_cosine(angle):
+        """Sine and cosine for |angle| <= pi, to 1e-7, from polynomials for half the angle.
+
+        tl.sin and tl.cos are slower, because they take any angle.
+        """
+        t = 0.5 * angle
+        x = t * t
+        s = -2.388970765e-08 * x + 2.752530233e-06
+        s = ((s * x - 1.984086194e-04) * x + 8.333330982e-03) * x - 1.666666662e-01
+        s = (s * x + 1.0) * t
+        c = -2.605140119e-07 * x + 2.476015853e-05
+        c = ((c * x - 1.388836142e-03) * x + 4.166663627e-02) * x - 4.999999936e-01
+        c = c * x + 1.0
+        return 2.0 * s * c, 1.0 - 2.0 * s * s
+
+    @triton.jit
+    def _noise(seed, at, dim, pairs):
+        """First coordinate and squared length of a standard normal vector in D-1 dimensions, for each number `at`.
+
+        Philox with seven rounds passes all tests of randomness (Salmon et al. 2011). One call gives 128 bits: 28 for
+        the radius and 20 for the angle of two normal numbers, 20 for each of four uniform numbers.
+        """
+        low = (at & 0xFFFFFFFF).to(tl.uint32)
+        high = (at >> 32).to(tl.uint32)
+        none = low * 0
+        a, b, e, f = tl.philox(seed, low, high, none, none, 7)
+        # Box and Muller 1958: two normals from two uniforms. The angle lies in (-pi, pi).
+        radius = tl.sqrt(-2.0 * tl.log(_uniform(a >> 4, 28)))
+        sine, cosine = _sine_cosine(6.283185307179586 * (_uniform(((a & 0xF) << 16) | (b >> 16), 20) - 0.5))
+        first = radius * cosine
+        square = first * first
+        if dim % 2 == 1:
+            square += radius * sine * radius * sine
+        # The squares of two coordinates sum to -2 log u.
+        product = tl.where(pairs > 0, _uniform(((b & 0xFFFF) << 4) | (e >> 28), 20), 1.0)
+        product *= tl.where(pairs > 1, _uniform((e >> 8) & 0xFFFFF, 20), 1.0)
+        product *= tl.where(pairs > 2, _uniform(((e & 0xFF) << 12) | (f >> 20), 20), 1.0)
+        product *= tl.where(pairs > 3, _uniform(f & 0xFFFFF, 20), 1.0)
+        square -= 2.0 * tl.log(product)
+        for j in range(4, pairs, 4):
+            a, b, e, f = tl.philox(seed, low, high, none + j // 4, none, 7)
+            product = _uniform(a >> 12, 20)
+            product *= tl.where(j + 1 < pairs, _uniform(b >> 12, 20), 1.0)
+            product *= tl.where(j + 2 < pairs, _uniform(e >> 12, 20), 1.0)
+            product *= tl.where(j + 3 < pairs, _uniform(f >> 12, 20), 1.0)
+            square -= 2.0 * tl.log(product)
+        return first, square
+
+    @triton.jit
+    def _series(coefficients_ptr, x, TERMS: tl.constexpr):
+        """Chebyshev series at x by Clenshaw's rule."""
+        now, before = x * 0.0, x * 0.0
+        for j in tl.static_range(1, TERMS):
+            now, before = 2.0 * x * now - before + tl.load(coefficients_ptr + (TERMS - j)), now
+        return x * now - before + tl.load(coefficients_ptr)
 
     @triton.jit
     def _cosines_kernel(
         z_ptr, mu_ptr, scale_ptr, scale_slope_ptr, first_ptr, sigma_ptr, cosine_ptr, slope_c_ptr, slope_kappa_ptr,
-        samples, batch, others, dim, pairs, intervals, start, per_node,
-        IS_SEED: tl.constexpr, SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+        samples, batch, others, dim, pairs, intervals, start, per_unit, chunk,
+        TERMS: tl.constexpr, IS_SEED: tl.constexpr, SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """Each program: one posterior and BLOCK samples of its anchor."""
-        row = tl.program_id(0).to(tl.int64)
+        """Each program: BLOCK samples of one anchor and up to `chunk` of the posteriors it is compared with.
+
+        TERMS is the number of terms of the series of angles, or 0 for the table.
+        """
+        anchor = tl.program_id(0).to(tl.int64)
         k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         d = tl.arange(0, WIDTH)
         live = k < samples
-        at = row * samples + k
-        mu = tl.load(mu_ptr + row * dim + d, mask=d < dim, other=0.0)
-        z_at = (k.to(tl.int64) * batch + row // others)[:, None] * dim + d[None, :]
+        z_at = (k.to(tl.int64) * batch + anchor)[:, None] * dim + d[None, :]
         z = tl.load(z_ptr + z_at, mask=live[:, None] & (d < dim)[None, :], other=0.0)
-        c = clip(tl.sum(z * mu[None, :], 1), -1.0, 1.0)
-        if IS_SEED:
-            seed = tl.load(first_ptr)
-            low = (at & 0xFFFFFFFF).to(tl.uint32)
-            high = (at >> 32).to(tl.uint32)
-            none = low * 0
-            a, b, _, _ = tl.philox(seed, low, high, none, none)
-            radius = tl.sqrt(-2.0 * _log_uniform(a))  # Box and Muller 1958: two normals from two uniforms
-            angle = 6.283185307179586 * tl.uint_to_uniform_float(b)
-            first = radius * tl.cos(angle)
-            square = first * first
-            if dim % 2 == 1:
-                second = radius * tl.sin(angle)
-                square += second * second
-            for j in range(0, pairs, 4):
-                a, b, e, f = tl.philox(seed, low, high, none + (j // 4 + 1), none)
-                total = _log_uniform(a)
-                total += tl.where(j + 1 < pairs, _log_uniform(b), 0.0)
-                total += tl.where(j + 2 < pairs, _log_uniform(e), 0.0)
-                total += tl.where(j + 3 < pairs, _log_uniform(f), 0.0)
-                square -= 2.0 * total
-            sigma = tl.sqrt(square)
-        else:
-            first = tl.load(first_ptr + at, mask=live, other=1.0)
-            sigma = tl.load(sigma_ptr + at, mask=live, other=1.0)
-        interval, x = interval_of(sigma, start, per_node, intervals)
-        cell = (row * intervals + interval) * 4
-        scale = polynomial(scale_ptr + cell, 4, x)
-        theta = scale * sigma
-        cosine, sine = tl.cos(theta), tl.sin(theta)
-        around = tl.sqrt(tl.maximum(1.0 - c * c, 1e-12))
-        s = first / tl.maximum(sigma, 1e-30)
-        tl.store(cosine_ptr + at, cosine * c + sine * s * around, mask=live)
-        tl.store(slope_c_ptr + at, cosine - sine * s * c / around, mask=live)
-        if SLOPES:
-            scale_slope = polynomial(scale_slope_ptr + cell, 4, x)
-            tl.store(slope_kappa_ptr + at, scale_slope * sigma * (cosine * s * around - sine * c), mask=live)
+        begin = tl.program_id(2) * chunk
+        for m in range(begin, tl.minimum(begin + chunk, others)):
+            row = anchor * others + m
+            at = row * samples + k
+            mu = tl.load(mu_ptr + row * dim + d, mask=d < dim, other=0.0)
+            c = clip(tl.sum(z * mu[None, :], 1), -1.0, 1.0)
+            if IS_SEED:
+                first, square = _noise(tl.load(first_ptr), at, dim, pairs)
+                first, square = first.to(c.dtype), square.to(c.dtype)
+                sigma = tl.sqrt(square)
+            else:
+                first = tl.load(first_ptr + at, mask=live, other=1.0)
+                sigma = tl.load(sigma_ptr + at, mask=live, other=1.0)
+                square = sigma * sigma
+            if TERMS:
+                cell = row * TERMS
+                x = tl.minimum(tl.maximum((square - start) * per_unit, -1.0), 1.0)
+                theta = _series(scale_ptr + cell, x, TERMS) * sigma
+                sine, cosine = _sine_cosine(theta)
+            else:
+                interval, x = interval_of(sigma, start, per_unit, intervals)
+                cell = (row * intervals + interval) * 4
+                theta = polynomial(scale_ptr + cell, 4, x) * sigma
+                sine, cosine = tl.sin(theta), tl.cos(theta)
+            around = tl.sqrt(tl.maximum(1.0 - c * c, 1e-12))
+            s = first / tl.maximum(sigma, 1e-30)
+            tl.store(cosine_ptr + at, cosine * c + sine * s * around, mask=live)
+            tl.store(slope_c_ptr + at, cosine - sine * s * c / around, mask=live)
+            if SLOPES:
+                if TERMS:
+                    scale_slope = _series(scale_slope_ptr + cell, x, TERMS)
+                else:
+                    scale_slope = polynomial(scale_slope_ptr + cell, 4, x)
+                tl.store(slope_kappa_ptr + at, scale_slope * sigma * (cosine * s * around - sine * c), mask=live)
 
     @triton.jit
     def _anchors_kernel(

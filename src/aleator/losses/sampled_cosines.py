@@ -24,7 +24,7 @@ from torch import Generator, Tensor
 from aleator.foundation import matmul_precision
 from aleator.fused import fused_kernels
 from aleator.posteriors import VonMisesFisher
-from aleator.special import AngleTable, angle_table
+from aleator.special import LEAST_DIM, AngleSeries, AngleTable, angle_series, angle_table
 
 _SMALLEST = 1e-12  # of 1 - c^2: at z = mu' the direction from mu' to z is undefined
 
@@ -57,9 +57,9 @@ class _SampledCosines(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, z, mu, kappa, noise):
-        table = angle_table(mu.shape[-1], mu.dtype, mu.device)
         slopes = ctx.needs_input_grad[2]
         fused = fused_kernels(z)
+        table = _angles(mu, fused is not None)
         forward = fused.fused_sampled_cosines if fused else plain_sampled_cosines
         cosine, slope_c, slope_kappa = forward(z, mu, kappa, noise, table, slopes)
         ctx.save_for_backward(z, mu, slope_c, slope_kappa)
@@ -75,8 +75,16 @@ class _SampledCosines(torch.autograd.Function):
         return *gradients, None
 
 
+def _angles(mu: Tensor, fused: bool) -> AngleTable | AngleSeries:
+    """The map from noise to angles: a fused kernel prefers a series, where there is one."""
+    dim = mu.shape[-1]
+    if fused and mu.dtype == torch.float32 and dim >= LEAST_DIM:
+        return angle_series(dim, mu.device)
+    return angle_table(dim, mu.dtype, mu.device)
+
+
 def plain_sampled_cosines(
-    z: Tensor, mu: Tensor, kappa: Tensor, noise: Any, table: AngleTable, slopes: bool
+    z: Tensor, mu: Tensor, kappa: Tensor, noise: Any, table: AngleTable | AngleSeries, slopes: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """z.z', its derivative in c and, with `slopes`, its derivative in kappa; (K, B, M) each."""
     first, sigma = noise

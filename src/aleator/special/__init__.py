@@ -1,5 +1,6 @@
 """Special functions: Bessel functions, Gegenbauer polynomials, angles on the sphere, logistic moments."""
 
+from aleator.special.angle_series import LEAST_DIM, AngleSeries, angle_series
 from aleator.special.angles import AngleTable, angle_masses, angle_quantile, angle_table
 from aleator.special.bessel import (
     bessel_ratio,
@@ -16,9 +17,12 @@ from aleator.special.polynomials import gegenbauer, harmonic_dimension, log_harm
 from aleator.special.sphere import log_sphere_area
 
 __all__ = [
+    "LEAST_DIM",
+    "AngleSeries",
     "AngleTable",
     "angle_masses",
     "angle_quantile",
+    "angle_series",
     "angle_table",
     "bessel_ratio",
     "bessel_ratios",
