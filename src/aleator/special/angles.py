@@ -178,7 +178,8 @@ def coefficient_rows(
     basis_of = fused.fused_basis if fused else plain_basis
     basis, parts = basis_of(kappa, shift, len(coefficients), slopes is not None)
     with matmul_precision("highest"):
-        return basis.mT @ coefficients, None if parts is None else parts.mT @ slopes
+        value = basis.mT @ coefficients
+        return value, None if parts is None or slopes is None else parts.mT @ slopes
 
 
 def with_slopes(coefficients: np.ndarray) -> tuple[Tensor, Tensor]:
