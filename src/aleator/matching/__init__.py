@@ -3,7 +3,14 @@
 from aleator.matching.kernels import DEFAULT_KAPPA_POS, AcceptanceKernel, VMFKernel
 from aleator.matching.match_maps import FIRST_HITS, LEAST_SLOPE, LogOddsMap, MatchMaps
 from aleator.matching.odds import NegativeLaw, log_match_odds
-from aleator.matching.positivity import DEFAULT_PRIOR, log_positivity, match_probability, pairwise_log_positivity
+from aleator.matching.positivity import (
+    DEFAULT_PRIOR,
+    log_positivity,
+    log_total_positivity,
+    match_probability,
+    pairwise_log_positivity,
+    sums_in_tiles,
+)
 from aleator.matching.zonal import LogLinear, ZonalKernel, check_kernel
 
 __all__ = [
@@ -21,6 +28,8 @@ __all__ = [
     "check_kernel",
     "log_match_odds",
     "log_positivity",
+    "log_total_positivity",
     "match_probability",
     "pairwise_log_positivity",
+    "sums_in_tiles",
 ]

@@ -22,6 +22,7 @@ from aleator.foundation import reject, require, require_at_least, require_probab
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.match_maps import LogOddsMap
 from aleator.matching.series import log_series
+from aleator.matching.totals import STEEPEST, log_totals
 from aleator.matching.zonal import ZonalKernel, check_kernel
 from aleator.posteriors import VonMisesFisher
 from aleator.special import log_growth
@@ -103,6 +104,61 @@ def pairwise_log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, t
     log_r = log_r.view(*log_weights1.shape, *log_weights2.shape)
     log_r = log_r + log_weights1[:, :, None, None] + log_weights2[None, None]
     return torch.logsumexp(log_r, dim=(1, 3))
+
+
+def log_total_positivity(
+    q1: VonMisesFisher, q2: VonMisesFisher | None, kernel: ZonalKernel, terms: int | None = None
+) -> Tensor:
+    """Log of the sum of expected positivity of each posterior with all posteriors of a second batch.
+
+    This equals `pairwise_log_positivity(q1, q2, kernel).logsumexp(1)`, but memory is linear in the sizes of the two
+    batches: pairs are compared tile by tile, in the backward pass again.
+
+    Args:
+        q1: Posteriors, batch shape (N,), or (G, N) for G groups.
+        q2: Posteriors of the same dimension and dtype, batch shape (M,) or (G, M). None: the other posteriors of q1, in
+            the same group.
+        kernel: What counts as a match. One that `sums_in_tiles`.
+        terms: Number of terms of the series. Default: as many as the kernel and the dtype need, tile by tile.
+
+    Returns:
+        Logarithms in float64, the shape of q1.
+
+    Raises:
+        ValueError: If dimensions or dtypes differ, if `terms` < 2, or if the kernel is too steep to sum in tiles.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.matching import log_total_positivity
+        >>> q = al.VonMisesFisher(torch.eye(3), 10.0)
+        >>> log_total_positivity(q, None, al.VMFKernel(20.0))
+        tensor([-1.9131, -1.9131, -1.9131], dtype=torch.float64)
+        >>> al.pairwise_log_positivity(q[:1], q[1:], al.VMFKernel(20.0)).logsumexp(1)
+        tensor([-1.9131])
+    """
+    _check_pair(q1, q1 if q2 is None else q2, kernel)
+    way_out = "use pairwise_log_positivity"
+    require(sums_in_tiles(kernel), "kernel", kernel, "too steep to be summed in tiles", way_out)
+    dim, dtype, reach = q1.dim, q1.mu.dtype, kernel.reach(q1.dim)
+
+    def side(q: VonMisesFisher) -> tuple[Tensor, Tensor]:
+        """mu (G, N, D) and kappa (G, N)."""
+        kappa = q.kappa.double().clamp(max=reach)
+        return q.mu.reshape(-1, *q.mu.shape[-2:]), kappa.reshape(-1, kappa.shape[-1])
+
+    mu1, kappa1 = side(q1)
+    mu2, kappa2 = (None, None) if q2 is None else side(q2)
+    count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, kappa1 if q2 is None else q2.kappa)
+    require_at_least("terms", count, 2, "leave it out")
+    log_lam, sign = kernel.series(dim, count, q1.mu.device)
+    kappa_pos = kernel.concentration(log_lam) if isinstance(kernel, VMFKernel) else None
+    tolerance = 0.0 if terms is not None else _tolerance(kernel, dtype)
+    return log_totals(mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance).view(q1.batch_shape)
+
+
+def sums_in_tiles(kernel: ZonalKernel) -> bool:
+    """Whether `log_total_positivity` takes this kernel: any but a vMF kernel that is very steep."""
+    return not isinstance(kernel, VMFKernel) or float(kernel.kappa_pos.detach()) <= STEEPEST
 
 
 def match_probability(
@@ -201,13 +257,18 @@ def _cosine(q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
 
 def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tensor, kappa2: Tensor) -> int:
     """Terms for the posteriors of the batch on a CPU; for any posterior on a GPU, where reading kappa would wait."""
-    # Only the vMF kernel has a tail. For others, left-out terms would show where r is close to its floor.
-    tolerance = _TOLERANCE[dtype if isinstance(kernel, VMFKernel) else torch.float64]
+    tolerance = _tolerance(kernel, dtype)
     if kappa1.device.type != "cpu" or kappa1.numel() == 0 or kappa2.numel() == 0:
         return kernel.terms(dim, tolerance)
     # A NaN kappa makes its own pairs NaN for any number of terms, so it is left out of the maximum.
     sharpest = (k.detach().nan_to_num(0.0, math.inf).max().item() for k in (kappa1, kappa2))
     return kernel.terms(dim, tolerance, *sharpest)
+
+
+def _tolerance(kernel: ZonalKernel, dtype: torch.dtype) -> float:
+    """How much of the series may be left out."""
+    # Only the vMF kernel has a tail. For others, left-out terms would show where r is close to its floor.
+    return _TOLERANCE[dtype if isinstance(kernel, VMFKernel) else torch.float64]
 
 
 def _log_likelihood_kernel(dim: int, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> Tensor:

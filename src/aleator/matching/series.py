@@ -54,6 +54,10 @@ class RowWeights:
     mean_length: Tensor  # (...): A_1(kappa), the mean resultant length
     mean_length_slope: Tensor  # (...): A_1'(kappa)
 
+    def signed(self, sign: Tensor) -> "RowWeights":
+        """The same rows with the signs of lambda_n, for the other side."""
+        return replace(self, weights=self.weights * sign, slopes=self.slopes * sign)
+
     def block(self, rows: slice) -> "RowWeights":
         """The part for some rows of a table (N, M)."""
         return self if len(self.log_length) == 1 else self._at(rows)
