@@ -132,9 +132,9 @@ def log_total_positivity(
         >>> from aleator.matching import log_total_positivity
         >>> q = al.VonMisesFisher(torch.eye(3), 10.0)
         >>> log_total_positivity(q, None, al.VMFKernel(20.0))
-        tensor([-1.9131, -1.9131, -1.9131], dtype=torch.float64)
+        tensor([-1.6675, -1.6675, -1.6675], dtype=torch.float64)
         >>> al.pairwise_log_positivity(q[:1], q[1:], al.VMFKernel(20.0)).logsumexp(1)
-        tensor([-1.9131])
+        tensor([-1.6675])
     """
     _check_pair(q1, q1 if q2 is None else q2, kernel)
     way_out = "use pairwise_log_positivity"
