@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         match_probability,
         pairwise_log_positivity,
     )
-    from aleator.posteriors import VonMisesFisher
+    from aleator.posteriors import VMFMixture, VonMisesFisher
     from aleator.retrieval import CredibleIndex
     from aleator.training import FitResult, Recipe, fit
 
@@ -50,6 +50,7 @@ _PACKAGE_OF = {
     "SoftLabelBatches": "data",
     "SoftPairBatches": "data",
     "VMFKernel": "matching",
+    "VMFMixture": "posteriors",
     "VonMisesFisher": "posteriors",
     "ZonalKernel": "matching",
     "controlled_encoder": "encoders",
@@ -92,6 +93,7 @@ __all__ = [
     "SoftLabelBatches",
     "SoftPairBatches",
     "VMFKernel",
+    "VMFMixture",
     "VonMisesFisher",
     "ZonalKernel",
     "controlled_encoder",

@@ -22,6 +22,12 @@ def directional_encoder():
     return Encoder(MLP(4, (16,)), 3, kappa="head", kappa_hidden=(8, 8), kappa_of="mu")
 
 
+def several_modes(kappa_backbone=None, **options):
+    """An encoder of three modes in five dimensions."""
+    own = None if kappa_backbone is None else MLP(4, kappa_backbone)
+    return Encoder(MLP(4, (16,)), 5, kappa_hidden=(8,), kappa_backbone=own, modes=3, **options)
+
+
 ENCODERS = [norm_encoder, shared_encoder, independent_encoder, directional_encoder]
 
 

@@ -9,16 +9,24 @@ from torch import nn
 from aleator.encoders.backbones import MLP, Features, ResNet18
 from aleator.encoders.encoder import Encoder
 from aleator.encoders.heads import is_lazy
+from aleator.posteriors import VMFMixture, VonMisesFisher
 from tests.encoders.cases import (
     ENCODERS,
     Pooled,
     directional_encoder,
     independent_encoder,
     norm_encoder,
+    several_modes,
     shared_encoder,
 )
 
 BOUNDS = (1e-3, 1e6)
+SEVERAL_MODES: list[dict] = [
+    {"kappa": "norm"},
+    {"kappa": "head"},
+    {"kappa": "head", "kappa_of": "mu"},
+    {"kappa": "head", "kappa_backbone": (12, 8)},
+]
 
 
 @pytest.mark.parametrize("build", ENCODERS)
@@ -257,3 +265,68 @@ def test_bad_arguments(arguments, message):
 def test_features_of_another_shape_are_named():
     with pytest.raises(ValueError, match=r"features of shape \(B, F\), not shape \(2, 5, 6, 6\)"):
         Encoder(nn.Conv2d(3, 5, 3), 3, features=5)(torch.randn(2, 3, 8, 8))
+
+
+class TestModes:
+    """Encoders whose posteriors are mixtures."""
+
+    @pytest.mark.parametrize("options", SEVERAL_MODES, ids=str)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_shapes_and_dtype(self, options, dtype):
+        q = several_modes(**options).to(dtype)(torch.randn(7, 4, dtype=dtype))
+        assert isinstance(q, VMFMixture)
+        assert q.batch_shape == (7,)
+        assert q.components.mu.shape == (7, 3, 5)
+        assert q.components.kappa.shape == q.log_weights.shape == (7, 3)
+        assert q.dtype == dtype
+        torch.testing.assert_close(q.components.mu.norm(dim=-1), torch.ones(7, 3, dtype=dtype))
+        assert (q.components.kappa > 0).all()
+
+    @pytest.mark.parametrize("options", SEVERAL_MODES, ids=str)
+    def test_training_starts_with_even_weights_and_components_apart(self, options):
+        q = several_modes(**options)(torch.randn(50, 4))
+        torch.testing.assert_close(q.weights, torch.full((50, 3), 1 / 3))
+        cosine = q.components.mu @ q.components.mu.mT
+        assert cosine[:, *torch.triu_indices(3, 3, 1)].mean() < 0.8
+
+    @pytest.mark.parametrize("options", SEVERAL_MODES, ids=str)
+    def test_everything_gets_a_gradient(self, options):
+        encoder = several_modes(**options)
+        q = encoder(torch.randn(7, 4))
+        q.log_prob(nn.functional.normalize(torch.randn(7, 5), dim=-1)).sum().backward()
+        assert all(parameter.grad is not None for parameter in encoder.parameters())
+        assert encoder.weight_head.weight.grad.abs().max() > 0
+        owned = encoder.mu_parameters() + (encoder.kappa_parameters() if encoder.separable else [])
+        assert {id(p) for p in owned} == {id(p) for p in encoder.parameters()}
+
+    def test_one_mode_has_no_further_layer(self):
+        encoder = Encoder(MLP(4, (16,)), 3, modes=1)
+        assert encoder.weight_head is None
+        assert set(encoder.state_dict()) == set(norm_encoder().state_dict())
+        assert type(encoder(torch.randn(2, 4))) is VonMisesFisher
+
+    @pytest.mark.parametrize("options", SEVERAL_MODES, ids=str)
+    def test_kappa_can_be_set_and_scaled(self, options):
+        encoder, x = several_modes(**options), torch.randn(50, 4)
+        encoder.set_kappa_range(x, (10.0, 40.0))
+        kappa = encoder(x).components.kappa
+        assert kappa.log().mean().exp().item() == pytest.approx(20, rel=0.3)
+        encoder.scale_kappa(2.0)
+        torch.testing.assert_close(encoder(x).components.kappa, 2 * kappa, rtol=1e-3, atol=0)
+
+    def test_a_backbone_that_does_not_tell_its_features(self):
+        encoder = Encoder(Pooled(), 3, modes=2)
+        assert is_lazy(encoder)
+        q = encoder(torch.randn(4, 3, 8, 8))
+        torch.testing.assert_close(q.weights, torch.full((4, 2), 0.5))
+        assert not is_lazy(encoder)
+
+    def test_another_backbone_shares_the_output_layers(self):
+        encoder = several_modes(kappa="head")
+        other = encoder.with_backbone(MLP(6, (16,)))
+        assert other.weight_head is encoder.weight_head
+        assert other(torch.randn(2, 6)).modes == 3
+
+    def test_a_number_of_modes_that_makes_no_sense(self):
+        with pytest.raises(ValueError, match="modes = 0"):
+            Encoder(MLP(4, (16,)), 3, modes=0)

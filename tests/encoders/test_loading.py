@@ -7,9 +7,10 @@ import torch
 
 from aleator.encoders.backbones import MLP, ResNet18
 from aleator.encoders.controlled import controlled_encoder
-from aleator.encoders.encoder import Encoder
+from aleator.encoders.encoder import FORMAT_VERSION, Encoder
 from aleator.encoders.loading import load_encoder
-from tests.encoders.cases import ENCODERS, Pooled, norm_encoder, shared_encoder
+from aleator.foundation import write_bundle
+from tests.encoders.cases import ENCODERS, Pooled, norm_encoder, several_modes, shared_encoder
 
 
 @pytest.mark.parametrize(
@@ -93,3 +94,25 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
         load_encoder(tmp_path / "model")
     with pytest.raises(ValueError, match=r"holds no encoder\.json"):
         load_encoder(tmp_path)
+
+
+@pytest.mark.parametrize("kappa", ["norm", "head"])
+def test_several_modes_round_trip(kappa, tmp_path):
+    encoder = several_modes(kappa=kappa).eval()
+    torch.nn.init.normal_(encoder.weight_head.weight)
+    x = torch.randn(9, 4)
+    fingerprint = encoder.save(tmp_path / "model")
+    loaded = load_encoder(tmp_path / "model")
+    assert loaded.spec() == encoder.spec()
+    for a, b in zip(loaded(x)._tensors(), encoder(x)._tensors(), strict=True):
+        assert torch.equal(a, b)
+    assert loaded.save(tmp_path / "again") == fingerprint
+
+
+def test_an_encoder_from_before_there_were_modes(tmp_path):
+    encoder = norm_encoder().eval()
+    spec = encoder.spec()
+    del spec["modes"]
+    write_bundle(tmp_path / "model", "encoder", FORMAT_VERSION, spec, encoder.state_dict(), overwrite=False)
+    x = torch.randn(3, 4)
+    assert torch.equal(load_encoder(tmp_path / "model")(x).mu, encoder(x).mu)

@@ -6,6 +6,7 @@ from torch import nn
 
 import aleator as al
 from aleator.data import SoftBatch, SoftLabelBatches
+from aleator.encoders import MLP
 from aleator.training.loop import fit
 from aleator.training.objective import Objective
 from aleator.training.recipe import Recipe
@@ -125,3 +126,51 @@ def test_a_loss_blind_to_kappa_cannot_train_it():
     encoder, _ = build()
     with pytest.raises(ValueError, match="does not depend on anything that the phase 'kappa' trains"):
         fit(encoder, Blind(), pairs, Recipe(steps=2, phases="kappa"), device="cpu")
+
+
+class TestSeveralModes:
+    @staticmethod
+    def encoder(seed=0):
+        torch.manual_seed(seed)
+        return al.Encoder(MLP(4, (8,)), 3, kappa="head", kappa_hidden=(6,), modes=2)
+
+    def test_the_mu_phase_trains_directions_and_weights(self):
+        encoder = self.encoder()
+        value = Objective(encoder, al.ExactInfoNCE(), "mu", "rolled")(pairs(0, torch.Generator().manual_seed(0)))
+        value.backward()
+        assert encoder.weight_head.weight.grad.abs().max() > 0
+        assert all(parameter.grad is None for parameter in encoder.kappa_parameters())
+
+    @pytest.mark.parametrize("loss", [al.ExactInfoNCE, al.MCInfoNCE, al.HIB, al.InfoNCE, al.ELK])
+    def test_fit_with_negatives_of_every_kind(self, loss):
+        def batches(step, generator):
+            anchor, positive, negative = pairs(step, generator)
+            return (anchor, positive, negative) if step % 2 else (anchor, positive)
+
+        encoder = self.encoder()
+        before = encoder(X).log_prob(torch.eye(3)[[0, 1, 2, 0]]).detach()
+        result = fit(encoder, loss(), batches, Recipe(steps=6, seed=1), device="cpu")
+        after = result.encoder(X)
+        assert after.modes == 2
+        assert torch.isfinite(after.log_prob(torch.eye(3)[[0, 1, 2, 0]])).all()
+        assert not torch.equal(after.log_prob(torch.eye(3)[[0, 1, 2, 0]]), before)
+
+    def test_a_resumed_run_equals_one_that_never_stopped(self, tmp_path):
+        def run(folder, steps):
+            encoder = self.encoder()
+            recipe = Recipe(steps=8, seed=1, checkpoint_every=3)
+            calls = iter(range(steps))
+
+            def batches(step, generator):
+                if next(calls, None) is None:
+                    raise StoppedError
+                return pairs(step, generator)
+
+            return fit(encoder, al.ExactInfoNCE(), batches, recipe, folder=folder, device="cpu")
+
+        whole = run(tmp_path / "whole", 99)
+        with pytest.raises(StoppedError):
+            run(tmp_path / "part", 5)
+        resumed = run(tmp_path / "part", 99)
+        for a, b in zip(whole.encoder(X)._tensors(), resumed.encoder(X)._tensors(), strict=True):
+            assert torch.equal(a, b)

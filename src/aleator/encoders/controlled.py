@@ -22,6 +22,7 @@ def controlled_encoder(
     initialisation: Initialisation = "torch",
     widths: Sequence[int] | None = None,
     kappa_widths: Sequence[int] | None = None,
+    modes: int = 1,
 ) -> Encoder:
     """The encoder of the paper's controlled experiment: MLPs for mu and kappa.
 
@@ -40,6 +41,7 @@ def controlled_encoder(
         widths: Hidden widths. Default: the paper's.
         kappa_widths: Hidden widths of kappa's own network, for kappa_of="input". Default: `widths`. The published code
             has 10, five times 50, and 10 in every dimension.
+        modes: Number of components of each posterior.
 
     Returns:
         An encoder with kappa="head".
@@ -71,10 +73,11 @@ def controlled_encoder(
         kappa_of="mu" if kappa_of == "mu" else "features",
         kappa_hidden=((50 * in_features) if widths is None else widths[-1],) * 2,
         kappa_range=kappa_range,
+        modes=modes,
     )
     if initialisation == "he":
         for module in encoder.modules():
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and module is not encoder.weight_head:
                 nn.init.kaiming_normal_(module.weight, a=0.01)  # the slope of the leaky ReLUs
                 nn.init.zeros_(module.bias)
     return encoder

@@ -13,6 +13,10 @@ exponentially, so that training can leave a bound again:
 
 - A norm n becomes 1 / (1 / (l + n) + 1 / h). This is n up to the relative errors l / n and n / h.
 - A head's output u gives log kappa through an arctangent, from log l to log h (`heads.KappaHead`).
+
+With `modes=K` the posteriors are mixtures of K components. The output layers then give K directions and K kappas, and
+one more layer, the weight head, gives the logarithms of the K weights. It starts at zero, so that the weights start
+even. The directions start apart, because each has random weights of its own.
 """
 
 import math
@@ -25,9 +29,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aleator.encoders.backbones import backbone_spec, known_features
-from aleator.encoders.heads import KappaHead, is_lazy, linear
-from aleator.foundation import require, require_one_of, write_bundle
-from aleator.posteriors import VonMisesFisher
+from aleator.encoders.heads import KappaHead, is_lazy, linear, weight_head
+from aleator.foundation import require, require_count, require_one_of, write_bundle
+from aleator.posteriors import VMFMixture, VonMisesFisher
 
 KappaFrom = Literal["norm", "head"]
 KappaOf = Literal["features", "mu"]
@@ -38,6 +42,8 @@ _SHORTEST, _LONGEST = 1e-12, 1e18  # beyond these lengths the squares of float32
 
 class Encoder(nn.Module):
     """Inputs -> von Mises-Fisher posteriors: any backbone that gives features, with output layers for mu and kappa.
+
+    With `modes` > 1 the posteriors are mixtures, `VMFMixture`.
 
     Args:
         backbone: Module that maps B inputs to features (B, F). For features computed before, use `Features(F)` or an
@@ -52,6 +58,7 @@ class Encoder(nn.Module):
         kappa_range: Roughly the range of kappa before training, for kappa="head". `set_kappa_range` makes it exact.
         kappa_bounds: Open interval that kappa never leaves.
         freeze_backbone: Keep the backbone's weights and running statistics fixed.
+        modes: K, the number of components of each posterior. 1: posteriors are `VonMisesFisher`. More: `VMFMixture`.
 
     Raises:
         ValueError: If arguments are out of range or contradict each other.
@@ -68,6 +75,11 @@ class Encoder(nn.Module):
 
         >>> al.Encoder(MLP(4, (16,)), dim=3, kappa="head").separable
         True
+
+        Posteriors of two modes:
+
+        >>> al.Encoder(MLP(4, (16,)), dim=3, modes=2)(torch.randn(5, 4))
+        VMFMixture(batch_shape=(5,), modes=2, dim=3, dtype=torch.float32)
     """
 
     axis: Tensor
@@ -85,10 +97,12 @@ class Encoder(nn.Module):
         kappa_range: tuple[float, float] = (16.0, 32.0),
         kappa_bounds: tuple[float, float] = (1e-3, 1e6),
         freeze_backbone: bool = False,
+        modes: int = 1,
     ):
         super().__init__()
         require(isinstance(backbone, nn.Module), "backbone", backbone, "not a torch module", "pass an nn.Module")
         require(isinstance(dim, int) and dim >= 2, "dim", dim, "a sphere needs at least 2", "pass dim >= 2")
+        require_count("modes", modes, "pass 1, or 2 for posteriors of two modes")
         require_one_of("kappa", kappa, get_args(KappaFrom))
         require_one_of("kappa_of", kappa_of, get_args(KappaOf))
         if kappa_backbone is not None:
@@ -102,7 +116,7 @@ class Encoder(nn.Module):
         ordered = 0 < low < high < math.inf
         require(ordered, "kappa_bounds", kappa_bounds, "not an interval in (0, inf)", "pass (low, high)")
         _require_range(kappa_range, (low, high))
-        self.dim = dim
+        self.dim, self.modes = dim, modes
         self.kappa = kappa
         self.kappa_of = kappa_of
         self.kappa_bounds = (low, high)
@@ -110,49 +124,61 @@ class Encoder(nn.Module):
         self.freeze_backbone = freeze_backbone
         self.backbone = backbone
         size = known_features(backbone) if features is None else features
-        self.mu_head = linear(size, dim, bias=kappa == "head")
+        self.mu_head = linear(size, modes * dim, bias=kappa == "head")
+        self.weight_head = weight_head(size, modes) if modes > 1 else None
         self.kappa_backbone = kappa_backbone
         self.kappa_head: KappaHead | None = None
         if kappa == "head":
             if kappa_backbone is not None:
                 size, kappa_hidden = known_features(kappa_backbone), ()
             elif kappa_of == "mu":
-                size = dim
-            self.kappa_head = KappaHead(size, kappa_hidden, self.kappa_range, self.kappa_bounds)
+                size = modes * dim
+            self.kappa_head = KappaHead(size, kappa_hidden, self.kappa_range, self.kappa_bounds, modes)
         # The direction for e = 0. A buffer, so that it follows the module's device and precision.
         self.register_buffer("axis", F.one_hot(torch.tensor(0), dim).float(), persistent=False)
         if freeze_backbone:
             backbone.requires_grad_(False)
         self.train()
 
-    def forward(self, inputs: Any) -> VonMisesFisher:
+    def forward(self, inputs: Any) -> VonMisesFisher | VMFMixture:
         """Encode a batch. The output layers run in the precision of their weights, also under autocast.
 
         Args:
             inputs: B inputs, in the form that the backbone takes.
 
         Returns:
-            Posteriors of batch shape (B,): mu (B, D), kappa (B,).
+            Posteriors of batch shape (B,): mu (B, D) and kappa (B,), or a mixture of `modes` components.
         """
-        mu, norm, kappa_inputs = self._outputs(inputs)
-        if self.kappa_head is None:
-            low, high = self.kappa_bounds
-            kappa = 1 / (1 / (low + norm.squeeze(-1)) + 1 / high)
-        else:
-            with torch.autocast(mu.device.type, enabled=False):
-                kappa = self.kappa_head(kappa_inputs)
-        return VonMisesFisher(mu, kappa, validate_args=False)
+        features = self._backbone_features(inputs)
+        mu, norm = self._directions(features)
+        with torch.autocast(mu.device.type, enabled=False):
+            if self.kappa_head is None:
+                low, high = self.kappa_bounds
+                kappa = 1 / (1 / (low + norm) + 1 / high)
+            else:
+                kappa = self.kappa_head(self._kappa_inputs(inputs, features, mu))
+            if self.weight_head is None:
+                return VonMisesFisher(mu.squeeze(-2), kappa.squeeze(-1), validate_args=False)
+            parts = VonMisesFisher(mu, kappa, validate_args=False)
+            return VMFMixture(self.weight_head(features), parts, validate_args=False)
 
-    def _outputs(self, inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """mu (B, D), the norm (B, 1) of the embedding e, and the inputs (B, F') of the kappa head."""
-        features = _features(self.backbone, inputs, "backbone").to(self.axis.dtype)
+    def _backbone_features(self, inputs: Any) -> Tensor:
+        """Features (B, F) in the precision of the output layers."""
+        return _features(self.backbone, inputs, "backbone").to(self.axis.dtype)
+
+    def _directions(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """mu (B, K, D), and the norms (B, K) of the embeddings e."""
         with torch.autocast(features.device.type, enabled=False):
-            e = self.mu_head(features).clamp(-_LONGEST, _LONGEST)  # (B, D)
+            e = self.mu_head(features).clamp(-_LONGEST, _LONGEST).unflatten(-1, (self.modes, self.dim))
             norm = torch.linalg.vector_norm(e, dim=-1, keepdim=True)
             mu = torch.where(norm < _SHORTEST, self.axis, e / norm.clamp_min(_SHORTEST))
+        return mu, norm.squeeze(-1)
+
+    def _kappa_inputs(self, inputs: Any, features: Tensor, mu: Tensor) -> Tensor:
+        """Inputs (B, F') of the kappa head."""
         if self.kappa_backbone is not None:
-            return mu, norm, _features(self.kappa_backbone, inputs, "kappa_backbone").to(self.axis.dtype)
-        return mu, norm, mu if self.kappa_of == "mu" else features
+            return _features(self.kappa_backbone, inputs, "kappa_backbone").to(self.axis.dtype)
+        return mu.flatten(1) if self.kappa_of == "mu" else features
 
     @torch.no_grad()
     def set_kappa_range(self, inputs: Any, kappa_range: tuple[float, float] | None = None) -> "Encoder":
@@ -175,11 +201,12 @@ class Encoder(nn.Module):
         self.kappa_range = tuple(map(float, kappa_range or self.kappa_range))  # type: ignore[assignment]
         _require_range(self.kappa_range, self.kappa_bounds)
         if self.kappa_head is None:
-            norm = (self(inputs).kappa - self.kappa_bounds[0]).clamp_min(_SHORTEST)
+            norm = (self(inputs).components.kappa - self.kappa_bounds[0]).clamp_min(_SHORTEST)
             middle = math.sqrt(self.kappa_range[0] * self.kappa_range[1])
             self.scale_kappa((middle / norm.log().mean().exp()).item())
         else:
-            kappa_inputs = self._outputs(inputs)[-1]
+            features = self._backbone_features(inputs)
+            kappa_inputs = self._kappa_inputs(inputs, features, self._directions(features)[0])
             with torch.autocast(kappa_inputs.device.type, enabled=False):
                 u = self.kappa_head.layers(kappa_inputs)
             self.kappa_head.span(u.min().item(), u.max().item(), self.kappa_range)
@@ -236,8 +263,10 @@ class Encoder(nn.Module):
                 kappa_backbone=self.kappa_backbone,
                 kappa_range=self.kappa_range,
                 kappa_bounds=self.kappa_bounds,
+                modes=self.modes,
             )
         other.mu_head, other.kappa_head, other.axis = self.mu_head, self.kappa_head, self.axis
+        other.weight_head = self.weight_head
         return other.train(self.training)
 
     def train(self, mode: bool = True) -> "Encoder":
@@ -260,12 +289,12 @@ class Encoder(nn.Module):
         return self.kappa_head is not None
 
     def mu_modules(self) -> list[nn.Module]:
-        """The modules that mu depends on. A shared backbone belongs to mu.
+        """The modules that mu and the weights depend on. A shared backbone belongs to mu.
 
         Returns:
-            The backbone and the output layer of mu.
+            The backbone, the output layer of mu and, for several modes, that of the weights.
         """
-        return [self.backbone, self.mu_head]
+        return [module for module in (self.backbone, self.mu_head, self.weight_head) if module is not None]
 
     def kappa_modules(self) -> list[nn.Module]:
         """The modules that only kappa depends on; with kappa="norm", those of mu.
@@ -312,6 +341,7 @@ class Encoder(nn.Module):
             "kappa_range": list(self.kappa_range),
             "kappa_bounds": list(self.kappa_bounds),
             "freeze_backbone": self.freeze_backbone,
+            "modes": self.modes,
             "backbone": backbone_spec(self.backbone),
             "kappa_backbone": backbone_spec(self.kappa_backbone) if self.kappa_backbone else None,
         }

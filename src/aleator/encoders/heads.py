@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class KappaHead(nn.Module):
-    """Features (B, F) -> kappa (B,) within bounds: an MLP with one output u, and
+    """Features (B, F) -> kappa (B, K) within bounds: an MLP with an output u for each of K modes, and
 
         log kappa = m + w (2 / pi) arctan(pi (scale u + shift) / 2),
 
@@ -26,6 +26,7 @@ class KappaHead(nn.Module):
         hidden: Sequence[int],
         kappa_range: tuple[float, float],
         kappa_bounds: tuple[float, float],
+        modes: int = 1,
     ):
         super().__init__()
         self.hidden = [int(width) for width in hidden]
@@ -35,7 +36,7 @@ class KappaHead(nn.Module):
         for width in self.hidden:
             layers += [linear(size, width), nn.LeakyReLU()]
             size = width
-        self.layers = nn.Sequential(*layers, linear(size, 1))
+        self.layers = nn.Sequential(*layers, linear(size, modes))
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("shift", torch.zeros(()))
         self.span(-1.0, 1.0, kappa_range)
@@ -51,8 +52,8 @@ class KappaHead(nn.Module):
             self.layers(self.scale.new_zeros(1, in_features))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features (B, F) -> kappa (B,)."""
-        u = self.layers(features).squeeze(-1) * self.scale + self.shift
+        """Features (B, F) -> kappa (B, K)."""
+        u = self.layers(features) * self.scale + self.shift
         return torch.exp(self.middle + self.half_width * (2 / math.pi) * torch.atan(u * (math.pi / 2)))
 
     def set_bounds(self, kappa_bounds: tuple[float, float]) -> None:
@@ -81,6 +82,27 @@ def linear(in_features: int | None, out_features: int, bias: bool = True) -> nn.
     with warnings.catch_warnings():  # torch warns that lazy modules are new; they have been stable for years
         warnings.simplefilter("ignore", UserWarning)
         return nn.LazyLinear(out_features, bias=bias)
+
+
+def weight_head(in_features: int | None, modes: int) -> nn.Linear:
+    """A linear layer for the log weights of a mixture. It starts at zero: all weights are even."""
+    if in_features is None:
+        with warnings.catch_warnings():  # see `linear`
+            warnings.simplefilter("ignore", UserWarning)
+            return _LazyZeros(modes)
+    layer = nn.Linear(in_features, modes)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class _LazyZeros(nn.LazyLinear):
+    """A linear layer that takes its input size from the first batch, and is zero then."""
+
+    def reset_parameters(self) -> None:
+        if not self.has_uninitialized_params() and self.in_features != 0:
+            nn.init.zeros_(self.weight)
+            nn.init.zeros_(self.bias)
 
 
 def is_lazy(module: nn.Module) -> bool:

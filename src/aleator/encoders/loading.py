@@ -61,6 +61,7 @@ def load_encoder(
             kappa_range=spec["kappa_range"],
             kappa_bounds=spec["kappa_bounds"],
             freeze_backbone=spec["freeze_backbone"],
+            modes=spec.get("modes", 1),  # encoders saved before there were several modes
         )
     encoder.to(bundle.tensors["mu_head.weight"].dtype)
     if encoder.kappa_head is not None:

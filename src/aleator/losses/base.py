@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from aleator.foundation import matmul_precision, process_count, process_rank, reject, require, require_equal_batches
 from aleator.losses.soft_targets import check_soft_batch, compared_candidates, soft_cross_entropy
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 
 
 class ContrastiveLoss(nn.Module):
     """Base class of all losses on posteriors: `loss(anchor, positive, negative)` returns a scalar.
 
-    Every loss compares an anchor with one positive and with M negatives. All three are `VonMisesFisher` posteriors in
-    the same dimension, and B is the batch size:
+    Every loss compares an anchor with one positive and with M negatives. All three are posteriors of one
+    kind, `VonMisesFisher` or `VMFMixture`, in the same dimension, and B is the batch size:
 
     | argument | batch shape | meaning |
     |---|---|---|
@@ -52,9 +52,9 @@ class ContrastiveLoss(nn.Module):
 
     def forward(
         self,
-        anchor: VonMisesFisher,
-        positive: VonMisesFisher,
-        negative: VonMisesFisher | None = None,
+        anchor: PosteriorBatch,
+        positive: PosteriorBatch,
+        negative: PosteriorBatch | None = None,
         **options: Any,
     ) -> Tensor:
         """Mean loss of a batch. Call the loss itself, as in `loss(anchor, positive)`.
@@ -72,10 +72,10 @@ class ContrastiveLoss(nn.Module):
             ValueError: If a batch shape does not fit, the dimensions differ, or an anchor has no negatives.
         """
         _check_batch(anchor, positive, negative)
-        with torch.autocast(anchor.mu.device.type, enabled=False), matmul_precision("highest"):
+        with torch.autocast(anchor.device.type, enabled=False), matmul_precision("highest"):
             return self.per_anchor(anchor, positive, negative, **options).mean()
 
-    def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+    def per_anchor(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:
         """Loss of each anchor. Every loss defines this method; `forward` has checked the arguments.
 
         Args:
@@ -90,9 +90,9 @@ class ContrastiveLoss(nn.Module):
 
     def soft(
         self,
-        anchor: VonMisesFisher,
+        anchor: PosteriorBatch,
         targets: Tensor,
-        candidates: VonMisesFisher | None = None,
+        candidates: PosteriorBatch | None = None,
         compared: Tensor | None = None,
         **options: Any,
     ) -> Tensor:
@@ -136,11 +136,11 @@ class ContrastiveLoss(nn.Module):
             fits = len(shape) == 1 and shape[0] > 0
             require(fits, "candidates", shape, "expected batch shape (M,)", "pass one list for all anchors")
         check_soft_batch(anchor, targets, candidates, compared)
-        with torch.autocast(anchor.mu.device.type, enabled=False), matmul_precision("highest"):
+        with torch.autocast(anchor.device.type, enabled=False), matmul_precision("highest"):
             compared = compared_candidates(anchor, candidates, compared)
             return soft_cross_entropy(self.log_shares(anchor, candidates, compared, **options), targets, compared)
 
-    def log_shares(self, anchor: VonMisesFisher, candidates: VonMisesFisher | None, compared: Tensor | None) -> Tensor:
+    def log_shares(self, anchor: PosteriorBatch, candidates: PosteriorBatch | None, compared: Tensor | None) -> Tensor:
         """Log of the share that the loss gives to each candidate of each anchor. `soft` has checked the arguments.
 
         A loss that takes soft targets defines this method.
@@ -160,17 +160,17 @@ class ContrastiveLoss(nn.Module):
         return reject("loss", type(self).__name__, "takes no soft targets", way_out)
 
 
-def are_own_negatives(negative: VonMisesFisher | None, anchor: VonMisesFisher) -> TypeGuard[VonMisesFisher]:
+def are_own_negatives(negative: PosteriorBatch | None, anchor: PosteriorBatch) -> TypeGuard[PosteriorBatch]:
     """Whether each anchor has negatives of its own, batch shape (B, M), rather than shared or batch negatives."""
     return negative is not None and len(negative) == len(anchor)
 
 
-def candidates(positive: VonMisesFisher, negative: VonMisesFisher) -> VonMisesFisher:
+def candidates(positive: PosteriorBatch, negative: PosteriorBatch) -> PosteriorBatch:
     """Candidates of each anchor: its positive (B,) first, then its own negatives (B, M); batch shape (B, 1 + M)."""
-    return VonMisesFisher.cat([positive[:, None], negative], 1)
+    return type(positive).cat([positive[:, None], negative], 1)
 
 
-def negative_count(anchor: VonMisesFisher, negative: VonMisesFisher | None) -> int:
+def negative_count(anchor: PosteriorBatch, negative: PosteriorBatch | None) -> int:
     """Number of negatives of each anchor.
 
     Args:
@@ -189,7 +189,7 @@ def negative_count(anchor: VonMisesFisher, negative: VonMisesFisher | None) -> i
     return len(anchor) * process_count() - 1 if negative is None else negative.batch_shape[1]
 
 
-def self_mask(anchor: VonMisesFisher) -> Tensor:
+def self_mask(anchor: PosteriorBatch) -> Tensor:
     """Mask that takes an anchor out of its own batch negatives; add it to the logits of all pairs of anchors.
 
     Args:
@@ -205,10 +205,10 @@ def self_mask(anchor: VonMisesFisher) -> Tensor:
         tensor([[-inf, 0.],
                 [0., -inf]])
     """
-    return diagonal_mask(anchor.mu, process_count(), process_rank())
+    return diagonal_mask(anchor, process_count(), process_rank())
 
 
-def diagonal_mask(rows: Tensor, parts: int = 1, own: int = 0) -> Tensor:
+def diagonal_mask(rows: PosteriorBatch, parts: int = 1, own: int = 0) -> Tensor:
     """(N, parts * N) for N rows: -inf on the diagonal of part number `own`, 0 elsewhere."""
     size = len(rows)
     mask = torch.zeros(size, size * parts, dtype=rows.dtype, device=rows.device)
@@ -216,7 +216,7 @@ def diagonal_mask(rows: Tensor, parts: int = 1, own: int = 0) -> Tensor:
     return mask
 
 
-def _check_batch(anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> None:
+def _check_batch(anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> None:
     _check_anchor(anchor)
     _check_posterior("positive", positive)
     if negative is not None:
@@ -228,30 +228,30 @@ def _check_batch(anchor: VonMisesFisher, positive: VonMisesFisher, negative: Von
         _check_negative(negative, anchor)
 
 
-def _check_anchor(anchor: VonMisesFisher) -> None:
+def _check_anchor(anchor: PosteriorBatch) -> None:
     _check_posterior("anchor", anchor)
     shape = tuple(anchor.batch_shape)
     require(len(shape) == 1, "anchor", shape, "expected batch shape (B,)", "flatten the batch")
     require(shape[0] > 0, "anchor", shape, "an empty batch has no loss", "skip it")
 
 
-def _check_posterior(name: str, q: VonMisesFisher) -> None:
-    is_posterior = isinstance(q, VonMisesFisher)
+def _check_posterior(name: str, q: PosteriorBatch) -> None:
+    is_posterior = isinstance(q, PosteriorBatch)
     require(is_posterior, name, type(q).__name__, "not a posterior", "pass what an Encoder returns")
 
 
-def _check_dimension(name: str, q: VonMisesFisher, anchor: VonMisesFisher) -> None:
+def _check_dimension(name: str, q: PosteriorBatch, anchor: PosteriorBatch) -> None:
     require(q.dim == anchor.dim, name, f"dimension {q.dim}", f"the anchors have {anchor.dim}", "use one encoder")
 
 
-def _check_positive(positive: VonMisesFisher, anchor: VonMisesFisher) -> None:
+def _check_positive(positive: PosteriorBatch, anchor: PosteriorBatch) -> None:
     shape, expected = tuple(positive.batch_shape), tuple(anchor.batch_shape)
     problem = f"expected batch shape {expected}, one positive per anchor"
     require(shape == expected, "positive", shape, problem, "draw a positive for each anchor")
     _check_dimension("positive", positive, anchor)
 
 
-def _check_negative(negative: VonMisesFisher, anchor: VonMisesFisher) -> None:
+def _check_negative(negative: PosteriorBatch, anchor: PosteriorBatch) -> None:
     _check_dimension("negative", negative, anchor)
     shape, batch = tuple(negative.batch_shape), len(anchor)
     fits = len(shape) == 2 and min(shape) > 0 and batch % shape[0] == 0
@@ -259,8 +259,8 @@ def _check_negative(negative: VonMisesFisher, anchor: VonMisesFisher) -> None:
     require(fits, "negative", shape, problem, "pass None to take negatives from the batch")
 
 
-def _check_batch_negatives(anchor: VonMisesFisher) -> None:
+def _check_batch_negatives(anchor: PosteriorBatch) -> None:
     alone = len(anchor) * process_count() == 1
     problem = "one item has no negatives in its batch"
     require(not alone, "anchor", tuple(anchor.batch_shape), problem, "use a larger batch or pass negatives")
-    require_equal_batches(len(anchor), anchor.mu.device)
+    require_equal_batches(len(anchor), anchor.device)

@@ -25,7 +25,7 @@ from aleator.foundation import matmul_precision, require, require_at_least
 from aleator.losses.base import ContrastiveLoss
 from aleator.losses.soft_targets import compared_candidates, log_shares_of, soft_cross_entropy
 from aleator.matching import VMFKernel, ZonalKernel, check_kernel, pairwise_log_positivity
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch, VonMisesFisher
 
 _FIRST_KAPPA = 4.0  # of a class before training, in units of D: classes are surer than inputs
 
@@ -89,7 +89,7 @@ class PrototypeLoss(ContrastiveLoss):
         """Posteriors of the classes, batch shape (C,)."""
         return VonMisesFisher(F.normalize(self.direction, dim=-1), self.log_kappa.exp(), validate_args=False)
 
-    def log_probabilities(self, q: VonMisesFisher) -> Tensor:
+    def log_probabilities(self, q: PosteriorBatch) -> Tensor:
         """Log of the probability of each class.
 
         Args:
@@ -103,9 +103,9 @@ class PrototypeLoss(ContrastiveLoss):
 
     def soft(
         self,
-        anchor: VonMisesFisher,
+        anchor: PosteriorBatch,
         targets: Tensor,
-        candidates: VonMisesFisher | None = None,
+        candidates: PosteriorBatch | None = None,
         compared: Tensor | None = None,
         **options: Any,
     ) -> Tensor:
@@ -128,7 +128,7 @@ class PrototypeLoss(ContrastiveLoss):
         require(
             shape == expected, "targets", shape, f"expected shape {expected}", "pass a row of labels for each input"
         )
-        with torch.autocast(anchor.mu.device.type, enabled=False), matmul_precision("highest"):
+        with torch.autocast(anchor.device.type, enabled=False), matmul_precision("highest"):
             value = soft_cross_entropy(self.log_probabilities(anchor), targets, compared)
             if self.pairs:
                 others = compared_candidates(anchor, None, None)

@@ -17,8 +17,9 @@ from aleator.losses.softmax_share import (
     shared_log_softmax_share,
     shared_negative_cosines,
 )
+from aleator.losses.weighted_samples import all_cosines, log_mean, weighted_cosines, weighted_samples
 from aleator.matching import VMFKernel, ZonalKernel, check_kernel
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch, VonMisesFisher
 
 Noise = tuple[Tensor, Tensor, Tensor | None]  # of anchor, positive and negative
 
@@ -57,9 +58,9 @@ class SampledLoss(ContrastiveLoss):
 
     def per_anchor(
         self,
-        anchor: VonMisesFisher,
-        positive: VonMisesFisher,
-        negative: VonMisesFisher | None,
+        anchor: PosteriorBatch,
+        positive: PosteriorBatch,
+        negative: PosteriorBatch | None,
         generator: Generator | None = None,
         noise: Noise | None = None,
     ) -> Tensor:
@@ -72,6 +73,7 @@ class SampledLoss(ContrastiveLoss):
             generator: Source of randomness. Default: torch's global generator.
             noise: Standard normal noise of the samples of anchor (K, B, D), positive (K, B, D) and negative
                 (K, B, M, D) or (K, G, M, D), or None. Makes the loss deterministic. Default: drawn from `generator`.
+                For mixtures of C components each has a dimension C before the last.
 
         Returns:
             Losses, shape (B,).
@@ -80,9 +82,9 @@ class SampledLoss(ContrastiveLoss):
 
     def cosines(
         self,
-        anchor: VonMisesFisher,
-        positive: VonMisesFisher,
-        negative: VonMisesFisher | None,
+        anchor: PosteriorBatch,
+        positive: PosteriorBatch,
+        negative: PosteriorBatch | None,
         generator: Generator | None = None,
         noise: Noise | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -145,13 +147,28 @@ class MCInfoNCE(SampledLoss):
 
     def per_anchor(
         self,
-        anchor: VonMisesFisher,
-        positive: VonMisesFisher,
-        negative: VonMisesFisher | None,
+        anchor: PosteriorBatch,
+        positive: PosteriorBatch,
+        negative: PosteriorBatch | None,
         generator: Generator | None = None,
         noise: Noise | None = None,
     ) -> Tensor:
-        draw = _Draw(self.samples, generator, noise)
+        if not isinstance(anchor, VonMisesFisher):
+            share = self._mixture_shares(anchor, positive, negative, generator, noise)
+        else:
+            share = self._shares(anchor, positive, negative, _Draw(self.samples, generator, noise))
+        count = negative_count(anchor, negative)
+        if self.average_negatives:
+            share = share_among_average(share, count)
+        if share.dim() == 3:  # (K, B, components)
+            share = log_mean(share, anchor.log_weights, (-1,))
+        mean = torch.logsumexp(share, 0) - math.log(self.samples)  # share: (K, B)
+        return -mean - (0.0 if self.average_negatives else math.log(count))
+
+    def _shares(
+        self, anchor: VonMisesFisher, positive: PosteriorBatch, negative: PosteriorBatch | None, draw: "_Draw"
+    ) -> Tensor:
+        """Log share of the positive for each sample of each anchor, (K, B)."""
         z = draw.anchor_samples(anchor)
         if are_own_negatives(negative, anchor):
             share = candidate_log_softmax_share(draw.candidate_cosines(z, positive, negative), anchor.dim, self.kernel)
@@ -162,16 +179,31 @@ class MCInfoNCE(SampledLoss):
             cosines = draw.positive_cosines(z, positive), _batch_cosines(z)
             log_positive, log_negatives = (self.kernel.log_values(anchor.dim, t).to(z.dtype) for t in cosines)
             share = log_softmax_share(log_positive, log_negatives + self_mask(anchor))
-        count = negative_count(anchor, negative)
-        if self.average_negatives:
-            share = share_among_average(share, count)
-        mean = torch.logsumexp(share, 0) - math.log(self.samples)  # share: (K, B)
-        return -mean - (0.0 if self.average_negatives else math.log(count))
+        return share
+
+    def _mixture_shares(
+        self,
+        anchor: PosteriorBatch,
+        positive: PosteriorBatch,
+        negative: PosteriorBatch | None,
+        generator: Generator | None,
+        noise: Noise | None,
+    ) -> Tensor:
+        """The same for each component of mixtures, (K, B, components). g is the mean over the other's components."""
+        drawn = weighted_cosines(self.samples, anchor, positive, negative, generator, noise)
+        to_positive, to_negatives = (
+            self.kernel.log_values(anchor.dim, t).to(t.dtype) for t in (drawn.to_positive, drawn.to_negatives)
+        )
+        log_positive = log_mean(to_positive, drawn.log_positive.unsqueeze(-2), (-1,))  # (K, B, components)
+        log_negatives = log_mean(to_negatives, drawn.log_negatives.unsqueeze(-2), (-1,))  # (K, B, M, components)
+        if negative is None:
+            log_negatives = log_negatives + self_mask(anchor).unsqueeze(-1)
+        return log_softmax_share(log_positive, log_negatives.mT)
 
     def log_shares(
         self,
-        anchor: VonMisesFisher,
-        candidates: VonMisesFisher | None,
+        anchor: PosteriorBatch,
+        candidates: PosteriorBatch | None,
         compared: Tensor | None,
         generator: Generator | None = None,
         noise: tuple[Tensor, Tensor | None] | None = None,
@@ -183,17 +215,22 @@ class MCInfoNCE(SampledLoss):
             candidates: Posteriors, batch shape (M,); None for the anchors, whose samples are then compared.
             compared: Which candidates count, shape (B, M); None for all.
             generator: Source of randomness. Default: torch's global generator.
-            noise: Standard normal noise of the samples of anchor (K, B, D) and candidates (K, M, D), or None. Makes
-                the loss deterministic. Default: drawn from `generator`.
+            noise: Standard normal noise of the samples of anchor (K, B, C, D) and candidates (K, M, C, D), or None,
+                for C components; without that dimension for posteriors of one mode. Makes the loss deterministic.
+                Default: drawn from `generator`.
 
         Returns:
             Shape (B, M). The shares of the candidates that count sum to 1; the other entries are 0.
         """
         of_anchor, of_candidates = noise if noise is not None else (None, None)
-        z = anchor.rsample((self.samples,), generator, of_anchor)
-        others = z if candidates is None else candidates.rsample((self.samples,), generator, of_candidates)
-        logits = self.kernel.log_values(anchor.dim, z @ others.mT).to(z.dtype)  # (K, B, M)
-        return torch.logsumexp(log_shares_of(logits, compared), 0) - math.log(self.samples)
+        others = anchor if candidates is None else candidates
+        z = weighted_samples(anchor, self.samples, generator, of_anchor)
+        z_others = z if candidates is None else weighted_samples(others, self.samples, generator, of_candidates)
+        cosines = all_cosines(z, z_others)  # (K, B, M, components of anchors, components of candidates)
+        log_values = self.kernel.log_values(anchor.dim, cosines).to(z.dtype)
+        logits = log_mean(log_values, others.log_weights.unsqueeze(-2), (-1,)).movedim(-1, 1)  # (K, components, B, M)
+        shares = log_shares_of(logits, compared)
+        return log_mean(shares, anchor.log_weights.mT.unsqueeze(-1), (0, 1)) - math.log(self.samples)
 
 
 class HIB(SampledLoss):
@@ -232,18 +269,37 @@ class HIB(SampledLoss):
 
     def per_anchor(
         self,
-        anchor: VonMisesFisher,
-        positive: VonMisesFisher,
-        negative: VonMisesFisher | None,
+        anchor: PosteriorBatch,
+        positive: PosteriorBatch,
+        negative: PosteriorBatch | None,
         generator: Generator | None = None,
         noise: Noise | None = None,
     ) -> Tensor:
-        to_positive, to_negatives = self.cosines(anchor, positive, negative, generator, noise)
-        match = self._log_mean_sigmoid(self.a * to_positive + self.b)  # (B,)
-        mismatch = self._log_mean_sigmoid(-(self.a * to_negatives + self.b))  # (B, M): 1 - s(x) = s(-x)
+        if isinstance(anchor, VonMisesFisher):
+            to_positive, to_negatives = self.cosines(anchor, positive, negative, generator, noise)
+            match = self._log_mean_sigmoid(self.a * to_positive + self.b)  # (B,)
+            mismatch = self._log_mean_sigmoid(-(self.a * to_negatives + self.b))  # (B, M): 1 - s(x) = s(-x)
+        else:
+            match, mismatch = self._mixture_matches(anchor, positive, negative, generator, noise)
         if negative is None:
             mismatch = mismatch.masked_fill(self_mask(anchor) < 0, 0.0)
         return -match - mismatch.sum(-1) / negative_count(anchor, negative)
+
+    def _mixture_matches(
+        self,
+        anchor: PosteriorBatch,
+        positive: PosteriorBatch,
+        negative: PosteriorBatch | None,
+        generator: Generator | None,
+        noise: Noise | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Log probabilities to match the positive (B,) and not to match the negatives (B, M), for mixtures."""
+        drawn = weighted_cosines(self.samples, anchor, positive, negative, generator, noise)
+        pairs = drawn.log_anchor.unsqueeze(-1) + drawn.log_positive.unsqueeze(-2)
+        match = log_mean(self._log_mean_sigmoid(self.a * drawn.to_positive + self.b), pairs, (-2, -1))
+        pairs = drawn.log_anchor[:, None, :, None] + drawn.log_negatives.unsqueeze(-2)
+        mismatch = log_mean(self._log_mean_sigmoid(-(self.a * drawn.to_negatives + self.b)), pairs, (-2, -1))
+        return match, mismatch
 
     def _log_mean_sigmoid(self, x: Tensor) -> Tensor:
         """log of the mean over the samples, (K, ...) -> (...)."""
@@ -261,30 +317,32 @@ class _Draw(NamedTuple):
     generator: Generator | None
     noise: Noise | None
 
-    def anchor_samples(self, anchor: VonMisesFisher) -> Tensor:
+    def anchor_samples(self, anchor: PosteriorBatch) -> Tensor:
         """(B,) -> (K, B, D)."""
         return self._samples_of(anchor, 0)
 
-    def negative_samples(self, negative: VonMisesFisher) -> Tensor:
+    def negative_samples(self, negative: PosteriorBatch) -> Tensor:
         """(G, M) -> (K, G, M, D)."""
         return self._samples_of(negative, 2)
 
-    def positive_cosines(self, z: Tensor, positive: VonMisesFisher) -> Tensor:
+    def positive_cosines(self, z: Tensor, positive: PosteriorBatch) -> Tensor:
         """Cosines of z (K, B, D) with samples of the positives: (K, B)."""
-        if self.noise is None:
+        if self.noise is None and isinstance(positive, VonMisesFisher):
             return sampled_cosines(z, positive[:, None], self.generator).squeeze(-1)
         return (z * self._samples_of(positive, 1)).sum(-1)
 
-    def candidate_cosines(self, z: Tensor, positive: VonMisesFisher, negative: VonMisesFisher) -> Tensor:
+    def candidate_cosines(self, z: Tensor, positive: PosteriorBatch, negative: PosteriorBatch) -> Tensor:
         """Cosines of z (K, B, D) with samples of the positive and of own negatives (B, M): (K, B, 1 + M)."""
-        if self.noise is None:
-            return sampled_cosines(z, candidates(positive, negative), self.generator)
+        if self.noise is None and isinstance(positive, VonMisesFisher):
+            return sampled_cosines(z, candidates(positive, negative), self.generator)  # type: ignore[arg-type]
         to_negatives = (z.unsqueeze(-2) * self.negative_samples(negative)).sum(-1)
         return torch.cat([self.positive_cosines(z, positive)[..., None], to_negatives], -1)
 
-    def _samples_of(self, q: VonMisesFisher, place: int) -> Tensor:
+    def _samples_of(self, q: PosteriorBatch, place: int) -> Tensor:
         """K samples of each posterior, from the noise at `place` if there is any."""
-        return q.rsample((self.samples,), self.generator, self.noise[place] if self.noise else None)
+        if isinstance(q, VonMisesFisher):
+            return q.rsample((self.samples,), self.generator, self.noise[place] if self.noise else None)
+        return q.rsample((self.samples,), self.generator)  # each sample is of one component, drawn by its weight
 
 
 def _batch_cosines(z: Tensor) -> Tensor:

@@ -23,12 +23,13 @@ from aleator.matching import (
     VMFKernel,
     ZonalKernel,
     check_kernel,
+    log_bilinear,
     log_match_odds,
     log_positivity,
     log_total_positivity,
     sums_in_tiles,
 )
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch, VonMisesFisher
 from aleator.special import log_sphere_area
 
 
@@ -60,7 +61,7 @@ class SimilarityLoss(ContrastiveLoss):
 
     group: int | None = None
 
-    def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+    def similarity(self, q1: PosteriorBatch, q2: PosteriorBatch) -> Tensor:
         """Similarity s of two posteriors: the logit of the softmax.
 
         Args:
@@ -72,7 +73,7 @@ class SimilarityLoss(ContrastiveLoss):
         """
         raise NotImplementedError
 
-    def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+    def per_anchor(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:
         if are_own_negatives(negative, anchor):  # one call for all candidates
             logits = self.similarity(anchor[:, None], candidates(positive, negative))
             return torch.logsumexp(logits, 1) - logits[:, 0]
@@ -82,11 +83,11 @@ class SimilarityLoss(ContrastiveLoss):
         to_negatives = self._negative_similarities(anchor, negative)
         return torch.logsumexp(torch.cat([to_positive[:, None], to_negatives], 1), 1) - to_positive
 
-    def log_shares(self, anchor: VonMisesFisher, candidates: VonMisesFisher | None, compared: Tensor | None) -> Tensor:
+    def log_shares(self, anchor: PosteriorBatch, candidates: PosteriorBatch | None, compared: Tensor | None) -> Tensor:
         others = anchor if candidates is None else candidates
         return log_shares_of(self.similarity(anchor[:, None], others[None, :]), compared)
 
-    def _negative_similarities(self, anchor: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+    def _negative_similarities(self, anchor: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:
         """Similarities with shared or batch negatives, (B, M); -inf where an anchor is compared with itself."""
         if negative is not None and len(negative) == 1:
             return self.similarity(anchor[:, None], negative)
@@ -96,8 +97,8 @@ class SimilarityLoss(ContrastiveLoss):
         if self.group is not None:
             groups = anchor.unflatten(0, (-1, self.group))
             logits = self.similarity(groups[:, :, None], groups[:, None, :])
-            return (logits + diagonal_mask(groups.mu[0])).flatten(0, 1)
-        return self.similarity(anchor[:, None], _gathered(anchor)[None, :]) + self_mask(anchor)
+            return (logits + diagonal_mask(groups[0])).flatten(0, 1)
+        return self.similarity(anchor[:, None], anchor.map_tensors(gather_batch)[None, :]) + self_mask(anchor)
 
     def _check_group(self, batch: int) -> None:
         fits = self.group is None or batch % self.group == 0
@@ -108,7 +109,8 @@ class SimilarityLoss(ContrastiveLoss):
 class InfoNCE(SimilarityLoss):
     """InfoNCE on the modes of the posteriors (van den Oord et al. 2018): s(x, x') = kappa_pos mu.mu'.
 
-    The loss does not depend on kappa, so it learns points rather than posteriors. `SimilarityLoss` has the formula.
+    The loss does not depend on kappa, so it learns points rather than posteriors. `SimilarityLoss` has the formula. For
+    mixtures exp s is the mean over pairs of components, by their weights.
 
     Args:
         kappa_pos: Inverse temperature.
@@ -125,7 +127,10 @@ class InfoNCE(SimilarityLoss):
         super().__init__()
         self.kernel = VMFKernel(kappa_pos, requires_grad)
 
-    def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+    def similarity(self, q1: PosteriorBatch, q2: PosteriorBatch) -> Tensor:
+        return log_bilinear(q1, q2, self._component_similarity)
+
+    def _component_similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
         # In float64, so that a GPU's TF32 cannot round the cosines to ten bits.
         return self.kernel.log_values(q1.dim, _cosine(q1.mu.double(), q2.mu.double())).to(q1.mu.dtype)
 
@@ -187,11 +192,11 @@ class ExactInfoNCE(SimilarityLoss):
         on_device = self.terms is not None and isinstance(self.kernel, VMFKernel)
         return on_device or self.kernel.cache_key() is not None
 
-    def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+    def similarity(self, q1: PosteriorBatch, q2: PosteriorBatch) -> Tensor:
         compare = log_positivity if self.rule == "marginal" else log_match_odds
         return compare(q1, q2, self.kernel, self.terms)
 
-    def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+    def per_anchor(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:
         given = negative is not None or self.rule == "marginal"
         problem = "the other anchors of a batch follow P(x) and are not rejected ones"
         require(given, "negative", None, f"rule is {self.rule!r}, and {problem}", 'pass negatives, or rule="marginal"')
@@ -200,14 +205,14 @@ class ExactInfoNCE(SimilarityLoss):
         if negative is None:
             self._check_group(len(anchor))
         to_positive = self.similarity(anchor, positive).double()
-        to_negatives = self._log_total(anchor, negative)
-        return torch.nn.functional.softplus(to_negatives - to_positive).to(anchor.mu.dtype)
+        to_negatives = self._log_total(anchor, negative)  # type: ignore[arg-type]  # `_streams` has looked
+        return torch.nn.functional.softplus(to_negatives - to_positive).to(anchor.dtype)
 
-    def _streams(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> bool:
+    def _streams(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> bool:
         """Whether pairs with shared or batch negatives are summed in tiles: the same result in less time and memory."""
-        on_cpu = anchor.mu.device.type == "cpu"
-        one_dtype = anchor.mu.dtype == positive.mu.dtype == (anchor if negative is None else negative).mu.dtype
-        return self.rule == "marginal" and on_cpu and one_dtype and sums_in_tiles(self.kernel)
+        others = [positive] if negative is None else [positive, negative]
+        simple = all(isinstance(q, VonMisesFisher) and q.dtype == anchor.dtype for q in (anchor, *others))
+        return self.rule == "marginal" and anchor.device.type == "cpu" and simple and sums_in_tiles(self.kernel)
 
     def _log_total(self, anchor: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
         """log sum_m r(x, x_m) over shared or batch negatives, (B,), float64."""
@@ -219,12 +224,12 @@ class ExactInfoNCE(SimilarityLoss):
         if process_count() == 1:
             return total(anchor, None)
         size, rank = len(anchor), process_rank()
-        gathered = _gathered(anchor)
+        gathered = anchor.map_tensors(gather_batch)
         others = VonMisesFisher.cat([gathered[: rank * size], gathered[(rank + 1) * size :]], 0)
         to_others = total(anchor, others)
         return torch.logaddexp(total(anchor, None), to_others) if size > 1 else to_others
 
-    def log_shares(self, anchor: VonMisesFisher, candidates: VonMisesFisher | None, compared: Tensor | None) -> Tensor:
+    def log_shares(self, anchor: PosteriorBatch, candidates: PosteriorBatch | None, compared: Tensor | None) -> Tensor:
         problem = "soft targets compare candidates from P(x)"
         require(self.rule == "marginal", "rule", self.rule, problem, 'pass rule="marginal"')
         return super().log_shares(anchor, candidates, compared)
@@ -252,17 +257,12 @@ class ELK(SimilarityLoss):
         self.scale = VMFKernel(kappa_pos, requires_grad)
         self.kernel = VMFKernel(math.inf)
 
-    def similarity(self, q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+    def similarity(self, q1: PosteriorBatch, q2: PosteriorBatch) -> Tensor:
         likelihood = log_positivity(q1, q2, self.kernel) - log_sphere_area(q1.dim)
         return self.scale.concentration(likelihood) * likelihood
 
-    def per_anchor(self, anchor: VonMisesFisher, positive: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+    def per_anchor(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:
         return super().per_anchor(anchor, positive, negative) - math.log(negative_count(anchor, negative))
-
-
-def _gathered(q: VonMisesFisher) -> VonMisesFisher:
-    """The posteriors of all processes."""
-    return VonMisesFisher(gather_batch(q.mu), gather_batch(q.kappa), validate_args=False)
 
 
 def _cosine(mu1: Tensor, mu2: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from aleator.foundation import require, require_float
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 
 
 def log_shares_of(logits: Tensor, compared: Tensor | None) -> Tensor:
@@ -51,17 +51,17 @@ def soft_cross_entropy(log_shares: Tensor, targets: Tensor, compared: Tensor | N
 
 
 def compared_candidates(
-    anchor: VonMisesFisher, candidates: VonMisesFisher | None, compared: Tensor | None
+    anchor: PosteriorBatch, candidates: PosteriorBatch | None, compared: Tensor | None
 ) -> Tensor | None:
     """Which candidates count, (B, M), or None for all. An anchor is not its own candidate."""
     if candidates is None:
-        others = ~torch.eye(len(anchor), dtype=torch.bool, device=anchor.mu.device)
+        others = ~torch.eye(len(anchor), dtype=torch.bool, device=anchor.device)
         compared = others if compared is None else compared & others
     return compared
 
 
 def check_soft_batch(
-    anchor: VonMisesFisher, targets: Tensor, candidates: VonMisesFisher | None, compared: Tensor | None
+    anchor: PosteriorBatch, targets: Tensor, candidates: PosteriorBatch | None, compared: Tensor | None
 ) -> None:
     """Raise unless targets and mask fit the posteriors. The values of targets on a GPU are not read."""
     B = len(anchor)

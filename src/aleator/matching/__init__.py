@@ -1,5 +1,6 @@
 """How likely two posteriors are to match: kernels, the series of expected positivity, match probabilities."""
 
+from aleator.matching.components import log_bilinear
 from aleator.matching.kernels import DEFAULT_KAPPA_POS, AcceptanceKernel, VMFKernel
 from aleator.matching.match_maps import FIRST_HITS, LEAST_SLOPE, LogOddsMap, MatchMaps
 from aleator.matching.odds import NegativeLaw, log_match_odds
@@ -26,6 +27,7 @@ __all__ = [
     "VMFKernel",
     "ZonalKernel",
     "check_kernel",
+    "log_bilinear",
     "log_match_odds",
     "log_positivity",
     "log_total_positivity",

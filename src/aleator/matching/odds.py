@@ -28,7 +28,7 @@ from aleator.foundation import require
 from aleator.matching.positivity import log_positivity
 from aleator.matching.truncation import CacheKey
 from aleator.matching.zonal import ZonalKernel, check_kernel
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 
 NegativeLaw = Literal["marginal", "rejected-pair", "rejected-latent"]
 
@@ -37,7 +37,7 @@ NegativeLaw = Literal["marginal", "rejected-pair", "rejected-latent"]
 _CLOSEST = 1e-9
 
 
-def log_match_odds(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: int | None = None) -> Tensor:
+def log_match_odds(q1: PosteriorBatch, q2: PosteriorBatch, kernel: ZonalKernel, terms: int | None = None) -> Tensor:
     """Log odds of a match: log rho - log(1 - rho), where rho = E g(z.z') is the probability that the latents match.
 
     The values of the kernel are taken as probabilities. Those of `AcceptanceKernel` are the paper's rule, p/(p + u).
@@ -65,11 +65,10 @@ def log_match_odds(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, 
     """
     check_kernel(kernel)
     # In float64: where rho is close to 1, the rounding of float32 would be large beside 1 - rho.
-    double1, double2 = (VonMisesFisher(q.mu.double(), q.kappa.double(), validate_args=False) for q in (q1, q2))
-    log_r = log_positivity(double1, double2, kernel, terms)
+    log_r = log_positivity(q1.double(), q2.double(), kernel, terms)
     log_rho = log_r + _log_share(kernel, q1.dim, log_r)
     log_rest = torch.log(-torch.expm1(log_rho.clamp_max(-_CLOSEST)))
-    return (log_rho - log_rest).to(q1.mu.dtype)
+    return (log_rho - log_rest).to(q1.dtype)
 
 
 def _log_share(kernel: ZonalKernel, dim: int, like: Tensor) -> Tensor | float:

@@ -8,8 +8,9 @@ This is the expected positivity of the paper's Proposition 2, times the area of 
 P(x'|x)/P(x') that a contrastive task estimates; docs/theory.md has the proof. Its limits: kappa -> inf gives the
 similarity of InfoNCE, kappa_pos -> inf the expected likelihood kernel, kappa -> 0 gives r = 1.
 
-Here are the public functions, mixtures and checks. series.py sums the series. A kernel's series resolves posteriors up
-to some kappa, its `reach` (truncation.py); sharper posteriors are treated as having that kappa.
+Here are the public functions and checks. components.py takes mixtures apart, series.py sums the series. A kernel's
+series resolves posteriors up to some kappa, its `reach` (truncation.py); sharper posteriors are treated as having that
+kappa.
 """
 
 import math
@@ -19,15 +20,15 @@ from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily
 
 from aleator.foundation import reject, require, require_at_least, require_probability
+from aleator.matching.components import log_bilinear
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.match_maps import LogOddsMap
 from aleator.matching.series import log_series
 from aleator.matching.totals import STEEPEST, log_totals
 from aleator.matching.zonal import ZonalKernel, check_kernel
-from aleator.posteriors import VonMisesFisher
-from aleator.special import log_growth
+from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher, log_overlap
 
-Posterior = VonMisesFisher | MixtureSameFamily
+Posterior = PosteriorBatch | MixtureSameFamily
 DEFAULT_PRIOR = 0.5  # share of matches among the pairs in question
 
 # How much of the series may be left out, relative to the largest r.
@@ -40,7 +41,7 @@ def log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, terms: int
     log r > 0 means that the two inputs match more often than two inputs drawn at random.
 
     Args:
-        q1: Posteriors, batch shape (...): `VonMisesFisher`, or a `torch.distributions.MixtureSameFamily` of them.
+        q1: Posteriors, batch shape (...): `VonMisesFisher` or `VMFMixture`.
         q2: Posteriors of the same dimension and dtype. The batch shapes broadcast.
         kernel: What counts as a match.
         terms: Number of terms of the series. Default: as many as the kernel and the dtype need.
@@ -60,20 +61,15 @@ def log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, terms: int
         >>> al.log_positivity(q[0], q[1], al.VMFKernel(20.0))
         tensor(-5.0932)
     """
-    _check_pair(q1, q2, kernel)
-    if isinstance(q1, VonMisesFisher) and isinstance(q2, VonMisesFisher):
-        return _log_r(q1, q2, kernel, terms)
-    log_weights1, parts1 = _mixture(q1)
-    log_weights2, parts2 = _mixture(q2)
-    log_r = _log_r(parts1[..., :, None], parts2[..., None, :], kernel, terms)
-    return torch.logsumexp(log_r + log_weights1[..., :, None] + log_weights2[..., None, :], dim=(-2, -1))
+    first, second = _checked_pair(q1, q2, kernel)
+    return log_bilinear(first, second, lambda a, b: _log_r(a, b, kernel, terms))
 
 
 def pairwise_log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, terms: int | None = None) -> Tensor:
     """Log of the expected positivity of every posterior of one batch with every posterior of another.
 
     Args:
-        q1: Posteriors, batch shape (N,): `VonMisesFisher`, or a `torch.distributions.MixtureSameFamily` of them.
+        q1: Posteriors, batch shape (N,): `VonMisesFisher` or `VMFMixture`.
         q2: Posteriors of the same dimension and dtype, batch shape (M,).
         kernel: What counts as a match.
         terms: Number of terms of the series. Default: as many as the kernel and the dtype need.
@@ -92,18 +88,11 @@ def pairwise_log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, t
         tensor([[ 2.5959, -5.0932],
                 [-5.0932,  2.5959]])
     """
-    _check_pair(q1, q2, kernel)
+    first, second = _checked_pair(q1, q2, kernel)
     for name, q in (("q1", q1), ("q2", q2)):
         one_dimension = len(q.batch_shape) == 1
         require(one_dimension, name, tuple(q.batch_shape), "expected one batch dimension", "flatten the batch")
-    if isinstance(q1, VonMisesFisher) and isinstance(q2, VonMisesFisher):
-        return _log_r(q1[:, None], q2[None, :], kernel, terms)
-    log_weights1, parts1 = _mixture(q1)
-    log_weights2, parts2 = _mixture(q2)
-    log_r = _log_r(parts1.flatten()[:, None], parts2.flatten()[None, :], kernel, terms)
-    log_r = log_r.view(*log_weights1.shape, *log_weights2.shape)
-    log_r = log_r + log_weights1[:, :, None, None] + log_weights2[None, None]
-    return torch.logsumexp(log_r, dim=(1, 3))
+    return log_positivity(first[:, None], second[None, :], kernel, terms)
 
 
 def log_total_positivity(
@@ -136,7 +125,7 @@ def log_total_positivity(
         >>> al.pairwise_log_positivity(q[:1], q[1:], al.VMFKernel(20.0)).logsumexp(1)
         tensor([-1.6675])
     """
-    _check_pair(q1, q1 if q2 is None else q2, kernel)
+    _checked_pair(q1, q1 if q2 is None else q2, kernel)
     way_out = "use pairwise_log_positivity"
     require(sums_in_tiles(kernel), "kernel", kernel, "too steep to be summed in tiles", way_out)
     dim, dtype, reach = q1.dim, q1.mu.dtype, kernel.reach(q1.dim)
@@ -171,7 +160,7 @@ def match_probability(
     """Probability that two inputs match, given both posteriors: prior r / (prior r + 1 - prior).
 
     Args:
-        q1: Posteriors, batch shape (...): `VonMisesFisher`, or a `torch.distributions.MixtureSameFamily` of them.
+        q1: Posteriors, batch shape (...): `VonMisesFisher` or `VMFMixture`.
         q2: Posteriors of the same dimension and dtype. The batch shapes broadcast: for all pairs of two batches pass
             `q1[:, None]` and `q2`.
         kernel: What counts as a match.
@@ -199,28 +188,24 @@ def match_probability(
     return torch.sigmoid(log_odds_ratio + torch.logit(share))
 
 
-def _check_pair(q1: Posterior, q2: Posterior, kernel: ZonalKernel) -> None:
-    """Raise unless both are posteriors of one dimension and dtype, and the kernel is one."""
+def _checked_pair(q1: Posterior, q2: Posterior, kernel: ZonalKernel) -> tuple[PosteriorBatch, PosteriorBatch]:
+    """Both posteriors as classes of this package; an error unless they have one dimension and dtype."""
     check_kernel(kernel)
-    for name, q in (("q1", q1), ("q2", q2)):
-        if not isinstance(_vmf_of(q), VonMisesFisher):
-            reject(name, type(q).__name__, "not a posterior", "pass VonMisesFisher, or MixtureSameFamily of it")
-    dim1, dim2 = q1.event_shape[0], q2.event_shape[0]
+    first, second = _as_posterior("q1", q1), _as_posterior("q2", q2)
+    dim1, dim2 = first.dim, second.dim
     require(dim1 == dim2, "q2", f"dimension {dim2}", f"q1 has dimension {dim1}", "embed both in one space")
-    dtype1, dtype2 = _vmf_of(q1).mu.dtype, _vmf_of(q2).mu.dtype
+    dtype1, dtype2 = first.dtype, second.dtype
     require(dtype1 == dtype2, "q2", dtype2, f"q1 has dtype {dtype1}", "cast one to the other")
+    return first, second
 
 
-def _vmf_of(q: Distribution) -> VonMisesFisher:
-    """The posterior itself, or the components of a mixture."""
-    return q.component_distribution if isinstance(q, MixtureSameFamily) else q  # type: ignore[return-value]
-
-
-def _mixture(q: Posterior) -> tuple[Tensor, VonMisesFisher]:
-    """Log weights (..., C) and components of batch shape (..., C). A single vMF is a mixture of one."""
-    if isinstance(q, VonMisesFisher):
-        return torch.zeros_like(q.kappa)[..., None], q[..., None]
-    return q.mixture_distribution.logits, _vmf_of(q)
+def _as_posterior(name: str, q: Distribution) -> PosteriorBatch:
+    """The posterior itself; `VMFMixture` for torch's own mixtures of vMFs."""
+    if isinstance(q, PosteriorBatch):
+        return q
+    if isinstance(q, MixtureSameFamily) and isinstance(q.component_distribution, VonMisesFisher):
+        return VMFMixture(q.mixture_distribution.logits, q.component_distribution, validate_args=False)
+    return reject(name, type(q).__name__, "not a posterior", "pass VonMisesFisher or VMFMixture")
 
 
 def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: int | None) -> Tensor:
@@ -230,7 +215,7 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
     cosine = _cosine(q1, q2)
     kappa1, kappa2 = q1.kappa.double(), q2.kappa.double()
     if isinstance(kernel, VMFKernel) and kernel.is_identity:
-        return _log_likelihood_kernel(dim, cosine, kappa1, kappa2).to(dtype)
+        return log_overlap(dim, cosine, kappa1, kappa2).to(dtype)
     # The series works on tables of pairs, (N, M) or (G, N, M). Any other shape becomes a table of one column.
     if len(shape) not in (2, 3):
         kappa1, kappa2 = kappa1.expand(shape).reshape(-1, 1), kappa2.expand(shape).reshape(-1, 1)
@@ -269,16 +254,3 @@ def _tolerance(kernel: ZonalKernel, dtype: torch.dtype) -> float:
     """How much of the series may be left out."""
     # Only the vMF kernel has a tail. For others, left-out terms would show where r is close to its floor.
     return _TOLERANCE[dtype if isinstance(kernel, VMFKernel) else torch.float64]
-
-
-def _log_likelihood_kernel(dim: int, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> Tensor:
-    """log r for kappa_pos = inf: r = S int vMF vMF' dz = S C(kappa) C(kappa') / C(|kappa mu + kappa' mu'|)."""
-    order = dim / 2 - 1
-    point1, point2 = torch.isinf(kappa1), torch.isinf(kappa2)
-    k1, k2 = torch.where(point1, 1.0, kappa1), torch.where(point2, 1.0, kappa2)
-    g1, g2 = log_growth(order, k1), log_growth(order, k2)  # before broadcasting: once per posterior, not per pair
-    length = torch.sqrt(((k1 + k2).square() - 2 * k1 * k2 * (1 - cosine)).clamp_min(1e-300))
-    both = log_growth(order, length) - g1 - g2
-    value = torch.where(point1, k2 * cosine - g2, torch.where(point2, k1 * cosine - g1, both))
-    coincide = torch.where(cosine >= 1, math.inf, -math.inf)
-    return torch.where(point1 & point2, coincide, value)

@@ -59,7 +59,7 @@ class RowWeights:
         return replace(self, weights=self.weights * sign, slopes=self.slopes * sign)
 
     def block(self, rows: slice) -> "RowWeights":
-        """The part for some rows of a table (N, M)."""
+        """The part for some rows of a table (N, M), or for some groups of a table (G, N, M)."""
         return self if len(self.log_length) == 1 else self._at(rows)
 
     def group(self, number: int) -> "RowWeights":
@@ -208,11 +208,11 @@ def positivity_table(
         for whole, column in zip(out, columns, strict=False):
             whole[place] = column  # type: ignore[assignment]
 
-    if cosine.dim() == 3:
+    if cosine.dim() == 3 and cosine[0].numel() > _BLOCK:
         for g, table in enumerate(cosine):
             put(g, positivity_table(dim, table, first.group(g), second.group(g), log_lam, kappa_pos, slopes))
         return PositivityTable(*out)
-    step = max(1, _BLOCK // cosine.shape[1])
+    step = max(1, _BLOCK // cosine[0].numel())  # rows of a table, or small tables
     for start in range(0, len(cosine), step):
         rows = slice(start, min(start + step, len(cosine)))
         sides = first.block(rows), second.block(rows)

@@ -1,6 +1,16 @@
-"""What an encoder returns: the von Mises-Fisher distribution."""
+"""What an encoder returns: the von Mises-Fisher distribution, and mixtures of it."""
 
 from aleator.posteriors.batch import PosteriorBatch
+from aleator.posteriors.mixtures import VMFMixture
+from aleator.posteriors.overlap import log_overlap
+from aleator.posteriors.regions import CredibleRegion
 from aleator.posteriors.vmf import VonMisesFisher, kappa_from_mean_resultant_length
 
-__all__ = ["PosteriorBatch", "VonMisesFisher", "kappa_from_mean_resultant_length"]
+__all__ = [
+    "CredibleRegion",
+    "PosteriorBatch",
+    "VMFMixture",
+    "VonMisesFisher",
+    "kappa_from_mean_resultant_length",
+    "log_overlap",
+]

@@ -3,12 +3,14 @@
 A cap holds all directions within an angle of mu. Only kappa and the dimension D matter. All tensors are float64.
 """
 
+import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.special import angle_masses, angle_quantile
+from aleator.special import angle_masses, angle_quantile, log_sphere_area
 
 # From this kappa on, a vMF is a point in float64: all its mass lies within an angle of 1e-12 of mu.
 _POINT_MASS = 1e25
@@ -26,6 +28,22 @@ def cap_angle(dim: int, kappa: Tensor, p: Tensor) -> Tensor:
 def cap_mass(dim: int, kappa: Tensor, angle: Tensor) -> Tensor:
     """P(theta <= angle), with gradients in kappa and in the angle, which have one shape."""
     return _CapMass.apply(kappa, angle, dim)
+
+
+def log_cap_share(dim: int, angle: Tensor) -> Tensor:
+    """Log of the share of the sphere that a cap of this angle covers, float64; also where the share underflows."""
+    if dim == 2:
+        return (angle / math.pi).log()
+    small = torch.minimum(angle, math.pi - angle).clamp_min(1e-300)
+    # From the edge inwards, sin^(D-2) falls at least like exp(-slope d - (D-2) d^2 / 2): all that counts is within d.
+    slope = (dim - 2) / torch.tan(small)
+    d = torch.minimum(2 * 40 / (slope + torch.sqrt(slope.square() + 2 * 40 * (dim - 2))), small)
+    x, w = (torch.as_tensor(a, device=angle.device) for a in np.polynomial.legendre.leggauss(64))
+    nodes = small.unsqueeze(-1) - d.unsqueeze(-1) * (1 - x) / 2
+    log_ratio = (dim - 2) * (torch.sin(nodes) / torch.sin(small).unsqueeze(-1)).log()
+    integral = (log_ratio.exp() @ w).log() + (d / 2).log() + (dim - 2) * torch.sin(small).log()
+    share = integral + log_sphere_area(dim - 1) - log_sphere_area(dim)
+    return torch.where(angle <= math.pi / 2, share, torch.log1p(-share.exp()))
 
 
 class _CapMass(torch.autograd.Function):

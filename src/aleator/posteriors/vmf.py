@@ -18,6 +18,7 @@ from torch.distributions.constraints import Constraint
 from aleator.foundation import require, require_float, require_probability
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.caps import cap_angle, cap_mass
+from aleator.posteriors.overlap import log_overlap
 from aleator.posteriors.sampling import draw_noise, sample_from_noise
 from aleator.special import bessel_ratio, log_growth, log_sphere_area
 
@@ -67,6 +68,9 @@ class VonMisesFisher(PosteriorBatch):
     arg_constraints = {"mu": _unit_vector, "kappa": constraints.nonnegative}  # noqa: RUF012 (torch's own convention)
     support = _unit_vector
     has_rsample = True
+    _trailing = (1, 0)
+    mu: Tensor
+    kappa: Tensor
 
     def __init__(self, mu: Tensor, kappa: Tensor | float, validate_args: bool | None = None):
         validate = Distribution._validate_args if validate_args is None else validate_args
@@ -139,6 +143,31 @@ class VonMisesFisher(PosteriorBatch):
         return cls(mu.to(samples.dtype), kappa.to(samples.dtype))
 
     @property
+    def modes(self) -> int:
+        """K, the number of components: 1."""
+        return 1
+
+    @property
+    def log_weights(self) -> Tensor:
+        """Log weights of the one component: zeros, shape (..., 1)."""
+        return torch.zeros_like(self.kappa).unsqueeze(-1)
+
+    @property
+    def components(self) -> "VonMisesFisher":
+        """The posterior as the one component of a mixture, batch shape (..., 1)."""
+        return self[..., None]
+
+    @property
+    def certainty(self) -> Tensor:
+        """One number that orders posteriors: log(S int vMF^2 dz), shape (...). It increases with kappa.
+
+        0 for kappa = 0, inf for a point mass. S is the area of the sphere. `VMFMixture.certainty` is its counterpart
+        for several modes.
+        """
+        kappa = self.kappa.double()
+        return log_overlap(self.dim, torch.ones_like(kappa), kappa, kappa).to(self.kappa.dtype)
+
+    @property
     def mean(self) -> Tensor:
         """E z = A_1(kappa) mu, shape (..., D). It lies inside the sphere."""
         return self.mean_resultant_length.unsqueeze(-1) * self.mu
@@ -190,19 +219,6 @@ class VonMisesFisher(PosteriorBatch):
         finite = torch.where(torch.isinf(kappa), 0.0, kappa)
         value = log_sphere_area(self.dim) + log_growth(self.dim / 2 - 1, finite) - finite * ratio
         return torch.where(torch.isinf(kappa), -math.inf, value).to(self.kappa.dtype)
-
-    def sample(self, sample_shape: Sequence[int] = Size(), generator: Generator | None = None) -> Tensor:
-        """Samples without gradients.
-
-        Args:
-            sample_shape: How many samples of each posterior.
-            generator: Source of randomness. Default: torch's global generator.
-
-        Returns:
-            Unit vectors, shape (*sample_shape, ..., D).
-        """
-        with torch.no_grad():
-            return self.rsample(sample_shape, generator)
 
     def rsample(
         self,
@@ -284,6 +300,21 @@ class VonMisesFisher(PosteriorBatch):
         """
         return self._cap_mass(torch.as_tensor(angle, dtype=torch.float64, device=self.kappa.device))
 
+    def detach_kappa(self) -> "VonMisesFisher":
+        return self._derive(self.mu, self.kappa.detach())
+
+    def scale_kappa(self, factor: Tensor | float) -> "VonMisesFisher":
+        if self._validate_args:
+            require(torch.as_tensor(factor) >= 0, "factor", factor, "negative or NaN", "pass a number >= 0")
+        return self._derive(self.mu, self.kappa * factor)
+
+    def rotate(self, rotation: Tensor) -> "VonMisesFisher":
+        if self._validate_args:
+            product = rotation @ rotation.mT
+            straight = (product - torch.eye(len(product), dtype=product.dtype, device=product.device)).abs() <= 1e-3
+            require(straight.all(), "rotation", rotation, "not orthogonal", "pass for example aligning_rotation(a, b)")
+        return self._derive(self.mu @ rotation, self.kappa)
+
     def _cap_angle(self, p: Tensor | float) -> Tensor:
         """`cap_angle` in float64."""
         level = torch.as_tensor(p, dtype=torch.float64, device=self.kappa.device)
@@ -294,6 +325,19 @@ class VonMisesFisher(PosteriorBatch):
     def _cap_mass(self, angle: Tensor) -> Tensor:
         """`cap_angle_probability` of a float64 angle."""
         return cap_mass(self.dim, *torch.broadcast_tensors(self.kappa.double(), angle)).to(self.kappa.dtype)
+
+    def _tensors(self) -> tuple[Tensor, Tensor]:
+        return self.mu, self.kappa
+
+    def _places(self) -> Tensor:
+        return self.kappa
+
+    def _derive(self, *tensors: Tensor) -> "VonMisesFisher":
+        new = object.__new__(type(self))
+        new.mu, new.kappa = tensors
+        Distribution.__init__(new, new.kappa.shape, new.mu.shape[-1:], validate_args=False)
+        new._validate_args = self._validate_args
+        return new
 
 
 def kappa_from_mean_resultant_length(length: Tensor, dim: int) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from aleator.data import SharedNegatives, SoftBatch
 from aleator.encoders import Encoder
 from aleator.foundation import require
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 from aleator.training.recipe import MuNegatives, Part
 
 
@@ -83,10 +83,10 @@ class Objective(nn.Module):
             q_negative = q_rest.unflatten(0, (-1, M))  # (B, M) or (G, M)
         return self.loss(q_anchor, q_positive, q_negative)
 
-    def _posteriors(self, inputs: Any) -> VonMisesFisher:
+    def _posteriors(self, inputs: Any) -> PosteriorBatch:
         """Posteriors of the inputs. In a "mu" phase, kappa gets no gradient."""
         q = self.encoder(inputs)
-        return VonMisesFisher(q.mu, q.kappa.detach(), validate_args=False) if self.part == "mu" else q
+        return q.detach_kappa() if self.part == "mu" else q
 
 
 def some_inputs(batch: Any) -> Any:

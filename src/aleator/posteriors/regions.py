@@ -1,0 +1,153 @@
+"""Credible regions of highest density: the smallest regions that hold a given probability.
+
+The region of level p is {z: q(z) >= threshold}. For one vMF it is the credible cap, and everything is exact. For a
+mixture it is a union of shapes around the modes. Its threshold is the density that a sample exceeds with probability p,
+found from stratified samples of every component (strata.py).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Generator, Tensor
+
+from aleator.foundation import require_count, require_probability
+from aleator.posteriors.caps import log_cap_share
+from aleator.posteriors.strata import stratified_rsample
+from aleator.special import log_sphere_area
+
+if TYPE_CHECKING:
+    from aleator.posteriors.batch import PosteriorBatch
+
+_BLOCK = 2**21  # numbers of samples at a time
+# Of the samples, if no generator is given: the same posterior always has the same region. Not a number that people
+# choose, because noise that made the posteriors must not come back as noise of their samples.
+_SEED = 7_204_981_553
+
+
+@dataclass(frozen=True)
+class CredibleRegion:
+    """Regions of highest density of a batch of posteriors. `PosteriorBatch.region` makes them.
+
+    Args:
+        posterior: The posteriors, batch shape (...).
+        log_threshold: Log density at the edge of each region, shape (...).
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> q = al.VonMisesFisher(torch.tensor([1.0, 0.0, 0.0]), 10.0)
+        >>> region = q.region(0.95)
+        >>> region.contains(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+        tensor([ True, False])
+        >>> region.caps()  # that of q.cap(0.95)
+        tensor([0.7004])
+        >>> region.log_area().exp()  # of an area of 4 pi
+        tensor(1.8823)
+    """
+
+    posterior: "PosteriorBatch"
+    log_threshold: Tensor
+
+    def contains(self, value: Tensor) -> Tensor:
+        """Whether directions lie in the regions.
+
+        Args:
+            value: Unit vectors, shape (..., D). They broadcast with the batch.
+
+        Returns:
+            Booleans, shape (...).
+        """
+        return self.posterior.log_prob(value) >= self.log_threshold
+
+    def caps(self) -> Tensor:
+        """Caps around the components' directions that together cover the region, as cosines.
+
+        Inside the region some w_k vMF_k(z) is at least threshold / K, which is a cap around mu_k. For one component the
+        cap is the region itself.
+
+        Returns:
+            Cosines, shape (..., K). 2 for a component whose cap is empty, -1 for the whole sphere.
+        """
+        q = self.posterior
+        parts, log_weights = q.components.detach(), q.log_weights.detach().double()
+        kappa = parts.kappa.double()
+        height = parts.double().log_prob(parts.mu.double())  # at mu_k
+        needed = self.log_threshold.double().unsqueeze(-1) - math.log(q.modes) - log_weights
+        below = (height - needed) / kappa  # 1 - cosine
+        below = torch.where(torch.isinf(kappa), torch.where(log_weights > -math.inf, 0.0, -math.inf), below)
+        cosine = torch.where(below < 0, 2.0, (1 - below).clamp_min(-1.0))
+        return torch.where(torch.isnan(below), -1.0, cosine).to(q.dtype)  # 0/0: kappa = 0 at its threshold
+
+    def log_area(self, samples: int = 1024, generator: Generator | None = None) -> Tensor:
+        """Log of the area of the regions. Exact for one component. No gradients.
+
+        The area is the mean of 1/q over samples of q that lie in the region.
+
+        Args:
+            samples: Number of samples of each component.
+            generator: Source of randomness. Default: a generator of its own, so that results repeat.
+
+        Returns:
+            Logarithms, shape (...). The area of the sphere is exp(`log_sphere_area(D)`).
+        """
+        q = self.posterior
+        if q.modes == 1:
+            angle = torch.acos(self.caps().double().clamp(-1, 1)).squeeze(-1)
+            return (log_cap_share(q.dim, angle) + log_sphere_area(q.dim)).to(q.dtype)
+        log_q, log_weights = _densities(q, samples, generator)
+        inside = log_q >= self.log_threshold.double().unsqueeze(-1)
+        return torch.logsumexp(torch.where(inside, log_weights - log_q, -math.inf), -1).to(q.dtype)
+
+    def probability(self, samples: int = 1024, generator: Generator | None = None) -> Tensor:
+        """Probability that the regions hold, estimated from samples. No gradients.
+
+        Args:
+            samples: Number of samples of each component.
+            generator: Source of randomness. Default: a generator of its own, so that results repeat.
+
+        Returns:
+            Probabilities, shape (...).
+        """
+        log_q, log_weights = _densities(self.posterior, samples, generator)
+        inside = log_q >= self.log_threshold.double().unsqueeze(-1)
+        return (log_weights.exp() * inside).sum(-1).to(self.posterior.dtype)
+
+
+@torch.no_grad()
+def credible_region(
+    q: "PosteriorBatch", p: Tensor | float, samples: int, generator: Generator | None
+) -> CredibleRegion:
+    """The regions of level p, which broadcasts with the batch of q."""
+    level = torch.as_tensor(p, dtype=torch.float64, device=q.device)
+    require_probability("p", level, "pass for example 0.95")
+    shape = torch.broadcast_shapes(q.batch_shape, level.shape)
+    q, level = q.expand(shape), level.expand(shape)
+    if q.modes == 1:
+        parts = q.components
+        angle = parts.cap_angle(level.unsqueeze(-1)).double()
+        kappa = parts.kappa.double()
+        drop = torch.where(torch.isinf(kappa), 0.0, kappa * 2 * torch.sin(angle / 2).square())
+        return CredibleRegion(q, (parts.double().log_prob(parts.mu.double()) - drop).squeeze(-1).to(q.dtype))
+    require_count("samples", samples, "pass 1024")
+    flat, levels = q.flatten(), level.flatten()
+    size = max(1, _BLOCK // (samples * q.modes * q.dim))
+    edges = []
+    for part, part_level in zip(flat.split(size), levels.split(size), strict=True):
+        log_q, log_weights = _densities(part, samples, generator)
+        log_q, order = log_q.sort(-1, descending=True)
+        reached = log_weights.exp().expand(log_q.shape).gather(-1, order).cumsum(-1)
+        at = (reached < part_level.unsqueeze(-1)).sum(-1, keepdim=True).clamp_max(log_q.shape[-1] - 1)
+        edges.append(log_q.gather(-1, at).squeeze(-1))
+    return CredibleRegion(q, torch.cat(edges).view(shape).to(q.dtype))
+
+
+@torch.no_grad()
+def _densities(q: "PosteriorBatch", samples: int, generator: Generator | None) -> tuple[Tensor, Tensor]:
+    """Log density at `samples` samples of every component, and their log weights: (..., N K) each, float64."""
+    if generator is None:
+        generator = torch.Generator(q.device).manual_seed(_SEED)
+    z = stratified_rsample(q.components, samples, generator, centred=True)  # (N, ..., K, D)
+    log_q = q.unsqueeze(-1).log_prob(z).double().movedim(0, -1)  # (..., K, N)
+    log_weights = (q.log_weights.double() - math.log(samples)).unsqueeze(-1).expand(log_q.shape)
+    return log_q.flatten(-2), log_weights.flatten(-2)
