@@ -129,7 +129,7 @@ def test_an_interrupted_training_goes_on(features, tmp_path, monkeypatch):
         return draw(self, step, generator)
 
     command = ("train", features / "x.npy", "--labels", features / "y.npy", "--output", tmp_path / "run")
-    command += ("--steps", 90, "--dim", 4, "--width", 16, "--batch-size", 16)
+    command += ("--steps", 90, "--dim", 4, "--width", 16, "--batch-size", 16, "--no-rivals")
     with monkeypatch.context() as patched:
         patched.setattr(aleator.data.LabelRowBatches, "__call__", interrupted)
         result = CliRunner().invoke(app, [str(argument) for argument in command])

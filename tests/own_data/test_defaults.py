@@ -12,7 +12,8 @@ from aleator.own_data.defaults import kernel_width, match_lift
 def test_what_is_left_open_is_chosen_and_explained(features, tmp_path):
     lines = []
     settings = Settings(steps=2, width=8)
-    run = train(read_collection(features / "x.npy", features / "y.npy"), tmp_path / "run", settings, log=lines.append)
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    run = train(collection, tmp_path / "run", settings, log=lines.append, rivals=False)
     chosen = run.config["chosen"]
     assert chosen == ["backbone", "dim", "kappa_pos", "batch_size", "learning_rate", "weight_decay", "dropout"]
     for name in chosen:

@@ -90,11 +90,11 @@ def test_calibration_undoes_what_was_done_to_right_posteriors():
     kernel = VMFKernel(20.0)
 
     def items() -> tuple[VonMisesFisher, Labels]:
-        z = VonMisesFisher.uniform(4, (3000,)).sample()
+        z = VonMisesFisher.uniform(4, (1500,)).sample()
         partner = VonMisesFisher(z, torch.tensor(20.0)).sample()  # what the kernel draws
-        kappa = torch.empty(6000).uniform_(5, 60)
+        kappa = torch.empty(3000).uniform_(5, 60)
         seen = VonMisesFisher(torch.cat([z, partner]), kappa).sample()
-        return VonMisesFisher(seen, kappa), hard(np.tile(np.arange(3000), 2))
+        return VonMisesFisher(seen, kappa), hard(np.tile(np.arange(1500), 2))
 
     torch.manual_seed(3)
     q, labels = items()

@@ -74,11 +74,11 @@ def test_a_stopped_run_goes_on_to_the_same_weights(features, tmp_path, run, monk
     with monkeypatch.context() as patched:
         patched.setattr(recipes, "fit", stopping_fit)
         with pytest.raises(StoppedError):
-            train(collection, tmp_path / "run", QUICK, device="cpu")
+            train(collection, tmp_path / "run", QUICK, device="cpu", rivals=False)
     with pytest.raises(ValueError, match="not finished"):
         load_run(tmp_path / "run")
     assert list((tmp_path / "run/training/checkpoints").iterdir())
-    resumed = train(collection, tmp_path / "run", QUICK, device="cpu")
+    resumed = train(collection, tmp_path / "run", QUICK, device="cpu", rivals=False)
     weights, expected = resumed.encoder.state_dict(), run.encoder.state_dict()
     assert all(torch.equal(weights[name], expected[name]) for name in weights)
     assert resumed.metrics["recall_at_1"] == run.metrics["recall_at_1"]
@@ -86,7 +86,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(features, tmp_path, run, monk
 
 def test_images_in_class_folders(photos, tmp_path):
     settings = Settings(steps=25, dim=4, width=4, batch_size=24, size=8, holdout=0.4)
-    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu")
+    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
     assert run.inputs.kind == "images"
     assert run.inputs.size == 8
     assert len(run.inputs.mean) == 3
@@ -134,7 +134,8 @@ def test_long_features_are_not_taken_for_sure_ones(tmp_path):
     np.save(tmp_path / "x.npy", rows.astype(np.float32))
     np.save(tmp_path / "y.npy", labels)
     settings = Settings(steps=80, width=64, dim=8, batch_size=64)
-    run = train(read_collection(tmp_path / "x.npy", tmp_path / "y.npy"), tmp_path / "run", settings, device="cpu")
+    collection = read_collection(tmp_path / "x.npy", tmp_path / "y.npy")
+    run = train(collection, tmp_path / "run", settings, device="cpu", rivals=False)
     assert rank_correlation(run.posteriors(rows).kappa, -noise[:, 0]) > 0.4
 
 

@@ -26,19 +26,24 @@ def test_the_steps_that_fit_are_measured_once_and_kept(photos, tmp_path, monkeyp
     settings = Settings(minutes=1.0, dim=4, width=2, batch_size=16, size=8, holdout=0.4)
     monkeypatch.setattr(recipe, "_LEAST_STEPS", 3)
     monkeypatch.setattr(recipe, "_seconds_per_step", lambda *_: 20.0)  # three steps in a minute
-    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu")
+    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
     assert json.loads((tmp_path / "run" / "steps.json").read_text())["steps"] == 3
     assert run.config["settings"]["steps"] == 3
     # The same command again finds the finished run, however fast the machine is now.
     monkeypatch.setattr(recipe, "_seconds_per_step", lambda *_: 1.0)
-    assert train(read_collection(photos), tmp_path / "run", settings, device="cpu").config["settings"]["steps"] == 3
+    assert (
+        train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False).config["settings"][
+            "steps"
+        ]
+        == 3
+    )
 
 
 def test_more_time_than_the_passes_need_is_not_used(photos, tmp_path, monkeypatch):
     settings = Settings(minutes=1000.0, dim=4, width=2, batch_size=16, size=8, holdout=0.4)
     monkeypatch.setattr(recipe, "_LEAST_STEPS", 1)
     monkeypatch.setattr(recipe, "_MOST_PASSES", 1)
-    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu")
+    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
     items = run.config["data"]["items"]
     assert run.config["settings"]["steps"] <= items // 16 + 1
 
@@ -58,7 +63,9 @@ def test_measuring_a_step_changes_no_weight_and_uses_no_random_number(features):
 
 def test_the_kept_weights_have_the_best_held_out_likelihood(features):
     settings = Settings(steps=40, dim=4, width=8, batch_size=16, holdout=0.4)
-    train(read_collection(features / "x.npy", features / "y.npy"), features / "run", settings, device="cpu")
+    train(
+        read_collection(features / "x.npy", features / "y.npy"), features / "run", settings, device="cpu", rivals=False
+    )
     rows = (features / "run" / "training" / "validation.csv").read_text().splitlines()
     assert "label_log_likelihood" in rows[0]
     assert len(rows) > 5

@@ -16,7 +16,8 @@ MODEL = f"hf:{minilm.get_model_path()}"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     settings = Settings(backbone=MODEL, steps=150, batch_size=48, width=128, holdout=0.4)
-    return train(read_collection(example_sentences()), tmp_path_factory.mktemp("text") / "run", settings, device="cpu")
+    folder = tmp_path_factory.mktemp("text") / "run"
+    return train(read_collection(example_sentences()), folder, settings, device="cpu", rivals=False)
 
 
 def test_the_features_are_those_of_sentence_transformers():
