@@ -12,12 +12,15 @@ from aleator.fused.softmax_share import (
     fused_shared_log_softmax_share,
     fused_shared_log_softmax_share_backward,
 )
+from aleator.fused.totals import fused_log_totals, fused_log_totals_backward, rows_on_device
 
 __all__ = [
     "fused_basis",
     "fused_candidate_log_softmax_share",
     "fused_candidate_log_softmax_share_backward",
     "fused_log_growth",
+    "fused_log_totals",
+    "fused_log_totals_backward",
     "fused_positivity_table",
     "fused_row_weights",
     "fused_sample",
@@ -26,5 +29,6 @@ __all__ = [
     "fused_sampled_cosines_backward",
     "fused_shared_log_softmax_share",
     "fused_shared_log_softmax_share_backward",
+    "rows_on_device",
     "triton_available",
 ]

@@ -146,8 +146,8 @@ class ExactInfoNCE(SimilarityLoss):
     Args:
         kernel: What counts as a match. Default: `VMFKernel()`. Use `AcceptanceKernel` for pairs that were accepted by
             the paper's rejection rule.
-        terms: Number of terms of the series. Default: as many as the kernel needs. On a GPU the default does not look
-            at kappa, because that would wait for the device; fewer terms are enough where kappa stays small.
+        terms: Number of terms of the series. Default: as many as the posteriors need. For shared and batch negatives
+            this is decided for each tile of pairs, on a GPU by the GPU itself.
         group: Number of consecutive anchors that share their batch negatives, a divisor of the batch size. Default:
             all. The cost grows with `group`. The posteriors hardly improve once it is several times the largest r
             (docs/understanding.md).
@@ -212,7 +212,7 @@ class ExactInfoNCE(SimilarityLoss):
         """Whether pairs with shared or batch negatives are summed in tiles: the same result in less time and memory."""
         others = [positive] if negative is None else [positive, negative]
         simple = all(isinstance(q, VonMisesFisher) and q.dtype == anchor.dtype for q in (anchor, *others))
-        return self.rule == "marginal" and anchor.device.type == "cpu" and simple and sums_in_tiles(self.kernel)
+        return self.rule == "marginal" and simple and sums_in_tiles(self.kernel, anchor.mu)  # type: ignore[union-attr]
 
     def _log_total(self, anchor: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
         """log sum_m r(x, x_m) over shared or batch negatives, (B,), float64."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily
 
 from aleator.foundation import reject, require, require_at_least, require_probability
+from aleator.fused import fused_kernels
 from aleator.matching.components import log_bilinear
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.match_maps import LogOddsMap
@@ -114,7 +115,7 @@ def log_total_positivity(
         Logarithms in float64, the shape of q1.
 
     Raises:
-        ValueError: If dimensions or dtypes differ, if `terms` < 2, or if the kernel is too steep to sum in tiles.
+        ValueError: If dimensions or dtypes differ, if `terms` < 2, or if the kernel is not one that `sums_in_tiles`.
 
     Examples:
         >>> import torch, aleator as al
@@ -127,7 +128,7 @@ def log_total_positivity(
     """
     _checked_pair(q1, q1 if q2 is None else q2, kernel)
     way_out = "use pairwise_log_positivity"
-    require(sums_in_tiles(kernel), "kernel", kernel, "too steep to be summed in tiles", way_out)
+    require(sums_in_tiles(kernel, q1.mu), "kernel", kernel, "cannot be summed in tiles here", way_out)
     dim, dtype, reach = q1.dim, q1.mu.dtype, kernel.reach(q1.dim)
 
     def side(q: VonMisesFisher) -> tuple[Tensor, Tensor]:
@@ -145,8 +146,16 @@ def log_total_positivity(
     return log_totals(mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance).view(q1.batch_shape)
 
 
-def sums_in_tiles(kernel: ZonalKernel) -> bool:
-    """Whether `log_total_positivity` takes this kernel: any but a vMF kernel that is very steep."""
+def sums_in_tiles(kernel: ZonalKernel, mu: Tensor) -> bool:
+    """Whether `log_total_positivity` takes this kernel, for posteriors with the dtype and device of mu.
+
+    On a CPU that is any kernel but a vMF kernel that is very steep. On a GPU it is the same for fixed kernels and
+    float32, if Triton is installed.
+    """
+    if mu.device.type != "cpu":
+        fixed = kernel.cache_key() is not None
+        if not (fixed and mu.dtype == torch.float32 and fused_kernels(mu)):
+            return False
     return not isinstance(kernel, VMFKernel) or float(kernel.kappa_pos.detach()) <= STEEPEST
 
 

@@ -1,0 +1,130 @@
+"""Sums over negatives on a GPU against the sums in float64 on a CPU.
+
+Without a GPU these tests run in Triton's interpreter, if Triton is installed and TRITON_INTERPRET=1 is set.
+"""
+
+import math
+import os
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VonMisesFisher, ZonalKernel
+from aleator.fused import functions
+from aleator.matching import log_total_positivity
+from aleator.matching import totals as totals_module
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and functions.triton_available()
+pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
+
+KERNELS = {
+    "vmf": lambda: VMFKernel(20.0),
+    "sharp vmf": lambda: VMFKernel(100.0),
+    "acceptance": lambda: AcceptanceKernel(8.0),
+    "function": lambda: ZonalKernel(lambda t: torch.exp(-3 * (1 - t) ** 2)),
+}
+
+
+@pytest.fixture
+def device(monkeypatch) -> str:
+    if not INTERPRETED:
+        return "cuda"
+    # On a CPU only the sums are fused; row weights are not.
+    monkeypatch.setattr(totals_module, "fused_kernels", lambda x: functions)
+    return "cpu"
+
+
+def some(*shape: int, dim: int, low: float = 0.5, high: float = 300.0) -> tuple[torch.Tensor, torch.Tensor]:
+    mu = F.normalize(torch.randn(*shape, dim), dim=-1)
+    return mu, torch.exp(torch.empty(shape).uniform_(math.log(low), math.log(high)))
+
+
+def posterior(leaves, dtype: torch.dtype, device: str) -> VonMisesFisher:
+    mu, kappa = (x.to(device, dtype).requires_grad_() for x in leaves)
+    return VonMisesFisher(mu, kappa, validate_args=False)
+
+
+def compare(first, second, kernel, device: str, terms=None) -> None:
+    results = []
+    grad = torch.randn(first[1].shape, dtype=torch.float64)
+    for dtype, where in ((torch.float32, device), (torch.float64, "cpu")):
+        q1 = posterior(first, dtype, where)
+        q2 = None if second is None else posterior(second, dtype, where)
+        total = log_total_positivity(q1, q2, kernel, terms)
+        leaves = [x for q in (q1, q2) if q is not None for x in (q.mu, q.kappa)]
+        results.append([total, *torch.autograd.grad(total, leaves, grad.to(where))])
+    for ours, exact in zip(*results, strict=True):
+        scale = exact.abs().max().clamp_min(1.0) if ours is results[0][0] else exact.abs().max()
+        assert (ours.double().cpu() - exact).abs().max() <= 2e-6 * scale
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("count", "dim"), [(2, 2), (37, 3), (70, 10)])
+def test_other_members_of_a_batch(name, count, dim, device):
+    torch.manual_seed(count)
+    compare(some(count, dim=dim), None, KERNELS[name](), device)
+
+
+@pytest.mark.parametrize("name", ["vmf", "acceptance"])
+def test_given_negatives_and_groups(name, device):
+    torch.manual_seed(0)
+    compare(some(1, 20, dim=5), some(1, 65, dim=5), KERNELS[name](), device)
+    compare(some(3, 6, dim=17), some(3, 5, dim=17), KERNELS[name](), device)
+    compare(some(3, 6, dim=17), None, KERNELS[name](), device)
+
+
+@pytest.mark.parametrize("dim", [64, 300, 1024])
+def test_many_dimensions(dim, device):
+    torch.manual_seed(0)
+    compare(some(40, dim=dim), None, VMFKernel(20.0), device)
+
+
+def test_terms_of_ones_own(device):
+    """An odd number, which the tables round up with a zero."""
+    torch.manual_seed(0)
+    compare(some(20, dim=4), None, VMFKernel(20.0), device, terms=7)
+
+
+def test_extreme_posteriors(device):
+    torch.manual_seed(0)
+    mu, _ = some(20, dim=6)
+    kappa = torch.tensor([0.0, 1e-6, 1e3, 1e6, math.inf]).repeat(4)
+    compare((mu, kappa), None, VMFKernel(20.0), device)
+
+
+def test_the_loss_with_its_defaults(device):
+    torch.manual_seed(0)
+    anchor, positive = (posterior(some(40, dim=8), torch.float32, device) for _ in range(2))
+    kernel = VMFKernel(20.0)
+    loss = ExactInfoNCE(kernel)(anchor, positive)
+    doubles = [
+        VonMisesFisher(q.mu.detach().double().cpu(), q.kappa.detach().double().cpu()) for q in (anchor, positive)
+    ]
+    assert loss.item() == pytest.approx(ExactInfoNCE(kernel)(*doubles).item(), abs=1e-6)
+
+
+@pytest.mark.gpu
+def test_the_pass_fits_into_a_graph():
+    """Nothing waits for the device, with default terms: a captured step equals a plain one on new numbers."""
+    anchors = [posterior(some(100, dim=8), torch.float32, "cuda") for _ in range(2)]
+    loss = ExactInfoNCE(AcceptanceKernel(20.0))
+    mu, kappa = (x.detach().clone().requires_grad_() for x in (anchors[0].mu, anchors[0].kappa))
+
+    def step() -> tuple[torch.Tensor, ...]:
+        value = loss(VonMisesFisher(mu, kappa, validate_args=False), VonMisesFisher(mu, kappa, validate_args=False))
+        return value, *torch.autograd.grad(value, (mu, kappa))
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        mu.copy_(anchors[1].mu)
+        kappa.copy_(anchors[1].kappa)
+    graph.replay()
+    for one, other in zip(captured, step(), strict=True):
+        torch.testing.assert_close(one, other)
