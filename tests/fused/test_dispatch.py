@@ -13,6 +13,7 @@ REPLACES = {
     "bessel": "special",
     "sampling": "posteriors",
     "series": "matching",
+    "totals": "matching",
     "sampled_cosines": "losses",
     "softmax_share": "losses",
 }

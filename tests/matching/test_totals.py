@@ -147,8 +147,8 @@ def test_threads_agree_with_one(monkeypatch):
 
 
 def test_a_kernel_that_is_too_steep_is_refused():
-    mu = some(4, dim=3).mu
-    assert sums_in_tiles(VMFKernel(150.0), mu)
-    assert not sums_in_tiles(VMFKernel(math.inf), mu)
+    q = some(4, dim=3)
+    assert sums_in_tiles(VMFKernel(150.0), q)
+    assert not sums_in_tiles(VMFKernel(math.inf), q)
     with pytest.raises(ValueError, match="cannot be summed in tiles"):
-        log_total_positivity(some(4, dim=3), None, VMFKernel(1e4))
+        log_total_positivity(q, None, VMFKernel(1e4))

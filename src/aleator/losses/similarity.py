@@ -212,7 +212,7 @@ class ExactInfoNCE(SimilarityLoss):
         """Whether pairs with shared or batch negatives are summed in tiles: the same result in less time and memory."""
         others = [positive] if negative is None else [positive, negative]
         simple = all(isinstance(q, VonMisesFisher) and q.dtype == anchor.dtype for q in (anchor, *others))
-        return self.rule == "marginal" and simple and sums_in_tiles(self.kernel, anchor.mu)  # type: ignore[union-attr]
+        return self.rule == "marginal" and simple and sums_in_tiles(self.kernel, anchor)  # type: ignore[arg-type]
 
     def _log_total(self, anchor: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
         """log sum_m r(x, x_m) over shared or batch negatives, (B,), float64."""

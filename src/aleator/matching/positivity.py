@@ -128,7 +128,7 @@ def log_total_positivity(
     """
     _checked_pair(q1, q1 if q2 is None else q2, kernel)
     way_out = "use pairwise_log_positivity"
-    require(sums_in_tiles(kernel, q1.mu), "kernel", kernel, "cannot be summed in tiles here", way_out)
+    require(sums_in_tiles(kernel, q1), "kernel", kernel, "cannot be summed in tiles here", way_out)
     dim, dtype, reach = q1.dim, q1.mu.dtype, kernel.reach(q1.dim)
 
     def side(q: VonMisesFisher) -> tuple[Tensor, Tensor]:
@@ -146,15 +146,15 @@ def log_total_positivity(
     return log_totals(mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance).view(q1.batch_shape)
 
 
-def sums_in_tiles(kernel: ZonalKernel, mu: Tensor) -> bool:
-    """Whether `log_total_positivity` takes this kernel, for posteriors with the dtype and device of mu.
+def sums_in_tiles(kernel: ZonalKernel, q: VonMisesFisher) -> bool:
+    """Whether `log_total_positivity` takes this kernel, for posteriors with the dtype and device of q.
 
     On a CPU that is any kernel but a vMF kernel that is very steep. On a GPU it is the same for fixed kernels and
     float32, if Triton is installed.
     """
-    if mu.device.type != "cpu":
+    if q.mu.device.type != "cpu":
         fixed = kernel.cache_key() is not None
-        if not (fixed and mu.dtype == torch.float32 and fused_kernels(mu)):
+        if not (fixed and q.mu.dtype == torch.float32 and fused_kernels(q.mu)):
             return False
     return not isinstance(kernel, VMFKernel) or float(kernel.kappa_pos.detach()) <= STEEPEST
 

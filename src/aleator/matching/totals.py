@@ -74,8 +74,13 @@ def log_totals(
         Totals, shape (G, N), float64.
     """
     fused = fused_kernels(mu1) and mu1.dtype == torch.float32 and not log_lam.requires_grad
-    function = _FusedLogTotals if fused else _LogTotals
-    return function.apply(mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance)
+    function = _FusedLogTotals.apply if fused else plain_log_totals
+    return function(mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance)
+
+
+def plain_log_totals(*arguments: Any) -> Tensor:
+    """`log_totals` in plain torch."""
+    return _LogTotals.apply(*arguments)
 
 
 class _LogTotals(torch.autograd.Function):
