@@ -7,7 +7,7 @@ from torch import Tensor
 
 from aleator.fused.pieces import clip, interval_of, on_its_own_device, polynomial, tl, triton
 
-_CHUNK = 12  # posteriors to a program, at most
+_CHUNK, _SAMPLES = 12, 512  # to a program, at most
 
 
 @on_its_own_device
@@ -26,12 +26,11 @@ def fused_sampled_cosines(
     is_seed = isinstance(noise, Tensor)
     first, sigma = (noise, noise) if is_seed else (x.permute(1, 2, 0).contiguous() for x in noise)
     out = [z.new_empty(*kappa.shape, samples) for _ in range(3 if slopes else 2)]
-    width = triton.next_power_of_2(dim)
-    block = min(triton.next_power_of_2(samples), max(1, (8192 if is_series else 2048) // width))
+    block = min(triton.next_power_of_2(samples), _SAMPLES)
     chunk = triton.cdiv(others, triton.cdiv(others, _CHUNK))
     if out[0].numel():
         _cosines_kernel[(batch, triton.cdiv(samples, block), triton.cdiv(others, chunk))](
-            z.contiguous(),
+            z.permute(1, 2, 0).contiguous(),
             mu.contiguous(),
             scale.contiguous(),
             scale if scale_slope is None else scale_slope.contiguous(),
@@ -41,7 +40,6 @@ def fused_sampled_cosines(
             out[1],
             out[-1],
             samples,
-            batch,
             others,
             dim,
             (dim - 2) // 2,
@@ -52,7 +50,6 @@ def fused_sampled_cosines(
             TERMS=scale.shape[1] if is_series else 0,
             IS_SEED=is_seed,
             SLOPES=slopes,
-            WIDTH=width,
             BLOCK=block,
         )
     cosine, slope_c, *slope_kappa = (x.permute(2, 0, 1) for x in out)
@@ -155,25 +152,27 @@ if triton is not None:
     @triton.jit
     def _cosines_kernel(
         z_ptr, mu_ptr, scale_ptr, scale_slope_ptr, first_ptr, sigma_ptr, cosine_ptr, slope_c_ptr, slope_kappa_ptr,
-        samples, batch, others, dim, pairs, intervals, start, per_unit, chunk,
-        TERMS: tl.constexpr, IS_SEED: tl.constexpr, SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+        samples, others, dim, pairs, intervals, start, per_unit, chunk,
+        TERMS: tl.constexpr, IS_SEED: tl.constexpr, SLOPES: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         """Each program: BLOCK samples of one anchor and up to `chunk` of the posteriors it is compared with.
 
-        TERMS is the number of terms of the series of angles, or 0 for the table.
+        z is laid out as (B, D, K). A sum over D in a loop, and not over an axis of a tile, gives each sample to one
+        thread: after a sum over an axis, all threads that held parts of it would repeat the work on the result. TERMS
+        is the number of terms of the series of angles, or 0 for the table.
         """
         anchor = tl.program_id(0).to(tl.int64)
         k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        d = tl.arange(0, WIDTH)
         live = k < samples
-        z_at = (k.to(tl.int64) * batch + anchor)[:, None] * dim + d[None, :]
-        z = tl.load(z_ptr + z_at, mask=live[:, None] & (d < dim)[None, :], other=0.0)
+        z_here = z_ptr + anchor * dim * samples + k
         begin = tl.program_id(2) * chunk
         for m in range(begin, tl.minimum(begin + chunk, others)):
             row = anchor * others + m
             at = row * samples + k
-            mu = tl.load(mu_ptr + row * dim + d, mask=d < dim, other=0.0)
-            c = clip(tl.sum(z * mu[None, :], 1), -1.0, 1.0)
+            c = tl.zeros([BLOCK], dtype=z_ptr.dtype.element_ty)
+            for j in range(dim):
+                c += tl.load(z_here + j * samples, mask=live, other=0.0) * tl.load(mu_ptr + row * dim + j)
+            c = clip(c, -1.0, 1.0)
             if IS_SEED:
                 first, square = _noise(tl.load(first_ptr), at, dim, pairs)
                 first, square = first.to(c.dtype), square.to(c.dtype)
