@@ -47,11 +47,10 @@ PUBLISHED_KAPPA_WIDTHS = (10, 50, 50, 50, 50, 50, 10)
 CORRECTIONS: dict[str, dict[str, Any]] = {
     "He's initialisation": {"initialisation": "he"},
     "one cycle to 1e-3": {"recipe": _CORRECTED_RATE},
-    "kappa network as wide as mu's": {"kappa_widths": None},
     "process over the sphere": {"smoothing": "sphere"},
     "right constant of the rule": {"accept_offset": None},
     "negatives summed": {"average_negatives": False},
-    "one drawn negative for mu": {"mu_phase_negatives": 1, "recipe": {"mu_negatives": "given"}},
+    "drawn negatives for mu too": {"mu_phase_negatives": None, "recipe": {"mu_negatives": "given"}},
     "pairs accepted jointly": {"positives": "joint"},
     "negatives from P(x)": {"rule": "marginal"},
     "kernel that accepts the pairs": {"kernel": "acceptance"},
@@ -107,8 +106,11 @@ def changed(setting: Setting, changes: Mapping[str, Any]) -> Setting:
 
 
 def middle_start(setting: Setting) -> tuple[float, float]:
-    """A narrow range of kappa around the geometric mean of the true range's ends."""
-    middle = math.sqrt(setting.kappa_range[0] * setting.kappa_range[1])
+    """A narrow range of kappa around the geometric mean of the true range's ends; around 1 in the plane.
+
+    In the plane, an encoder that starts with a large kappa maps the circle with a fold, which training cannot undo.
+    """
+    middle = math.sqrt(setting.kappa_range[0] * setting.kappa_range[1]) if setting.dim > 2 else 1.0
     return (0.98 * middle, 1.02 * middle)
 
 
