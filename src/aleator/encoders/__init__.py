@@ -1,5 +1,6 @@
 """Inputs to posteriors: the encoder, its backbones, saving and loading."""
 
+from aleator.encoders.averaged_views import AveragedViews
 from aleator.encoders.backbones import (
     MLP,
     Beside,
@@ -20,6 +21,7 @@ from aleator.encoders.small_resnet import SmallResNet
 
 __all__ = [
     "MLP",
+    "AveragedViews",
     "Beside",
     "Chain",
     "ControlledKappaOf",
