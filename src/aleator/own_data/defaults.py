@@ -27,7 +27,7 @@ _DEFAULT_BACKBONES = {
 _PEAK, _PEAK_OF_CLASSES = 10.0, 100.0
 FROM_SCRATCH = ("small-resnet", "resnet18")  # networks that are trained from the first weight on
 _MOST_CLASSES = 2000  # with more classes, items are compared with each other and not with classes
-_HELD_OUT = 1000  # items that are held out if this is between 5 % and 20 % of the collection
+_HELD_OUT = 600  # items that are held out if this is between 5 % and 20 % of the collection
 _MINUTES = 5.0
 _MIRRORED_SHARE = 0.85  # of right neighbours that mirrored images must keep
 
@@ -52,7 +52,7 @@ class Settings:
         width: Width of the network's first layer, or of the head's hidden layers.
         size: Side of the images, in pixels.
         augment: How training images are changed: "flip" (shifted and mirrored), "crop" (shifted) or "none".
-        holdout: Share of the items that is held out for calibration and evaluation. Default: about 1,000 items, but
+        holdout: Share of the items that is held out for calibration and evaluation. Default: about 600 items, but
             between 5 % and 20 %.
         seed: Seed of everything random.
 
@@ -154,7 +154,7 @@ def choose_settings(
 
 
 def held_out_share(count: int) -> float:
-    """Share of a collection of `count` items that is held out if the user does not say: about 1,000 items."""
+    """Share of a collection of `count` items that is held out if the user does not say: about 600 items."""
     return min(0.2, max(0.05, _HELD_OUT / count))
 
 

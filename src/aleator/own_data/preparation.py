@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from aleator.data import Inputs, to_unit
-from aleator.encoders import MLP, Chain, Encoder, ResNet18, SmallResNet, Standardise, UnitScale
+from aleator.encoders import MLP, AveragedViews, Chain, Encoder, ResNet18, SmallResNet, Standardise, UnitScale
 from aleator.foundation import CountBar, ProcessGroup, resolve_device, writing_atomically
 from aleator.own_data.collection import Collection
 from aleator.own_data.defaults import FROM_SCRATCH
@@ -133,7 +133,8 @@ def _prepare_images(collection: Collection, settings: dict[str, Any], job: Job) 
     inputs = Inputs("images", size=settings["size"], mean=mean, std=std)
     network = (SmallResNet if settings["backbone"] == "small-resnet" else ResNet18)(width=settings["width"])
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast on a CPU
-    encoder = Encoder(network, settings["dim"])
+    shift = 0 if settings["augment"] == "none" else settings["size"] // 16
+    encoder = Encoder(AveragedViews(network, settings["augment"] == "flip", shift), settings["dim"])
     _set_initial_kappa(encoder, inputs.normalise(images[:: len(images) // 256 + 1]))
     return PreparedTraining(inputs, encoder, images)
 
