@@ -115,8 +115,8 @@ def choose_settings(
     gpu = torch.cuda.is_available()
 
     lift = match_lift(labels, len(collection))
-    dim = min(64, max(8, 2 ** round(math.log2(2 * lift))))
-    choose("dim", dim, f"about one in {lift:.3g} random pairs matches, so about {lift:.3g} directions are needed")
+    dim = min(64, max(8, 2 ** round(math.log2(5 * math.sqrt(lift)))))
+    choose("dim", dim, f"about one in {lift:.3g} random pairs matches; more classes need more directions")
     _require_whole_number("dim", settings["dim"], 2)
     with_classes = compares_with_classes(labels)
     peak = _PEAK_OF_CLASSES if with_classes else _PEAK

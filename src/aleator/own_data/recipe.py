@@ -26,7 +26,8 @@ from aleator.own_data.preparation import Job, PreparedTraining
 from aleator.own_data.splits import Split, select_labels
 from aleator.training import FitResult, Objective, Recipe, fit
 
-_PAIRS = 1.0  # weight of the comparison of items with each other
+# Weight of the comparison of items with each other. It costs a network that learns from pixels some of its accuracy.
+_PAIRS, _PAIRS_OF_IMAGES = 1.0, 0.3
 _MOST_PASSES = 80  # over the training images; more would not help
 _LEAST_STEPS = 200
 _TIMED_STEPS = 6
@@ -54,7 +55,7 @@ def train_encoder(
     own_labels = select_labels(labels, split.train)
     batches = _batches(training, own_labels, split, settings, job.torch_device)
     torch.manual_seed(settings["seed"])  # the first class posteriors are random
-    loss = _loss(own_labels, settings)
+    loss = _loss(own_labels, settings, _PAIRS_OF_IMAGES if training.learns_from_pixels else _PAIRS)
     if settings["steps"] is None:
         settings["steps"] = _steps_in_time(training, loss, batches, settings, job)
     validate = _label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
@@ -92,12 +93,12 @@ def _recipe(settings: dict[str, Any], with_classes: bool) -> Recipe:
     )
 
 
-def _loss(labels: Labels, settings: dict[str, Any]) -> PrototypeLoss | ExactInfoNCE:
+def _loss(labels: Labels, settings: dict[str, Any], pairs: float) -> PrototypeLoss | ExactInfoNCE:
     """The loss for the labels of the training items."""
     kernel = VMFKernel(settings["kappa_pos"])
     if not compares_with_classes(labels):
         return ExactInfoNCE(kernel)
-    return PrototypeLoss(settings["dim"], labels.counts(), kernel, pairs=_PAIRS)
+    return PrototypeLoss(settings["dim"], labels.counts(), kernel, pairs)
 
 
 def _batches(

@@ -99,6 +99,8 @@ def changed(setting: Setting, changes: Mapping[str, Any]) -> Setting:
         return setting
     if setting.mu_phase_negatives is None and "mu_phase_negatives" in fields:
         return setting  # the plane: both phases have the same negatives
+    if setting.dim == 2 and "initialisation" in fields:
+        return setting  # in the plane, a start that is spread out maps the circle with a fold; training keeps it
     if fields.get("kappa_start") == "middle":
         fields["kappa_start"] = middle_start(setting)
     recipe = {**setting.recipe, **fields.pop("recipe", {})}
@@ -106,11 +108,8 @@ def changed(setting: Setting, changes: Mapping[str, Any]) -> Setting:
 
 
 def middle_start(setting: Setting) -> tuple[float, float]:
-    """A narrow range of kappa around the geometric mean of the true range's ends; around 1 in the plane.
-
-    In the plane, an encoder that starts with a large kappa maps the circle with a fold, which training cannot undo.
-    """
-    middle = math.sqrt(setting.kappa_range[0] * setting.kappa_range[1]) if setting.dim > 2 else 1.0
+    """A narrow range of kappa around the geometric mean of the true range's ends."""
+    middle = math.sqrt(setting.kappa_range[0] * setting.kappa_range[1])
     return (0.98 * middle, 1.02 * middle)
 
 
