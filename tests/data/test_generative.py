@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from aleator import VMFKernel, VonMisesFisher, ZonalKernel
+from aleator import VMFKernel, VMFMixture, VonMisesFisher, ZonalKernel
 from aleator.data.generative import GenerativeProcess
 
 
@@ -102,3 +102,32 @@ def test_one_kappa_for_all_and_point_masses():
 def test_bad_processes_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         GenerativeProcess(**({"smoothing_steps": 1} | options))
+
+
+class TestSeveralModes:
+    @pytest.mark.parametrize("modes", [2, 3])
+    def test_weights_directions_and_kappas(self, modes):
+        process = GenerativeProcess(5, (16.0, 32.0), seed=1, smoothing_steps=100, modes=modes)
+        q = process.posterior(process.inputs(1000))
+        assert isinstance(q, VMFMixture)
+        assert q.modes == modes
+        torch.testing.assert_close(q.components.mu.norm(dim=-1), torch.ones(1000, modes))
+        assert 14 < q.components.kappa.min() < 20
+        assert 28 < q.components.kappa.max() < 36
+        ratio = q.weights.amax(-1) / q.weights.amin(-1)
+        assert 2 < ratio.max() < 6
+        for k in range(1, modes):
+            cosine = (q.components.mu[:, 0] * q.components.mu[:, k]).sum(-1)
+            assert cosine.std() > 0.1  # directions of their own
+
+    def test_the_first_component_is_that_of_one_mode(self):
+        one, two = (GenerativeProcess(3, seed=1, smoothing_steps=20, modes=modes) for modes in (1, 2))
+        x = one.inputs(50)
+        assert torch.equal(two.posterior(x).components[:, 0].mu, one.posterior(x).mu)
+        assert torch.equal(two.posterior(x).components[:, 0].kappa, one.posterior(x).kappa)
+
+    def test_only_of_vmfs(self):
+        with pytest.raises(ValueError, match="modes = 2"):
+            GenerativeProcess(3, family="gaussian", smoothing_steps=5, modes=2)
+        with pytest.raises(ValueError, match="modes = 0"):
+            GenerativeProcess(3, smoothing_steps=5, modes=0)

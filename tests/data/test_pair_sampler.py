@@ -32,7 +32,8 @@ BATCHES = 70  # that a law is tested with
 @lru_cache
 def circle(family: str = "vmf") -> GenerativeProcess:
     """Few smoothing steps, so that the latents are far from uniform and the laws far from each other."""
-    return GenerativeProcess(2, (1.0, 10.0), family, seed=5, smoothing_steps=40)
+    modes = 2 if family == "mixture" else 1
+    return GenerativeProcess(2, (1.0, 10.0), "vmf" if modes > 1 else family, seed=5, smoothing_steps=40, modes=modes)
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +92,12 @@ def brute_force(process: GenerativeProcess) -> tuple[Tensor, Tensor, Tensor, Ten
     theta = 2 * math.pi * torch.arange(ANGLES) / ANGLES
     z = torch.stack([theta.cos(), theta.sin()], -1).double()
     q = process.posterior(x)
-    cosine, kappa = q.mode.double() @ z.T, q.kappa.double()[:, None]
     if process.family == "vmf":
-        density = torch.softmax(kappa * cosine, 1)
+        parts = q.components.double()
+        log_parts = parts.kappa.unsqueeze(-1) * (parts.mu @ z.T)  # (n, K, angles)
+        density = (q.log_weights.double().exp().unsqueeze(-1) * torch.softmax(log_parts, -1)).sum(1)
     else:  # the projected normal on the circle
+        cosine, kappa = q.mode.double() @ z.T, q.kappa.double()[:, None]
         a = kappa.sqrt() * cosine
         tail = math.sqrt(2 * math.pi) * torch.special.ndtr(a) * torch.exp(a.square() / 2)
         density = torch.exp(-kappa / 2) * (1 + a * tail) / ANGLES
@@ -184,7 +187,12 @@ def distance(frequencies: Tensor, law: Tensor, other: Tensor) -> float:
 
 
 LAWS = [("ratio", "rejected-pair"), ("partner", "rejected-latent"), ("joint", "rejected-latent")]
-FAMILIES = [("vmf", 8), ("gaussian", 1)]  # and the number of anchors that share the candidates of their negatives
+# Families, and the number of anchors that share the candidates of their negatives.
+FAMILIES = [("vmf", 8), ("gaussian", 1), ("mixture", 8)]
+    ("vmf", 8),
+    ("gaussian", 1),
+    ("mixture", 8),
+]  # and the number of anchors that share the candidates of their negatives
 
 
 @pytest.mark.parametrize(("family", "group"), FAMILIES)

@@ -167,6 +167,14 @@ class TestSampling:
         assert share[0] == 0
         assert abs(share[1] - 0.25) <= reference.STANDARD_ERRORS * math.sqrt(0.25 * 0.75 / 20_000)
 
+    def test_drawn_components(self):
+        q = mixture(3, modes=2, dim=4)
+        drawn = q.draw_components((5000,), torch.Generator().manual_seed(0))
+        assert drawn.batch_shape == (5000, 3)
+        first = (drawn.mu == q.components.mu[:, 0]).all(-1)
+        assert torch.equal(drawn.kappa, torch.where(first, q.components.kappa[:, 0], q.components.kappa[:, 1]))
+        torch.testing.assert_close(first.double().mean(0), q.weights[:, 0].detach(), atol=0.03, rtol=0)
+
     def test_shapes_and_repetition(self):
         q = mixture(4, 2, modes=3, dim=5)
         assert q.sample().shape == (4, 2, 5)

@@ -121,3 +121,33 @@ def test_bad_input():
         mixture(2).region(1.5)
     with pytest.raises(ValueError, match="samples = 0"):
         mixture(2).region(0.5, samples=0)
+
+
+class TestLevel:
+    @pytest.mark.parametrize(("dim", "modes"), [(2, 2), (3, 1), (10, 2), (64, 4)])
+    def test_latents_of_the_posterior_have_a_uniform_level(self, dim, modes):
+        q = mixture(modes=modes, dim=dim, low=dim / 2, high=4 * dim).detach()
+        level = q.region_level(brute_samples(q, 4000)).sort().values
+        distance = (level - (torch.arange(4000) + 0.5) / 4000).abs().max()
+        assert distance <= 0.01 + 1.95 / math.sqrt(4000)  # Kolmogorov and Smirnov
+
+    def test_a_point_lies_in_the_regions_above_its_level(self):
+        q = mixture(5, modes=2, dim=4)
+        z = q.sample((50,), torch.Generator().manual_seed(3))
+        level = q.region_level(z)
+        assert level.shape == (50, 5)
+        for p in (0.3, 0.8):
+            assert ((level < p) == q.region(p).contains(z)).double().mean() > 0.99
+
+    def test_one_vmf_is_exact(self):
+        q = vmf(6, 3.0, 300.0)
+        z = q.sample((20,), torch.Generator().manual_seed(3))
+        torch.testing.assert_close(q.region_level(z), q.cap_probability((z * q.mu).sum(-1)), rtol=1e-6, atol=1e-9)
+        assert (q.region_level(q.mu) == 0).all()
+
+    def test_values_broadcast_with_the_batch(self):
+        q = mixture(5, 1, modes=2, dim=4)
+        z = random_directions(3, 1, 7, 4)
+        whole = q.region_level(z)
+        assert whole.shape == (3, 5, 7)
+        torch.testing.assert_close(whole[1, 2, 3], q[2, 0].region_level(z[1, 0, 3]), atol=0.02, rtol=0)

@@ -3,6 +3,8 @@
 Inputs are x ~ Unif[0,1]^D. Two small networks with random weights give each input its posterior P(z|x) on the sphere
 S^{D-1}: a direction mu(x) and a certainty kappa(x) (appendix "Controlled Experiment"). `pair_sampler.py` draws
 contrastive pairs: inputs whose latents match.
+
+With several modes, P(z|x) is a mixture. Each component has networks of its own, and one more gives the weights.
 """
 
 import math
@@ -14,9 +16,9 @@ from torch.nn import functional as F
 
 from aleator.data.noisy_direction import NoisyDirection
 from aleator.data.pair_sampler import PairSampler, PositiveLaw
-from aleator.foundation import one_thread, reject, require, require_at_least, require_one_of
+from aleator.foundation import one_thread, reject, require, require_at_least, require_count, require_one_of
 from aleator.matching import AcceptanceKernel, NegativeLaw, ZonalKernel, check_kernel
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import VMFMixture, VonMisesFisher
 
 Family = Literal["vmf", "gaussian", "laplace", "point"]
 ProcessKappaOf = Literal["input", "mu"]
@@ -25,6 +27,7 @@ Smoothing = Literal["sphere", "published"]
 _HIDDEN = 10  # width of the hidden layers
 _SAMPLES = 1000  # inputs on which a new process is scaled and checked
 _REDRAWS = 100
+_WEIGHT_RATIO = 4.0  # largest ratio of two weights of a mixture
 
 
 class GenerativeProcess:
@@ -46,6 +49,8 @@ class GenerativeProcess:
             look alike. In the plane, "sphere" covers the circle and "published" an arc of about 105 degrees.
         kappa_of: What kappa is a function of. "input": kappa has a network of its own, independent of mu. "mu": kappa
             is a function of mu(x), as in the paper's ablation with a shared backbone.
+        modes: K, the number of components of each posterior; more than one for the family "vmf" only. The weights of
+            two components differ by a factor of 4 at most, over 1,000 inputs.
 
     Raises:
         ValueError: If an argument is out of range, or the kernel does not increase.
@@ -73,6 +78,7 @@ class GenerativeProcess:
         smoothing_steps: int = 5000,
         kappa_of: ProcessKappaOf = "input",
         smoothing: Smoothing = "sphere",
+        modes: int = 1,
     ):
         require(dim >= 2, "dim", dim, "a sphere needs D >= 2", "pass for example 10")
         low, high = kappa_range
@@ -82,6 +88,11 @@ class GenerativeProcess:
         require_one_of("kappa_of", kappa_of, get_args(ProcessKappaOf))
         require_one_of("smoothing", smoothing, get_args(Smoothing))
         require_at_least("smoothing_steps", smoothing_steps, 0, "pass 0 for none")
+        require_count("modes", modes, "pass 1, or 2 for posteriors of two modes")
+        way_out = 'pass family="vmf" and kappa_of="input", or modes=1'
+        plain = modes == 1 or (family == "vmf" and kappa_of == "input")
+        require(plain, "modes", modes, "several modes are made of vMFs with a kappa of the input", way_out)
+        self.modes = modes
         self.dim, self.kappa_range, self.family = dim, (float(low), float(high)), family
         self.kernel = check_kernel(kernel) if kernel is not None else AcceptanceKernel()
         _require_increasing(self.kernel, dim)
@@ -95,6 +106,8 @@ class GenerativeProcess:
             kappa_inputs = x if kappa_of == "input" else F.normalize(mu_net(x), dim=-1)
             self._scale, self._shift = _spanning(F.softplus(kappa_net(kappa_inputs)), *self.kappa_range)
             self.mu_net, self.kappa_net = mu_net.to(self.device), kappa_net.to(self.device)
+            if modes > 1:
+                self.more_modes = _MoreModes(dim, modes, self.kappa_range, x, smoothing_steps, smoothing, self.device)
 
     def inputs(self, *shape: int, generator: Generator | None = None) -> Tensor:
         """Draw inputs x ~ Unif[0,1]^D.
@@ -109,7 +122,7 @@ class GenerativeProcess:
         return torch.rand(*shape, self.dim, generator=generator, device=self.device)
 
     @torch.no_grad()
-    def posterior(self, x: Tensor) -> VonMisesFisher | NoisyDirection:
+    def posterior(self, x: Tensor) -> VonMisesFisher | VMFMixture | NoisyDirection:
         """The true posteriors of inputs.
 
         Args:
@@ -117,7 +130,7 @@ class GenerativeProcess:
 
         Returns:
             Posteriors of batch shape (...): von Mises-Fisher, with infinite kappa for the family "point"; for
-            "gaussian" and "laplace" a `NoisyDirection`.
+            "gaussian" and "laplace" a `NoisyDirection`; for several modes a `VMFMixture`.
         """
         mu = F.normalize(self.mu_net(x), dim=-1)
         if self.family == "point":
@@ -125,7 +138,8 @@ class GenerativeProcess:
         u = self.kappa_net(x if self.kappa_of == "input" else mu).squeeze(-1)
         kappa = torch.exp(self._scale * F.softplus(u) + self._shift)
         if self.family == "vmf":
-            return VonMisesFisher(mu, kappa, validate_args=False)
+            first = VonMisesFisher(mu, kappa, validate_args=False)
+            return first if self.modes == 1 else self.more_modes.mixture(x, first)
         return NoisyDirection(mu, kappa, self.family)
 
     def batches(
@@ -160,8 +174,45 @@ class GenerativeProcess:
         return (
             f"GenerativeProcess(dim={self.dim}, kappa_range={self.kappa_range}, family={self.family!r}, "
             f"kernel={self.kernel}, seed={self.seed}, device={str(self.device)!r}, kappa_of={self.kappa_of!r}, "
-            f"smoothing={self.smoothing!r})"
+            f"smoothing={self.smoothing!r}, modes={self.modes})"
         )
+
+
+class _MoreModes:
+    """The components of a process after the first, and the weights of all."""
+
+    def __init__(
+        self,
+        dim: int,
+        modes: int,
+        kappa_range: tuple[float, float],
+        sample: Tensor,
+        smoothing_steps: int,
+        smoothing: Smoothing,
+        device: torch.device,
+    ):
+        self.components = []
+        for _ in range(modes - 1):
+            with one_thread():
+                mu_net = _spread_net(dim, smoothing_steps, smoothing)
+            kappa_net = _network(dim, _HIDDEN, 1).requires_grad_(False)
+            span = _spanning(F.softplus(kappa_net(sample)), *kappa_range)
+            self.components.append((mu_net.to(device), kappa_net.to(device), span))
+        self.weight_net = _network(dim, _HIDDEN, modes).requires_grad_(False)
+        u = self.weight_net(sample)
+        low, high = u.amin(0), u.amax(0)
+        self._scale = (math.log(_WEIGHT_RATIO) / (high - low)).to(device)
+        self._middle = ((high + low) / 2).to(device)
+        self.weight_net.to(device)
+
+    def mixture(self, x: Tensor, first: VonMisesFisher) -> VMFMixture:
+        """The mixture of the first component and the others at inputs x (..., D)."""
+        parts = [first]
+        for mu_net, kappa_net, (scale, shift) in self.components:
+            kappa = torch.exp(scale * F.softplus(kappa_net(x).squeeze(-1)) + shift)
+            parts.append(VonMisesFisher(F.normalize(mu_net(x), dim=-1), kappa, validate_args=False))
+        log_weights = (self.weight_net(x) - self._middle) * self._scale
+        return VMFMixture(log_weights, VonMisesFisher.stack(parts, -1), validate_args=False)
 
 
 def _network(*widths: int) -> nn.Sequential:

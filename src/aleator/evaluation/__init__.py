@@ -65,6 +65,7 @@ from aleator.evaluation.label_model import (
     unpack_label_model,
 )
 from aleator.evaluation.log_odds import fit_log_odds_map
+from aleator.evaluation.mixtures import match_components, total_variation
 from aleator.evaluation.novelty import FeatureView, LetterPairView, NoveltyDetector, fit_novelty
 from aleator.evaluation.rankings import (
     auroc,
@@ -128,6 +129,7 @@ __all__ = [
     "linked_groups",
     "mae",
     "map_at_r",
+    "match_components",
     "match_log_likelihood",
     "near_duplicates",
     "nearest_neighbours",
@@ -149,5 +151,6 @@ __all__ = [
     "score_labels",
     "spread",
     "standardise",
+    "total_variation",
     "unpack_label_model",
 ]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from aleator.foundation import require
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch, VonMisesFisher
 
 # Number of pairs or similarities in memory at once.
 _BLOCK = 2**22
@@ -246,8 +246,8 @@ def aligning_rotation(source: Any, target: Any) -> Tensor:
     return U @ Vt
 
 
-def cap_coverage(posterior: VonMisesFisher, latents: Tensor, levels: Sequence[float]) -> list[float]:
-    """Share of true latents that lie inside the credible cap of their posterior, for each level.
+def cap_coverage(posterior: PosteriorBatch, latents: Tensor, levels: Sequence[float]) -> list[float]:
+    """Share of true latents that lie inside the credible cap or region of their posterior, for each level.
 
     The share is p at level p if the posteriors are right. Rotate the latents into the space of the posteriors first;
     see `aligning_rotation`.
@@ -255,7 +255,7 @@ def cap_coverage(posterior: VonMisesFisher, latents: Tensor, levels: Sequence[fl
     Args:
         posterior: Posteriors, batch shape (B,).
         latents: Unit vectors, shape (..., B, D).
-        levels: Probabilities of the caps, for example (0.5, 0.95).
+        levels: Probabilities of the caps or regions, for example (0.5, 0.95).
 
     Returns:
         One share for each level.
@@ -279,9 +279,7 @@ def cap_coverage(posterior: VonMisesFisher, latents: Tensor, levels: Sequence[fl
         f"the posteriors have dimension {posterior.dim}",
         "rotate them into that space first",
     )
-    half_chord = (latents.double() - posterior.mu.double()).norm(dim=-1) / 2
-    angle = 2 * torch.asin(half_chord.clamp_max(1.0))  # exact where the cosine is close to 1
-    level = posterior.double().cap_angle_probability(angle)
+    level = posterior.double().region_level(latents.double())
     return [(level <= p).double().mean().item() for p in levels]
 
 

@@ -14,7 +14,7 @@ from torch import Generator, Size, Tensor
 from torch.distributions import Distribution
 
 from aleator.foundation import require, require_float
-from aleator.posteriors.regions import CredibleRegion, credible_region
+from aleator.posteriors.regions import CredibleRegion, credible_region, region_level
 
 if TYPE_CHECKING:
     from aleator.posteriors.vmf import VonMisesFisher
@@ -116,6 +116,22 @@ class PosteriorBatch(Distribution):
             The regions: their thresholds, whether points lie inside, their area.
         """
         return credible_region(self, p, samples, generator)
+
+    def region_level(self, value: Tensor, samples: int = 1024, generator: Generator | None = None) -> Tensor:
+        """Level of the smallest credible region that holds a direction: P(q(z) > q(value)). No gradients.
+
+        It is small for the most likely directions. For latents that follow the posterior it is uniform on (0, 1). Exact
+        for one vMF, estimated for a mixture.
+
+        Args:
+            value: Unit vectors, shape (..., D). They broadcast with the batch.
+            samples: Number of samples of each component that the estimate takes.
+            generator: Source of randomness. Default: a generator of its own, so that results repeat.
+
+        Returns:
+            Probabilities, shape (...).
+        """
+        return region_level(self, value, samples, generator)
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move to another device or cast to another dtype.

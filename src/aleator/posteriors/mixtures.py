@@ -202,6 +202,23 @@ class VMFMixture(PosteriorBatch):
         Returns:
             Unit vectors, shape (*sample_shape, ..., D).
         """
+        z = self.draw_components(sample_shape, generator).rsample(generator=generator)
+        if torch.is_grad_enabled() and self.log_weights.requires_grad and self.modes > 1:
+            return move_with_weights(self, z)
+        return z
+
+    def draw_components(
+        self, sample_shape: Sequence[int] = Size(), generator: Generator | None = None
+    ) -> VonMisesFisher:
+        """One component of each posterior, drawn by its weight.
+
+        Args:
+            sample_shape: How many of each posterior.
+            generator: Source of randomness. Default: torch's global generator.
+
+        Returns:
+            Posteriors of one mode, batch shape (*sample_shape, ...).
+        """
         shape = Size(sample_shape) + self.batch_shape
         with torch.no_grad():
             steps = self.weights.cumsum(-1)[..., :-1]
@@ -210,10 +227,7 @@ class VMFMixture(PosteriorBatch):
         kappa = self.components.kappa.expand(*shape, self.modes).gather(-1, chosen).squeeze(-1)
         at = chosen.unsqueeze(-1).expand(*shape, 1, self.dim)
         mu = self.components.mu.expand(*shape, self.modes, self.dim).gather(-2, at).squeeze(-2)
-        z = VonMisesFisher(mu, kappa, validate_args=False).rsample(generator=generator)
-        if torch.is_grad_enabled() and self.log_weights.requires_grad and self.modes > 1:
-            return move_with_weights(self, z)
-        return z
+        return VonMisesFisher(mu, kappa, validate_args=False)
 
     def weighted_rsample(
         self,

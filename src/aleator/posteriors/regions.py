@@ -6,6 +6,7 @@ found from stratified samples of every component (strata.py).
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -129,17 +130,44 @@ def credible_region(
         kappa = parts.kappa.double()
         drop = torch.where(torch.isinf(kappa), 0.0, kappa * 2 * torch.sin(angle / 2).square())
         return CredibleRegion(q, (parts.double().log_prob(parts.mu.double()) - drop).squeeze(-1).to(q.dtype))
-    require_count("samples", samples, "pass 1024")
-    flat, levels = q.flatten(), level.flatten()
-    size = max(1, _BLOCK // (samples * q.modes * q.dim))
-    edges = []
-    for part, part_level in zip(flat.split(size), levels.split(size), strict=True):
-        log_q, log_weights = _densities(part, samples, generator)
-        log_q, order = log_q.sort(-1, descending=True)
-        reached = log_weights.exp().expand(log_q.shape).gather(-1, order).cumsum(-1)
-        at = (reached < part_level.unsqueeze(-1)).sum(-1, keepdim=True).clamp_max(log_q.shape[-1] - 1)
+    flat, levels, edges = q.flatten(), level.flatten().unsqueeze(-1), []
+    for part, part_level in _blocks(flat, levels, samples):
+        log_q, reached = _sorted_densities(part, samples, generator)
+        at = (reached < part_level).sum(-1, keepdim=True).clamp_max(log_q.shape[-1] - 1)
         edges.append(log_q.gather(-1, at).squeeze(-1))
     return CredibleRegion(q, torch.cat(edges).view(shape).to(q.dtype))
+
+
+@torch.no_grad()
+def region_level(q: "PosteriorBatch", value: Tensor, samples: int, generator: Generator | None) -> Tensor:
+    """Level of the smallest region that holds each value (..., D), which broadcasts with the batch of q."""
+    if q.modes == 1:
+        parts = q.components
+        angle = 2 * torch.asin(((value.unsqueeze(-2) - parts.mu).double().norm(dim=-1) / 2).clamp_max(1.0))
+        return parts.double().cap_angle_probability(angle).squeeze(-1).to(q.dtype)
+    log_prob = q.log_prob(value).double()
+    batch = log_prob.shape[log_prob.dim() - len(q.batch_shape) :]
+    flat = q.expand(batch).flatten()
+    values, levels = log_prob.reshape(-1, len(flat)).mT.contiguous(), []  # (B, number of values of each posterior)
+    for part, part_values in _blocks(flat, values, samples):
+        log_q, reached = _sorted_densities(part, samples, generator)
+        above = torch.searchsorted(-log_q, -part_values)  # how many samples have a higher density
+        levels.append(torch.nn.functional.pad(reached, (1, 0)).gather(-1, above))
+    return torch.cat(levels).mT.reshape(log_prob.shape).to(q.dtype)
+
+
+def _blocks(q: "PosteriorBatch", beside: Tensor, samples: int) -> Iterator[tuple["PosteriorBatch", Tensor]]:
+    """Posteriors (B,) and a tensor (B, ...) in blocks whose samples fit into memory."""
+    require_count("samples", samples, "pass 1024")
+    size = max(1, _BLOCK // (samples * q.modes * q.dim))
+    return zip(q.split(size), beside.split(size), strict=True)
+
+
+def _sorted_densities(q: "PosteriorBatch", samples: int, generator: Generator | None) -> tuple[Tensor, Tensor]:
+    """Log densities at samples in descending order, and the probability of the samples up to each; (B, N K) each."""
+    log_q, log_weights = _densities(q, samples, generator)
+    log_q, order = log_q.sort(-1, descending=True)
+    return log_q, log_weights.exp().gather(-1, order).cumsum(-1)
 
 
 @torch.no_grad()

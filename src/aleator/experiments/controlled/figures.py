@@ -134,6 +134,15 @@ def optimisers(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     }
 
 
+def modes(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """Learned against true entropy, for each setting in which truth or encoder has several modes."""
+    return {
+        f"entropy-{row['setting']}": plots.agreement(run["true_entropy"], run["learned_entropy"], "entropy")
+        for row, run in zip(rows, arrays, strict=True)
+        if "true_entropy" in run
+    }
+
+
 FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
     "recovery": recovery,
     "circle": circle,
@@ -149,6 +158,7 @@ FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
     "phases": by_setting,
     "published": by_setting,
     "laws": by_setting,
+    "modes": modes,
 }
 _OPTIMISERS = {"adam": "Adam", "soap": "SOAP"}
 _RANKS = {"kappa_rank": "kappa", "mu_rank": "mu"}

@@ -62,12 +62,13 @@ class Nudged(nn.Module):
     def __init__(self, process: GenerativeProcess, generator: torch.Generator):
         super().__init__()
         self.process = process
-        mu = process.posterior(process.inputs(10_000, generator=generator)).mu
-        self.register_buffer("middle", F.normalize(mu.mean(0), dim=0))
+        q = process.posterior(process.inputs(10_000, generator=generator))
+        self.register_buffer("middle", F.normalize(q.mode.mean(0), dim=0))
         self.a, self.t = (nn.Parameter(torch.zeros((), dtype=torch.float64, device=process.device)) for _ in range(2))
 
     def forward(self, x: Tensor) -> VonMisesFisher:
         q = self.process.posterior(x)
+        assert isinstance(q, VonMisesFisher)
         mu = F.normalize(q.mu.double() + self.t * self.middle, dim=-1)
         return VonMisesFisher(mu, q.kappa.double() * self.a.exp(), validate_args=False)
 

@@ -24,9 +24,11 @@ from aleator.data import (
 )
 from aleator.encoders import ControlledKappaOf, Encoder, Initialisation, controlled_encoder
 from aleator.evaluation import aligning_rotation, cap_coverage, mae, pairwise_agreement, rank_correlation, rmse, spread
+from aleator.experiments.controlled.modes import measure_modes
 from aleator.experiments.runner import Outcome
 from aleator.experiments.settings import KernelName, LossName, make_loss
 from aleator.matching import AcceptanceKernel, NegativeLaw, ZonalKernel
+from aleator.posteriors import VMFMixture
 from aleator.training import Recipe, fit
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the credible caps whose coverage is measured
@@ -54,6 +56,7 @@ class Setting:
         name: Name of the setting in the results.
         loss: Name of the loss; see experiments/settings.py.
         dim: Dimension D of the process: of its inputs and its latents.
+        modes: Number of components of the true posteriors.
         kappa_range: Smallest and largest true kappa, about.
         family: Family of the true posteriors: "vmf", "gaussian", "laplace" or "point".
         kappa_pos: Of the process, which accepts pairs by it, and of the loss's kernel.
@@ -72,6 +75,7 @@ class Setting:
         group: Number of anchors that share their negatives. None: all anchors if the negatives come from the batch
             (only the exact loss can use smaller groups), one anchor if they are drawn.
         encoder_dim: Dimension of the encoder's posteriors. None: `dim`.
+        encoder_modes: Number of components of the encoder's posteriors. None: `modes`.
         encoder_kappa_of: What the encoder computes kappa from; see `controlled_encoder`.
         widths: Widths of the encoder's hidden layers. None: the paper's.
         kappa_widths: Widths of the hidden layers of kappa's own network. None: `widths`.
@@ -93,6 +97,7 @@ class Setting:
     name: str = "ambiguous"
     loss: LossName = "exact"
     dim: int = 10
+    modes: int = 1
     kappa_range: tuple[float, float] = (16.0, 32.0)
     family: Family = "vmf"
     kappa_pos: float = 20.0
@@ -108,6 +113,7 @@ class Setting:
     mu_phase_negatives: int | None = None
     group: int | None = None
     encoder_dim: int | None = None
+    encoder_modes: int | None = None
     encoder_kappa_of: ControlledKappaOf = "input"
     widths: tuple[int, ...] | None = None
     kappa_widths: tuple[int, ...] | None = None
@@ -145,6 +151,7 @@ def run_seed(
             initialisation=setting.initialisation,
             widths=setting.widths,
             kappa_widths=setting.kappa_widths,
+            modes=setting.encoder_modes or setting.modes,
         ).to(device)
     generator = torch.Generator(device).manual_seed(seed)
     if setting.calibrated:
@@ -156,7 +163,8 @@ def run_seed(
         batches = {"mu": process_batches(process, fewer), "kappa": batches}
     recipe = Recipe(**{"seed": seed, **setting.recipe})
     result = fit(encoder, loss, batches, recipe, folder=folder, device=device, loggers=(), progress=progress)
-    outcome = measure(process, encoder, setting.points, generator)
+    several = process.modes > 1 or encoder.modes > 1
+    outcome = (measure_modes if several else measure)(process, encoder, setting.points, generator)
     if setting.loss == "infonce":  # its kappa is not learned
         mu_metrics = {name: value for name, value in outcome.metrics.items() if name.startswith("mu_")}
         outcome = Outcome(mu_metrics, outcome.arrays)
@@ -177,6 +185,7 @@ def make_process(setting: Setting, seed: int, device: str) -> GenerativeProcess:
         setting.smoothing_steps,
         setting.kappa_of,
         setting.smoothing,
+        setting.modes,
     )
 
 
@@ -192,11 +201,13 @@ def _process(
     smoothing_steps: int,
     kappa_of: ProcessKappaOf,
     smoothing: Smoothing,
+    modes: int,
 ) -> GenerativeProcess:
     """The process, cached, since it takes seconds to make."""
     right = accept_offset is None
     kernel = AcceptanceKernel(kappa_pos) if right else ShiftedRule(kappa_pos, accept_offset)  # type: ignore[arg-type]
-    return GenerativeProcess(dim, kappa_range, family, kernel, seed, device, smoothing_steps, kappa_of, smoothing)
+    options = (seed, device, smoothing_steps, kappa_of, smoothing, modes)
+    return GenerativeProcess(dim, kappa_range, family, kernel, *options)
 
 
 def process_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], tuple[Any, ...]]:
@@ -215,6 +226,7 @@ def measure(process: GenerativeProcess, encoder: Encoder, points: int, generator
     """
     x = process.inputs(points, generator=generator)
     true, learned = process.posterior(x), encoder(x)
+    assert not isinstance(true, VMFMixture)  # `measure_modes` takes mixtures
     directions = pairwise_agreement(true.mu, learned.mu)
     kappa = learned.kappa.double()
     metrics = {

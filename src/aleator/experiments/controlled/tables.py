@@ -334,6 +334,27 @@ def laws(preset: Preset) -> list[Row]:
     return [Row(row, _seeds(preset, 5 if row.assumed_rule == row.rule else 2)) for row in rows]
 
 
+def modes(preset: Preset) -> list[Row]:
+    """Posteriors of two and three modes, learned as such and as one; and of one mode, learned as two."""
+    setting = base(preset)
+    if preset == "quick":  # one core, one minute
+        setting = replace(setting, dim=3, kappa_range=(16.0, 32.0), batch_size=128, points=500)
+        setting = _shorter(setting, preset, quick=400)
+    elif preset == "best":
+        setting = _shorter(setting, preset, best=10_000)
+    changes: dict[str, dict[str, Any]] = {
+        "two modes": {"modes": 2},
+        "two modes, learned as one": {"modes": 2, "encoder_modes": 1},
+        "three modes": {"modes": 3},
+        "one mode, learned as two": {"encoder_modes": 2},
+        "one mode": {},
+    }
+    rows = {name: replace(setting, name=name, **change) for name, change in changes.items()}
+    if preset == "quick":
+        rows = {name: row for name, row in rows.items() if name.startswith("two modes")}
+    return [Row(row, _seeds(preset, 5)) for row in rows.values()]
+
+
 def _shorter(setting: Setting, preset: Preset, **steps: int) -> Setting:
     """The setting with another number of steps: `steps` by preset. Presets that are not named keep theirs."""
     return replace(setting, recipe={**setting.recipe, "steps": steps[preset]}) if preset in steps else setting
@@ -359,4 +380,5 @@ CONTROLLED: dict[str, Callable[[Preset], list[Row]]] = {
     "phases": phases,
     "published": published,
     "laws": laws,
+    "modes": modes,
 }
