@@ -189,10 +189,6 @@ def distance(frequencies: Tensor, law: Tensor, other: Tensor) -> float:
 LAWS = [("ratio", "rejected-pair"), ("partner", "rejected-latent"), ("joint", "rejected-latent")]
 # Families, and the number of anchors that share the candidates of their negatives.
 FAMILIES = [("vmf", 8), ("gaussian", 1), ("mixture", 8)]
-    ("vmf", 8),
-    ("gaussian", 1),
-    ("mixture", 8),
-]  # and the number of anchors that share the candidates of their negatives
 
 
 @pytest.mark.parametrize(("family", "group"), FAMILIES)
