@@ -93,7 +93,7 @@ def _recipe(settings: dict[str, Any], with_classes: bool) -> Recipe:
     )
 
 
-def _loss(labels: Labels, settings: dict[str, Any], pairs: float) -> PrototypeLoss | ExactInfoNCE:
+def _loss(labels: Labels, settings: dict[str, Any], pairs: float = _PAIRS) -> PrototypeLoss | ExactInfoNCE:
     """The loss for the labels of the training items."""
     kernel = VMFKernel(settings["kappa_pos"])
     if not compares_with_classes(labels):
