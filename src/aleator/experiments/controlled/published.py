@@ -99,8 +99,8 @@ def changed(setting: Setting, changes: Mapping[str, Any]) -> Setting:
         return setting
     if setting.mu_phase_negatives is None and "mu_phase_negatives" in fields:
         return setting  # the plane: both phases have the same negatives
-    if setting.dim == 2 and "initialisation" in fields:
-        return setting  # in the plane, a start that is spread out maps the circle with a fold; training keeps it
+    if setting.dim == 2 and "smoothing" in fields:
+        return setting  # in the plane the published process covers an arc; a whole circle is learned with a fold
     if fields.get("kappa_start") == "middle":
         fields["kappa_start"] = middle_start(setting)
     recipe = {**setting.recipe, **fields.pop("recipe", {})}
