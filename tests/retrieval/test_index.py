@@ -111,7 +111,7 @@ REFUSED_ADDITIONS = {
         None,
         "unit vector",
     ),
-    "a tensor": (torch.eye(1, 6), ["x"], None, "not a VonMisesFisher"),
+    "a tensor": (torch.eye(1, 6), ["x"], None, "pass a VonMisesFisher or VMFMixture"),
     "another batch shape": (VonMisesFisher(torch.eye(6)[None, :2], torch.ones(1, 2)), ["x"], None, "batch shape"),
     "duplicate in the call": (some(2), ["x", "x"], None, "given twice"),
     "duplicate in the index": (some(2), ["x", "b"], None, "already in the index"),

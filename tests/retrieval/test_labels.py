@@ -76,3 +76,19 @@ def test_an_index_of_an_older_release_has_no_numbers():
     index = al.CredibleIndex.build(q, metadata=metadata)
     index.store.config = {name: value for name, value in index.store.config.items() if name != "labels"}
     assert index.label_model().beta == 1.0
+
+
+def test_items_of_several_modes_count_with_every_mode():
+    """An item that is a cat or a dog counts for its label at both places, in proportion to the weights."""
+    g = torch.Generator().manual_seed(0)
+    parts = al.VonMisesFisher(torch.nn.functional.normalize(torch.randn(8, 2, 4, generator=g), dim=-1), 30.0)
+    items = al.VMFMixture(torch.randn(8, 2, generator=g), parts)
+    index = al.CredibleIndex.build(
+        items, metadata=[{"label": "ab"[i % 2]} for i in range(8)], kernel=al.VMFKernel(20.0)
+    )
+    queries = al.VMFMixture(torch.randn(5, 2, generator=g), parts[:5].scale_kappa(0.5))
+    r = al.pairwise_log_positivity(queries, items, al.VMFKernel(20.0)).exp()
+    share = r[:, ::2].sum(1) / r.sum(1)
+    expected = 0.99 * share + 0.01 * 0.5
+    found = index.label_model().probabilities(queries)[:, 0]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)  # 8 entries of each class

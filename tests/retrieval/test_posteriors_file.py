@@ -7,10 +7,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from aleator import VMFMixture, VonMisesFisher
 from aleator.matching import LogOddsMap, MatchMaps, VMFKernel
 from aleator.retrieval import (
     match_header,
     match_settings,
+    read_answers,
     read_header,
     read_items,
     read_posteriors,
@@ -81,3 +83,26 @@ def test_items_are_read_as_they_were_written(tmp_path):
     write_items(tmp_path / "q.jsonl", items)
     ids, metadata = read_items(tmp_path / "q.jsonl")
     assert [{"id": id} | entry for id, entry in zip(ids, metadata, strict=True)] == items
+
+
+def test_posteriors_of_several_modes_come_back(tmp_path):
+    g = torch.Generator().manual_seed(0)
+    parts = VonMisesFisher(
+        torch.nn.functional.normalize(torch.randn(7, 2, 3, generator=g), dim=-1), torch.rand(7, 2) * 9
+    )
+    q = VMFMixture(torch.randn(7, 2, generator=g), parts)
+    columns = [tensor.numpy() for tensor in (parts.mu, parts.kappa, q.log_weights, torch.arange(7.0))]
+    path = tmp_path / "q.safetensors"
+    blocks = [[column[:4] for column in columns], [column[4:] for column in columns]]
+    write_posteriors(path, 7, 3, map(tuple, blocks), HEADER, novelty=True, modes=2)
+    read = read_posteriors(path)
+    assert isinstance(read, VMFMixture)
+    torch.testing.assert_close(read.log_weights, q.log_weights)
+    assert torch.equal(read.components.mu, parts.mu)
+    assert torch.equal(read.components.kappa, parts.kappa)
+    assert read_answers(path)[1].tolist() == list(range(7))
+    np.savez(tmp_path / "q.npz", mu=columns[0], kappa=columns[1], log_weights=columns[2])
+    torch.testing.assert_close(read_posteriors(tmp_path / "q.npz").log_prob(parts.mu[:, 0]), q.log_prob(parts.mu[:, 0]))
+    np.savez(tmp_path / "bad.npz", mu=columns[0], kappa=columns[1])
+    with pytest.raises(ValueError, match="several modes and no weights"):
+        read_posteriors(tmp_path / "bad.npz")

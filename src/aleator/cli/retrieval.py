@@ -13,7 +13,7 @@ from aleator.cli.errors import plain_errors
 from aleator.cli.label_text import could_be
 
 if TYPE_CHECKING:
-    from aleator.posteriors import VonMisesFisher
+    from aleator.posteriors import PosteriorBatch
     from aleator.retrieval import CredibleIndex, Hit, Metadata, SearchBy, SetsOf
 
 index_app = typer.Typer(no_args_is_help=True, help="Build, change and describe an index of posteriors.")
@@ -307,7 +307,7 @@ def _describe_questions(q: Any, model: Any, novelty: Any) -> list[dict[str, Any]
     return questions
 
 
-def _show_promised(index: "CredibleIndex", queries: "VonMisesFisher", as_json: bool) -> None:
+def _show_promised(index: "CredibleIndex", queries: "PosteriorBatch", as_json: bool) -> None:
     """Print the answer sets of queries, and what the index promises about them."""
     answers = index.answer_sets(queries)
     promise = index.promise

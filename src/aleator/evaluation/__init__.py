@@ -38,7 +38,12 @@ from aleator.evaluation.feature_neighbours import (
     neighbour_graph,
     oddness,
 )
-from aleator.evaluation.label_calibration import condense_gallery, entries_per_class, fit_label_model
+from aleator.evaluation.label_calibration import (
+    condense_gallery,
+    entries_per_class,
+    fit_label_model,
+    gallery_of_one_mode,
+)
 from aleator.evaluation.label_errors import (
     Confusion,
     LabelErrors,
@@ -116,6 +121,7 @@ __all__ = [
     "fit_label_model",
     "fit_log_odds_map",
     "fit_novelty",
+    "gallery_of_one_mode",
     "hidden_layer_head",
     "interval",
     "intrinsic_dimension",

@@ -15,7 +15,7 @@ from torch import Tensor
 from aleator.evaluation.label_model import LabelModel, label_log_likelihood, tempered_labels, with_floor
 from aleator.foundation import require, sample_numbers
 from aleator.matching import VMFKernel, ZonalKernel, pairwise_log_positivity
-from aleator.posteriors import VonMisesFisher, kappa_from_mean_resultant_length
+from aleator.posteriors import PosteriorBatch, VonMisesFisher, kappa_from_mean_resultant_length
 
 _MOST_QUESTIONS = 4_000  # of more held-out items, these many are used
 _MOST_ENTRIES = 1_000  # of a condensed gallery
@@ -28,7 +28,33 @@ _LOG_BETA, _LOG_FLOOR = (-4.0, 4.0), (-14.0, math.log(0.5))
 _IMAGINARY = 0.5
 
 
-def condense_gallery(gallery: VonMisesFisher, labels: Tensor, per_class: int) -> tuple[VonMisesFisher, Tensor]:
+def gallery_of_one_mode(gallery: PosteriorBatch, labels: Tensor) -> tuple[VonMisesFisher, Tensor]:
+    """Every component of a mixture as an entry of its own, with its weight's share of the item's labels.
+
+    r is linear in the item, so label probabilities with beta = 1 stay the same.
+
+    Args:
+        gallery: Posteriors of labelled items, batch shape (N,), of K modes.
+        labels: Their labels as rows of probabilities, shape (N, C).
+
+    Returns:
+        N K posteriors of one mode, and rows of labels, shape (N K, C).
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.evaluation import gallery_of_one_mode
+        >>> q = al.VMFMixture(torch.tensor([[0.75, 0.25]]).log(), al.VonMisesFisher(torch.eye(2)[None], 20.0))
+        >>> entries, labels = gallery_of_one_mode(q, torch.tensor([[0.0, 1.0]]))
+        >>> len(entries), labels.tolist()
+        (2, [[0.0, 0.75], [0.0, 0.25]])
+    """
+    if isinstance(gallery, VonMisesFisher):
+        return gallery, labels
+    shares = gallery.log_weights.exp().to(labels.dtype).unsqueeze(-1) * labels.unsqueeze(1)
+    return gallery.components.flatten(), shares.flatten(0, 1)
+
+
+def condense_gallery(gallery: PosteriorBatch, labels: Tensor, per_class: int) -> tuple[VonMisesFisher, Tensor]:
     """A small gallery in place of a large one: a few posteriors for each class.
 
     The items of a class (of the most probable one, for soft labels) are split into clusters by k-means on their mean
@@ -51,7 +77,8 @@ def condense_gallery(gallery: VonMisesFisher, labels: Tensor, per_class: int) ->
         >>> entries.kappa.round(), weights.tolist()
         (tensor([20., 20.]), [[2.0, 0.0], [0.0, 2.0]])
     """
-    means, labels = gallery.mean.double(), labels.double()
+    gallery, labels = gallery_of_one_mode(gallery, labels.double())
+    means = gallery.mean.double()
     classes = labels.argmax(1)
     cluster = torch.zeros(len(means), dtype=torch.long)
     count = 0
@@ -89,9 +116,9 @@ def entries_per_class(classes: int) -> int:
 
 @torch.no_grad()
 def fit_label_model(
-    gallery: VonMisesFisher,
+    gallery: PosteriorBatch,
     labels: Tensor,
-    questions: VonMisesFisher,
+    questions: PosteriorBatch,
     question_labels: Tensor,
     kernel: ZonalKernel,
     names: Sequence[str],
@@ -138,7 +165,7 @@ def fit_label_model(
         questions, asked = questions[chosen], asked[chosen]
     best, best_cost = None, math.inf
     for size in per_class or sorted({1, entries_per_class(count)}):
-        entries, weights = (gallery, rows) if size is None else condense_gallery(gallery, rows, size)
+        entries, weights = gallery_of_one_mode(gallery, rows) if size is None else condense_gallery(gallery, rows, size)
         for candidate in (kernel, VMFKernel(math.inf)):
             log_r = pairwise_log_positivity(questions, entries, candidate)
             cost, beta, floor = _fit_beta_and_floor(log_r, weights, asked)

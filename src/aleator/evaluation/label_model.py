@@ -20,7 +20,7 @@ from torch import Tensor
 
 from aleator.foundation import require
 from aleator.matching import VMFKernel, ZonalKernel, pairwise_log_positivity
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch, VonMisesFisher
 
 _PAIRS = 2**21  # pairs of a query and a gallery entry that are compared at a time
 
@@ -30,7 +30,8 @@ class LabelModel:
     """Probabilities of labels from a gallery of labelled posteriors.
 
     Args:
-        gallery: Posteriors of M entries: items of a collection, or a few for each class.
+        gallery: Posteriors of M entries, of one mode: items of a collection, or a few for each class. An item of
+            several modes is several entries; see `gallery_of_one_mode`.
         weights: Mass that each entry gives to each label, shape (M, C), not negative. For items: their labels as rows
             of 0 and 1, or soft labels.
         names: Names of the C labels.
@@ -96,7 +97,7 @@ class LabelModel:
         return replace(self, weights=(self.weights.double() * factor).to(self.weights.dtype))
 
     @torch.no_grad()
-    def probabilities(self, q: VonMisesFisher) -> Tensor:
+    def probabilities(self, q: PosteriorBatch) -> Tensor:
         """Probability of each label.
 
         Args:
@@ -105,15 +106,15 @@ class LabelModel:
         Returns:
             Probabilities, shape (Q, C), in the dtype of the posteriors. Rows sum to 1.
         """
-        gallery = self.gallery.to(q.mu.device, q.mu.dtype)
+        gallery = self.gallery.to(q.device, q.dtype)
         blocks = [
             tempered_labels(pairwise_log_positivity(part, gallery, self.kernel), self.weights, self.beta)
-            for part in _blocks(q, len(gallery))
+            for part in _blocks(q, q.modes * len(gallery))
         ]
         p = torch.cat(blocks) if blocks else torch.zeros(0, len(self.names), dtype=torch.float64)
-        return with_floor(p, self._prior, self.floor).to(q.mu.dtype)
+        return with_floor(p, self._prior, self.floor).to(q.dtype)
 
-    def entropy(self, q: VonMisesFisher) -> Tensor:
+    def entropy(self, q: PosteriorBatch) -> Tensor:
         """Entropy of the label probabilities.
 
         Args:
@@ -124,7 +125,7 @@ class LabelModel:
         """
         return self._of_blocks(label_entropy, q)
 
-    def certainty(self, q: VonMisesFisher) -> Tensor:
+    def certainty(self, q: PosteriorBatch) -> Tensor:
         """How sure the label is; see `label_certainty`.
 
         Args:
@@ -135,10 +136,12 @@ class LabelModel:
         """
         return self._of_blocks(label_certainty, q)
 
-    def _of_blocks(self, score: Callable[[Tensor], Tensor], q: VonMisesFisher) -> Tensor:
+    def _of_blocks(self, score: Callable[[Tensor], Tensor], q: PosteriorBatch) -> Tensor:
         """A score (Q,) of the label probabilities, without keeping all of them."""
         size = max(len(self.gallery), len(self.names))
-        return torch.cat([score(self.probabilities(part)) for part in _blocks(q, size)] or [q.kappa[:0]])
+        return torch.cat(
+            [score(self.probabilities(part)) for part in _blocks(q, size)] or [torch.zeros(0, dtype=q.dtype)]
+        )
 
 
 def pack_label_model(model: LabelModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -296,7 +299,7 @@ def with_floor(p: Tensor, prior: Tensor, floor: float) -> Tensor:
     return (1 - floor) * p + floor * prior.to(p.device)
 
 
-def _blocks(q: VonMisesFisher, entries: int) -> Iterator[VonMisesFisher]:
+def _blocks(q: PosteriorBatch, entries: int) -> Iterator[PosteriorBatch]:
     """Posteriors in blocks, so that memory does not grow with their number."""
     step = max(1, _PAIRS // max(1, entries))
     for start in range(0, len(q), step):

@@ -121,7 +121,7 @@ def read_embedded(path: str | Path) -> EmbeddedCollection:
     records = _read_records(path.with_suffix(".jsonl"), len(q))
     fingerprint, source = header.get("fingerprint"), header.get("source")
     marked = header.get("used") == "marked"
-    return EmbeddedCollection(q, records, kernel, prior, fingerprint, *read_answers(path), maps, source, marked)
+    return EmbeddedCollection(q, records, kernel, prior, fingerprint, *read_answers(path), maps, source, marked)  # type: ignore[arg-type]
 
 
 def rank_by_certainty(

@@ -15,12 +15,13 @@ from torch import Generator, Tensor
 
 from aleator.foundation import require_count, require_probability
 from aleator.posteriors.caps import log_cap_share
-from aleator.posteriors.strata import stratified_rsample
+from aleator.posteriors.strata import stratified_angles
 from aleator.special import log_sphere_area
 
 if TYPE_CHECKING:
     from aleator.posteriors.batch import PosteriorBatch
 
+_JITTER = 1e-13  # of squared cosines
 _BLOCK = 2**21  # numbers of samples at a time
 # Of the samples, if no generator is given: the same posterior always has the same region. Not a number that people
 # choose, because noise that made the posteriors must not come back as noise of their samples.
@@ -159,7 +160,7 @@ def region_level(q: "PosteriorBatch", value: Tensor, samples: int, generator: Ge
 def _blocks(q: "PosteriorBatch", beside: Tensor, samples: int) -> Iterator[tuple["PosteriorBatch", Tensor]]:
     """Posteriors (B,) and a tensor (B, ...) in blocks whose samples fit into memory."""
     require_count("samples", samples, "pass 1024")
-    size = max(1, _BLOCK // (samples * q.modes * q.dim))
+    size = max(1, _BLOCK // (samples * q.modes**2))
     return zip(q.split(size), beside.split(size), strict=True)
 
 
@@ -172,10 +173,46 @@ def _sorted_densities(q: "PosteriorBatch", samples: int, generator: Generator | 
 
 @torch.no_grad()
 def _densities(q: "PosteriorBatch", samples: int, generator: Generator | None) -> tuple[Tensor, Tensor]:
-    """Log density at `samples` samples of every component, and their log weights: (..., N K) each, float64."""
+    """Log density at `samples` samples of every component, and their log weights: (..., N K) each, float64.
+
+    The density depends on the cosines with the K directions alone, so only these are drawn: of a sample of component k
+    the angle with mu_k, stratified, and the part of its direction around mu_k that lies in the span of the others.
+    """
     if generator is None:
         generator = torch.Generator(q.device).manual_seed(_SEED)
-    z = stratified_rsample(q.components, samples, generator, centred=True)  # (N, ..., K, D)
-    log_q = q.unsqueeze(-1).log_prob(z).double().movedim(0, -1)  # (..., K, N)
-    log_weights = (q.log_weights.double() - math.log(samples)).unsqueeze(-1).expand(log_q.shape)
-    return log_q.flatten(-2), log_weights.flatten(-2)
+    flat = q.flatten().double() if q.batch_shape else q.unsqueeze(0).double()
+    parts, log_weights = flat.components, flat.log_weights
+    K = q.modes
+    angle = stratified_angles(parts, samples)  # (B, K, N) with its own mu
+    cosine, sine = angle.cos(), angle.sin()
+    own = torch.eye(K, dtype=torch.bool, device=q.device)
+    gram = torch.where(own, 1.0, parts.mu @ parts.mu.mT)
+    coordinates, around = _around(parts.mu, gram, own, samples, generator)
+    # Cosines (B, K, N, K) of the samples of every component with all directions.
+    across = cosine.unsqueeze(-1) * gram.unsqueeze(-2) + sine.unsqueeze(-1) * (around @ coordinates.mT)
+    height = (log_weights + parts.log_prob(parts.mu))[:, None, None]
+    kappa = parts.kappa[:, None, None]
+    point = torch.isinf(kappa)
+    at_point = own[:, None, :]  # a sample of a point mass is the point; no other sample is
+    below = torch.where(point, torch.where(at_point, 0.0, -math.inf), torch.where(point, 0.0, kappa) * (across - 1))
+    log_q = torch.logsumexp(torch.where(log_weights[:, None, None] > -math.inf, height + below, -math.inf), -1)
+    each = (log_weights - math.log(samples)).unsqueeze(-1).expand(log_q.shape)
+    shape = (*q.batch_shape, K * samples)
+    return log_q.reshape(shape), each.reshape(shape)
+
+
+def _around(mu: Tensor, gram: Tensor, own: Tensor, samples: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Parts of all mu that are orthogonal to mu_k, (B, K, K, d), and uniform unit vectors orthogonal to it, (K, N, d).
+
+    In coordinates of a subspace with all mu: the uniform vectors have lost the coordinates outside of it.
+    """
+    K, D = mu.shape[-2:]
+    noise = torch.randn(K, samples, D - 1 if D > K else D, dtype=mu.dtype, device=mu.device, generator=generator)
+    if D <= K:
+        noise = noise - (noise @ mu.unsqueeze(-1)) * mu.unsqueeze(-2)  # (B, K, N, D)
+        parts = mu.unsqueeze(1) - gram.unsqueeze(-1) * mu.unsqueeze(-2)
+        return parts, torch.nn.functional.normalize(noise, dim=-1)
+    orthogonal = gram.unsqueeze(1) - gram.unsqueeze(-1) * gram.unsqueeze(-2)  # inner products, (B, K, K, K)
+    # Directions may be parallel, and then the matrix has no factor but for a little more on its diagonal.
+    parts = torch.linalg.cholesky(orthogonal + _JITTER * torch.eye(K, dtype=mu.dtype, device=mu.device))
+    return torch.where(own.unsqueeze(-1), 0.0, parts), torch.nn.functional.normalize(noise, dim=-1)[..., :K]

@@ -21,14 +21,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from aleator.matching import ZonalKernel, log_positivity, pairwise_log_positivity
-from aleator.posteriors import VonMisesFisher
+from aleator.matching import log_positivity, pairwise_log_positivity
 from aleator.retrieval.hits import Hit, make_hits
 from aleator.retrieval.items import decode_metadata
+from aleator.retrieval.match_scoring import posteriors
+from aleator.retrieval.mixture_search import MixtureRequest, find_by_density, place, whole_log_ratios
 from aleator.retrieval.promise import Need, Promise
-from aleator.retrieval.search import ScoredCandidates, SearchRequest, find_by_cosine, score_matches
+from aleator.retrieval.search import ScoredCandidates, SearchRequest, calibrated, find_by_cosine
 from aleator.retrieval.stores.base import Candidates, Store
 
 _PAIRS = 131_072  # pairs of question and item at a time
@@ -109,15 +109,21 @@ class ItemNotes:
         return self._numbers.setdefault(label, len(self._numbers))
 
 
-def find_neighbours(store: Store, request: SearchRequest, depth: int, notes: ItemNotes) -> Iterator[Neighbours]:
-    """The `depth` nearest items of each question of a request."""
+def find_neighbours(
+    store: Store, request: SearchRequest | MixtureRequest, depth: int, notes: ItemNotes
+) -> Iterator[Neighbours]:
+    """The `depth` nearest items of each question of a request; of several modes, those where its density is highest."""
     block = max(1, _PAIRS // depth)
-    for start in range(0, len(request.mu), block):
-        questions = replace(request.block(start, start + block), limit=depth)
-        candidates, cosine = find_by_cosine(store, questions)
-        log_ratio = _log_ratios(questions.mu, questions.kappa, candidates, questions.kernel)
+    for start in range(0, len(request), block):
+        questions = request.block(start, start + block).with_limit(depth)
+        if isinstance(questions, SearchRequest):
+            candidates, cosine = find_by_cosine(store, questions)
+            log_ratio = _log_ratios(questions, candidates)
+        else:
+            candidates, log_ratio = whole_log_ratios(store, questions, find_by_density(store, questions)[0])
+            cosine = place(questions, candidates)[0]
         label = notes.labels(candidates.row)
-        ends = np.searchsorted(candidates.query, np.arange(len(questions.mu) + 1))
+        ends = np.searchsorted(candidates.query, np.arange(len(questions) + 1))
         for query, kappa in enumerate(questions.kappa.tolist()):
             own = np.arange(ends[query], ends[query + 1])
             yield Neighbours(candidates.take(own), cosine[own], log_ratio[own], label[own], kappa)
@@ -136,7 +142,7 @@ def rank(found: Neighbours, need: Need, allow_empty: bool = False) -> Ranking:
     return Ranking(position, position * (found.kappa if need == "rank-kappa" else 1.0), confidence)
 
 
-def answer(store: Store, request: SearchRequest, promise: Promise) -> list[AnswerSet]:
+def answer(store: Store, request: SearchRequest | MixtureRequest, promise: Promise) -> list[AnswerSet]:
     """The sets of the promised level."""
     notes = ItemNotes(store)
     chosen: list[ScoredCandidates] = []
@@ -145,14 +151,19 @@ def answer(store: Store, request: SearchRequest, promise: Promise) -> list[Answe
         ranking = rank(found, promise.need, promise.allow_empty)
         inside = ranking.position[ranking.need <= promise.level]
         candidates = replace(found.candidates.take(inside), query=np.full(len(inside), query))
-        chosen.append(ScoredCandidates(candidates, found.cosine[inside], np.empty(len(inside))))
+        chosen.append(ScoredCandidates(candidates, found.cosine[inside], found.log_ratio[inside]))
         confidences.append(ranking.confidence)
     if not chosen:
         return []
     candidates = Candidates.concatenate([one.candidates for one in chosen])
     cosine = np.concatenate([one.cosine for one in chosen])
-    probability = score_matches(request, candidates, np.ones(len(candidates)), len(store))
-    hits = make_hits(store, ScoredCandidates(candidates, cosine, probability), len(chosen))
+    log_ratio = np.concatenate([one.match_probability for one in chosen])
+    if isinstance(request, SearchRequest):
+        plain, mode = request, None
+    else:
+        plain, mode = request.components, place(request, candidates)[1]
+    probability = calibrated(plain, log_ratio, np.ones(len(candidates)), len(store))
+    hits = make_hits(store, ScoredCandidates(candidates, cosine, probability, mode), len(chosen))
     least = -np.inf if promise.rejection is None else promise.rejection.threshold
     return [
         AnswerSet(own, confidence, bool(confidence >= least)) for own, confidence in zip(hits, confidences, strict=True)
@@ -201,18 +212,13 @@ def _label_shares(found: Neighbours) -> tuple[np.ndarray, np.ndarray]:
     return labels, total - np.logaddexp.reduce(total) if len(labels) else total
 
 
-def _log_ratios(mu: np.ndarray, kappa: np.ndarray, candidates: Candidates, kernel: ZonalKernel) -> np.ndarray:
-    """log r (n,) of n candidates with their queries, which have mu (Q, D) and kappa (Q,)."""
+def _log_ratios(request: SearchRequest, candidates: Candidates) -> np.ndarray:
+    """log r (n,) of n candidates with their queries."""
+    queries = posteriors(request.mu, request.kappa).double()
     _, first, which = np.unique(candidates.row, return_index=True, return_inverse=True)
-    if len(first) * len(mu) <= _TABLE * len(candidates):  # the queries share most of their candidates
-        items = _posteriors(candidates.mu[first], candidates.kappa[first])
-        table = pairwise_log_positivity(_posteriors(mu, kappa), items, kernel).numpy()
+    if len(first) * len(queries) <= _TABLE * len(candidates):  # the queries share most of their candidates
+        items = posteriors(candidates.mu[first], candidates.kappa[first]).double()
+        table = pairwise_log_positivity(queries, items, request.kernel).numpy()
         return table[candidates.query, which]
-    left = _posteriors(mu[candidates.query], kappa[candidates.query])
-    return log_positivity(left, _posteriors(candidates.mu, candidates.kappa), kernel).numpy()
-
-
-def _posteriors(mu: np.ndarray, kappa: np.ndarray) -> VonMisesFisher:
-    return VonMisesFisher(
-        torch.as_tensor(mu.astype(np.float64)), torch.as_tensor(kappa.astype(np.float64)), validate_args=False
-    )
+    items = posteriors(candidates.mu, candidates.kappa).double()
+    return log_positivity(queries[candidates.query], items, request.kernel).numpy()

@@ -21,6 +21,8 @@ class Hit(NamedTuple):
         match_probability: Probability that item and query match, given both posteriors; calibrated for hits if the
             index has maps.
         metadata: Metadata of the item.
+        mode: Number of the query's mode that the item belongs to, in the order of its weights; 0 if it has one. For
+            items and queries of several modes, `cosine` and `kappa` are those of this mode and of the item's nearest.
 
     Examples:
         >>> import torch, aleator as al
@@ -35,6 +37,7 @@ class Hit(NamedTuple):
     kappa: float
     match_probability: float
     metadata: Metadata
+    mode: int = 0
 
 
 _make_hit = partial(tuple.__new__, Hit)  # like Hit._make, in a third of the time
@@ -54,6 +57,7 @@ def make_hits(store: Store, scored: ScoredCandidates, queries: int) -> list[list
         candidates.kappa.tolist(),
         scored.match_probability.tolist(),
         map(decode_metadata, metadata),
+        [0] * len(candidates) if scored.mode is None else scored.mode.tolist(),
     )
     hits = list(map(_make_hit, zip(*columns, strict=True)))
     ends = np.searchsorted(candidates.query, np.arange(queries + 1)).tolist()

@@ -5,20 +5,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-
 from aleator.evaluation import LabelModel
 from aleator.foundation import reject, require, require_one_of, require_probability
 from aleator.matching import DEFAULT_PRIOR, MatchMaps, VMFKernel, ZonalKernel
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 from aleator.retrieval.filters import Filter, compile_filter
 from aleator.retrieval.hits import Hit, make_hits
 from aleator.retrieval.index_answers import AnsweringIndex
 from aleator.retrieval.index_facts import encode_kernel
 from aleator.retrieval.items import Id, NumberKeys, decode_id, directions, encode_id, encode_ids, make_items
 from aleator.retrieval.labels import label_numbers
-from aleator.retrieval.scoring import cap_radii
-from aleator.retrieval.search import SearchBy, SearchRequest, search_by_cosine, search_by_match
+from aleator.retrieval.mixture_search import (
+    MixtureRequest,
+    search_mixtures_by_density,
+    search_mixtures_by_match,
+    search_mixtures_nearest,
+)
+from aleator.retrieval.search import ScoredCandidates, SearchBy, SearchRequest, search_by_cosine, search_by_match
+from aleator.retrieval.stores.base import Store
 
 _BLOCK = 1024  # queries answered together; limits the memory for a large batch
 _DEFAULT_NEAREST = 10  # hits of a nearest search without a limit
@@ -59,7 +63,7 @@ class CredibleIndex(AnsweringIndex):
     @classmethod
     def build(
         cls,
-        posteriors: VonMisesFisher,
+        posteriors: PosteriorBatch,
         ids: Iterable[Id] | None = None,
         metadata: Sequence[Mapping[str, Any] | None] | None = None,
         *,
@@ -76,7 +80,8 @@ class CredibleIndex(AnsweringIndex):
         """Make an index of N posteriors.
 
         Args:
-            posteriors: Posteriors of the items, batch shape (N,).
+            posteriors: Posteriors of the items, batch shape (N,): `VonMisesFisher`, or `VMFMixture` for items with
+                several modes. Components with a weight below 0.001 are dropped.
             ids: Strings or integers, each once. Default: 0, 1, ...
             metadata: One dict (or None) for each item, with values that JSON can store.
             location: A folder, or a URL postgresql://host/database#name, where `name` is the name of the index in the
@@ -104,7 +109,7 @@ class CredibleIndex(AnsweringIndex):
         require(0 < recall <= 1, "recall", recall, "is not a share in (0, 1]", "pass for example 0.99")
         keys = NumberKeys(range(len(mu))) if ids is None else encode_ids(ids)
         config = {
-            "dim": mu.shape[1],
+            "dim": posteriors.dim,
             "kernel": encode_kernel(VMFKernel() if kernel is None else kernel),
             "prior": prior,
             "maps": None if maps is None or not maps.calibrated else maps.to_dict(),
@@ -115,7 +120,9 @@ class CredibleIndex(AnsweringIndex):
             "promise": None,
             "labels": None if label_model is None else label_numbers(label_model),
         }
-        items = make_items(mu, posteriors.kappa, keys, metadata)
+        if posteriors.modes > 1:
+            config["modes"] = posteriors.modes
+        items = make_items(posteriors, mu, keys, metadata, mixtures=posteriors.modes > 1)
         if location is not None and _is_url(location):
             return cls(_postgres_store().create(str(location), items, config, replace))
         folder = None if location is None else Path(location)
@@ -156,7 +163,7 @@ class CredibleIndex(AnsweringIndex):
 
     def search(
         self,
-        queries: VonMisesFisher,
+        queries: PosteriorBatch,
         p: float = 0.95,
         limit: int | None = None,
         by: SearchBy = "credible",
@@ -171,12 +178,14 @@ class CredibleIndex(AnsweringIndex):
         """Find the items that each query could be.
 
         Args:
-            queries: Posteriors of the queries, batch shape (Q,).
+            queries: Posteriors of the queries, batch shape (Q,), of one mode or several.
             p: Level of the credible set, for `by="credible"`.
             limit: Most hits for each query. Default: all of them, or 10 for `by="nearest"`.
             by: Which items belong to the answer. "credible": those whose mu lies in the p-credible set of the query,
                 nearest first. "match": those whose match probability reaches the threshold, likeliest first.
-                "nearest": the nearest ones.
+                "nearest": the nearest ones. The credible set of a query with several modes is its region of highest
+                density, and the likeliest of its directions decides which items are nearest. An item with several modes
+                is at the direction of each component with a weight of 0.1 or more.
             threshold: Least match probability, for `by="match"`.
             filter: Conditions on metadata, such as {"label": "cat", "year": {"gte": 2020}}.
             kernel: Kernel of the match probabilities. Default: the kernel of the index. The maps of the index belong to
@@ -199,31 +208,27 @@ class CredibleIndex(AnsweringIndex):
         require_probability("prior", prior, "pass for example 0.5")
         self._require_encoder(fingerprint)
         passes = compile_filter(filter) if filter else None
-        mu = directions(queries, "queries", self.dim)
-        kernel = self.kernel if kernel is None else kernel
-        request = SearchRequest(
-            mu=mu,
-            kappa=queries.kappa.detach().cpu().double().numpy(),
-            radius=cap_radii(queries, p) if by == "credible" else np.full(len(mu), -np.inf),
+        request = self._request(
+            queries,
+            "queries",
+            kernel=self.kernel if kernel is None else kernel,
+            p=p if by == "credible" else None,
             threshold=threshold,
             limit=_DEFAULT_NEAREST if by == "nearest" and limit is None else limit,
             passes=passes,
-            kernel=kernel,
             prior=prior,
-            maps=self._maps_for(kernel),
-            report=None if exact else self.recall_report,
+            exact=exact,
         )
-        search = search_by_match if by == "match" else search_by_cosine
         answers: list[list[Hit]] = []
         with self._lock:
-            for start in range(0, len(mu), _BLOCK):
+            for start in range(0, len(request), _BLOCK):
                 block = request.block(start, start + _BLOCK)
-                answers += make_hits(self._store, search(self._store, block), len(block.mu))
+                answers += make_hits(self._store, _search(self._store, block, by), len(block))
         return answers
 
     def add(
         self,
-        posteriors: VonMisesFisher,
+        posteriors: PosteriorBatch,
         ids: Iterable[Id] | None = None,
         metadata: Sequence[Mapping[str, Any] | None] | None = None,
         *,
@@ -232,7 +237,7 @@ class CredibleIndex(AnsweringIndex):
         """Add N items, all or none.
 
         Args:
-            posteriors: Posteriors of the items, batch shape (N,).
+            posteriors: Posteriors of the items, batch shape (N,), with at most as many modes as those of `build`.
             ids: Strings or integers, each once and not in the index. Default: new integers.
             metadata: One dict (or None) for each item, with values that JSON can store.
             fingerprint: Fingerprint of the encoder that made the posteriors.
@@ -247,8 +252,10 @@ class CredibleIndex(AnsweringIndex):
         self._require_encoder(fingerprint)
         with self._lock:
             mu = directions(posteriors, "posteriors", self.dim)
+            fits, problem = posteriors.modes <= self.modes, f"the index was built for at most {self.modes}"
+            require(fits, "posteriors", f"{posteriors.modes} modes", problem, "build a new index")
             keys = NumberKeys(self._store.reserve_ids(len(mu))) if ids is None else encode_ids(ids)
-            self._store.insert(make_items(mu, posteriors.kappa, keys, metadata))
+            self._store.insert(make_items(posteriors, mu, keys, metadata, mixtures=self.modes > 1))
         return [decode_id(key) for key in keys]
 
     def remove(self, ids: Iterable[Id]) -> None:
@@ -294,6 +301,15 @@ class CredibleIndex(AnsweringIndex):
     def __repr__(self) -> str:
         place = re.sub(r"//[^/@]*@", "//", self.location or "in memory")  # a URL without user and password
         return f"CredibleIndex({self.dim} dimensions, {place})"
+
+
+def _search(store: Store, request: SearchRequest | MixtureRequest, by: SearchBy) -> ScoredCandidates:
+    """Answer one block of queries."""
+    if isinstance(request, SearchRequest):
+        return search_by_match(store, request) if by == "match" else search_by_cosine(store, request)
+    if by == "match":
+        return search_mixtures_by_match(store, request)
+    return search_mixtures_nearest(store, request) if by == "nearest" else search_mixtures_by_density(store, request)
 
 
 def _is_url(location: str | Path) -> bool:

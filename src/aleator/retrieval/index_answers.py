@@ -1,16 +1,21 @@
 """Answers of an index that rest on labels: sets with a promise, and label probabilities."""
 
+from collections.abc import Callable
+
 import numpy as np
+import torch
 
 from aleator.evaluation import LabelModel, likely_labels
 from aleator.foundation import reject
 from aleator.matching import ZonalKernel
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
 from aleator.retrieval.answer_sets import AnswerSet, answer
 from aleator.retrieval.index_facts import IndexFacts, decode_kernel
-from aleator.retrieval.items import directions
+from aleator.retrieval.items import Metadata, directions
 from aleator.retrieval.labels import label_model_of
+from aleator.retrieval.mixture_search import MixtureRequest, mixture_request, region_thresholds
 from aleator.retrieval.promise import Promise, SetsOf
+from aleator.retrieval.scoring import cap_radii
 from aleator.retrieval.search import SearchRequest
 from aleator.retrieval.set_calibration import Right, calibrate_sets
 
@@ -26,7 +31,7 @@ class AnsweringIndex(IndexFacts):
 
     def calibrate(
         self,
-        questions: VonMisesFisher,
+        questions: PosteriorBatch,
         right: Right,
         coverage: float = 0.95,
         *,
@@ -87,7 +92,7 @@ class AnsweringIndex(IndexFacts):
             self._store.configure(promise=promise.to_dict())
         return promise
 
-    def answer_sets(self, queries: VonMisesFisher, *, fingerprint: str | None = None) -> list[AnswerSet]:
+    def answer_sets(self, queries: PosteriorBatch, *, fingerprint: str | None = None) -> list[AnswerSet]:
         """Find sets of items that hold a right answer as often as `calibrate` promised.
 
         Args:
@@ -123,7 +128,7 @@ class AnsweringIndex(IndexFacts):
         with self._lock:
             return label_model_of(self)
 
-    def label_probabilities(self, queries: VonMisesFisher) -> list[dict[str, float]]:
+    def label_probabilities(self, queries: PosteriorBatch) -> list[dict[str, float]]:
         """Which labels each query could have. For many calls, keep `label_model()` and call it.
 
         Args:
@@ -148,18 +153,43 @@ class AnsweringIndex(IndexFacts):
         rows = likely_labels(model.probabilities(queries), model.names, most=len(model.names), least=0.0)
         return [dict(row) for row in rows]
 
-    def _nearest_request(self, queries: VonMisesFisher, argument: str, kernel: ZonalKernel) -> SearchRequest:
+    def _nearest_request(
+        self, queries: PosteriorBatch, argument: str, kernel: ZonalKernel
+    ) -> SearchRequest | MixtureRequest:
         """A request for the nearest items of queries."""
+        return self._request(queries, argument, kernel=kernel)
+
+    def _request(
+        self,
+        queries: PosteriorBatch,
+        argument: str,
+        *,
+        kernel: ZonalKernel,
+        p: float | None = None,
+        threshold: float = 0.0,
+        limit: int | None = None,
+        passes: Callable[[Metadata], bool] | None = None,
+        prior: float | None = None,
+        exact: bool = False,
+    ) -> SearchRequest | MixtureRequest:
+        """A request of queries, for their p-credible sets or, without p, for any items."""
         mu = directions(queries, argument, self.dim)
-        return SearchRequest(
+        kappa = queries.components.kappa.detach().cpu().double()  # (Q, K)
+        one_mode = queries.modes == 1 and self.modes == 1
+        plain = SearchRequest(
             mu=mu,
-            kappa=queries.kappa.detach().cpu().double().numpy(),
-            radius=np.full(len(mu), -np.inf),
-            threshold=0.0,
-            limit=None,
-            passes=None,
+            kappa=kappa[:, 0].numpy(),
+            radius=cap_radii(queries.components[:, 0], p) if p is not None and one_mode else np.full(len(mu), -np.inf),
+            threshold=threshold,
+            limit=limit,
+            passes=passes,
             kernel=kernel,
-            prior=self.prior,
+            prior=self.prior if prior is None else prior,
             maps=self._maps_for(kernel),
-            report=self.recall_report,
+            report=None if exact else self.recall_report,
         )
+        if one_mode:
+            return plain
+        components = VonMisesFisher(torch.from_numpy(mu).double().view(*kappa.shape, -1), kappa, validate_args=False)
+        stored = VMFMixture(queries.log_weights.detach().cpu().double(), components, validate_args=False)
+        return mixture_request(stored, np.full(len(mu), -np.inf) if p is None else region_thresholds(stored, p), plain)

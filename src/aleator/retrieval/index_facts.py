@@ -33,6 +33,11 @@ class IndexFacts:
         return self._store.config["dim"]
 
     @property
+    def modes(self) -> int:
+        """Largest number of modes of an item: that of the posteriors that the index was built from."""
+        return self._store.config.get("modes", 1)
+
+    @property
     def location(self) -> str | None:
         """Folder or URL of the index; None for an index in memory."""
         return self._store.location

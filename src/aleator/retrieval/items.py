@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from aleator.foundation import reject, require, require_type
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 
 Id = str | int
 Metadata = dict[str, Any]
 
 LONGEST_KEY = 1024  # bytes of JSON; an index entry of PostgreSQL holds at most about 2,700
+LEAST_WEIGHT = 1e-3  # of a component that is stored; the others are dropped, and the rest sums to 1 again
 _NO_METADATA = "{}"
 _BLOCK = 65_536  # rows in double precision at a time
 
@@ -32,6 +33,9 @@ class Items:
         mu: Unit vectors rounded to float32, shape (n, D).
         kappa: Certainties in [0, inf], shape (n,), float32.
         metadata_json: Metadata as JSON text, n of them.
+        weight: None for items of one mode. Items of several modes have m >= n vectors: mu (m, D) and kappa (m,) of all
+            components, with the weights (m,), float32, of each item's components, the heaviest first.
+        owner: Position among the keys of the item that each vector belongs to, shape (m,), ascending. None as `weight`.
 
     Examples:
         >>> import numpy as np
@@ -45,9 +49,22 @@ class Items:
     mu: np.ndarray
     kappa: np.ndarray
     metadata_json: list[str]
+    weight: np.ndarray | None = None
+    owner: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def rows_of_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """The row of each vector.
+
+        Args:
+            rows: The row of each item, shape (n,).
+
+        Returns:
+            Rows, shape (m,).
+        """
+        return rows if self.owner is None else rows[self.owner]
 
 
 class NumberKeys(Sequence[str]):
@@ -112,16 +129,17 @@ def decode_metadata(text: str) -> Metadata:
     return {} if text == _NO_METADATA else json.loads(text)
 
 
-def directions(posteriors: VonMisesFisher, argument: str, dim: int | None = None) -> np.ndarray:
-    """Check N posteriors, and return their mu as float32 unit vectors (N, D).
+def directions(posteriors: PosteriorBatch, argument: str, dim: int | None = None) -> np.ndarray:
+    """Check N posteriors, and return their mu as float32 unit vectors: (N, D), or (N, K, D) for K modes.
 
     Items and queries are rounded in the same way, so that an item finds itself.
     """
-    require_type(argument, posteriors, VonMisesFisher, "pass a VonMisesFisher with batch shape (N,)")
-    mu, kappa = posteriors.mu, posteriors.kappa
-    is_batch = mu.ndim == 2 and kappa.ndim == 1
+    require_type(argument, posteriors, PosteriorBatch, "pass a VonMisesFisher or VMFMixture with batch shape (N,)")
+    is_batch = len(posteriors.batch_shape) == 1
     shape = f"batch shape {tuple(posteriors.batch_shape)}"
     require(is_batch, argument, shape, "expected batch shape (N,)", "reshape mu to (N, D) and kappa to (N,)")
+    components = posteriors.components.flatten()
+    mu, kappa = components.mu, components.kappa
     require(
         dim is None or mu.shape[1] == dim,
         argument,
@@ -144,13 +162,20 @@ def directions(posteriors: VonMisesFisher, argument: str, dim: int | None = None
         rounded[start : start + _BLOCK] = exact / length[:, None]
     certainty = kappa.detach().cpu()
     require(certainty >= 0, f"{argument}.kappa", certainty, "is negative or NaN", "keep kappa in [0, inf]")
-    return rounded
+    return rounded if posteriors.modes == 1 else rounded.reshape(len(posteriors), posteriors.modes, -1)
 
 
 def make_items(
-    mu: np.ndarray, kappa: torch.Tensor, keys: Sequence[str], metadata: Sequence[Mapping[str, Any] | None] | None
+    posteriors: PosteriorBatch,
+    mu: np.ndarray,
+    keys: Sequence[str],
+    metadata: Sequence[Mapping[str, Any] | None] | None,
+    mixtures: bool,
 ) -> Items:
-    """Items from directions (n, D) that `directions` has checked. They share no memory with the caller's tensors."""
+    """Items with the directions that `directions` has checked. They share no memory with the caller's tensors.
+
+    Items of an index for `mixtures` have weights, also if their posteriors have one mode.
+    """
     count = f"there are {len(mu)} posteriors"
     require(len(keys) == len(mu), "ids", len(keys), count, "give one id for each")
     if metadata is None:
@@ -164,4 +189,13 @@ def make_items(
             "give a sequence with one dict (or None) for each",
         )
         encoded = [encode_metadata(item_metadata) for item_metadata in metadata]
-    return Items(keys, mu, kappa.detach().cpu().numpy().astype(np.float32), encoded)
+    kappa = posteriors.components.kappa.detach().cpu().numpy().astype(np.float32)  # (n, K)
+    if not mixtures:
+        return Items(keys, mu, kappa[:, 0], encoded)
+    weight = posteriors.log_weights.detach().cpu().double().exp().numpy()
+    order = np.argsort(-weight, axis=1, kind="stable")
+    weight, kappa = np.take_along_axis(weight, order, 1), np.take_along_axis(kappa, order, 1)
+    mu = np.take_along_axis(mu.reshape(len(mu), posteriors.modes, -1), order[:, :, None], 1)
+    used = weight >= LEAST_WEIGHT
+    weight = weight / np.where(used, weight, 0).sum(axis=1, keepdims=True)
+    return Items(keys, mu[used], kappa[used], encoded, weight[used].astype(np.float32), np.nonzero(used)[0])

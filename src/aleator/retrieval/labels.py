@@ -13,7 +13,6 @@ import torch
 from aleator.evaluation import LabelModel, condense_gallery, entries_per_class
 from aleator.foundation import require
 from aleator.matching import VMFKernel
-from aleator.posteriors import VonMisesFisher
 from aleator.retrieval.index_facts import IndexFacts
 from aleator.retrieval.snapshot import take_snapshot
 
@@ -52,8 +51,8 @@ def label_model_of(index: IndexFacts) -> LabelModel:
     for i, row in enumerate(row for row in rows if row):
         for name, probability in row.items():
             weights[i, column[name]] = probability
-    mu, kappa = (torch.from_numpy(np.ascontiguousarray(part[labelled])) for part in (snapshot.mu, snapshot.kappa))
-    entries, weights = condense_gallery(VonMisesFisher(mu, kappa), weights, entries_per_class(len(names)))
+    gallery = snapshot.posteriors[torch.from_numpy(labelled)]
+    entries, weights = condense_gallery(gallery, weights, entries_per_class(len(names)))
     numbers = index.store.config.get("labels")
     if numbers is None:
         return LabelModel(entries, weights, names, index.kernel, _BETA, _FLOOR)

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from aleator.matching import MatchMaps, ZonalKernel, log_positivity
-from aleator.posteriors import VonMisesFisher
-from aleator.retrieval.stores.base import Candidates
+from aleator.posteriors import PosteriorBatch, VonMisesFisher
 
 _WIDTH = 4  # candidates of one query in a row of the table of pairs
 _BLOCK = 8192  # rows of the table at a time
@@ -26,26 +25,29 @@ _STEPS = 12  # of the bisection in the cosine: to 5e-4, always from below
 _ROUNDING = 1e-6  # nats added to the bound, for the rounding of log r
 
 
-def match_log_ratios(mu: np.ndarray, kappa: np.ndarray, candidates: Candidates, kernel: ZonalKernel) -> np.ndarray:
-    """log r (n,) float64 of n candidates with their queries, which have mu (Q, D) and kappa (Q,)."""
-    if len(candidates) == 0:
+def match_log_ratios(
+    queries: PosteriorBatch, items: PosteriorBatch, query: np.ndarray, item: np.ndarray | None, kernel: ZonalKernel
+) -> np.ndarray:
+    """log r (n,) float64 of n pairs: of query (n,), ascending, among the queries, and item (n,) among the items.
+
+    None for `item` pairs the n items in their order.
+    """
+    if len(query) == 0:
         return np.empty(0)
-    # Pairs as a table: a row holds one query and up to _WIDTH of its candidates. They share the query's part of the
-    # series. Rows that are not full are filled up with candidate 0, whose result is not used.
-    query = candidates.query
-    counts = np.bincount(query, minlength=len(mu))
+    # Pairs as a table: a row holds one query and up to _WIDTH of its items. They share the query's part of the series.
+    # Rows that are not full are filled up with the item of pair 0, whose result is not used.
+    counts = np.bincount(query, minlength=len(queries))
     rows_per_query = -(-counts // _WIDTH)
-    rank = np.arange(len(candidates)) - (np.cumsum(counts) - counts)[query]
+    rank = np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
     row, column = (np.cumsum(rows_per_query) - rows_per_query)[query] + rank // _WIDTH, rank % _WIDTH
-    query_of_row = np.repeat(np.arange(len(mu)), rows_per_query)
-    table = np.zeros((len(query_of_row), _WIDTH), np.int64)
-    table[row, column] = np.arange(len(candidates))
+    query_of_row = torch.as_tensor(np.repeat(np.arange(len(queries)), rows_per_query))
+    table = np.full((len(query_of_row), _WIDTH), 0 if item is None else item[0], np.int64)
+    table[row, column] = np.arange(len(query)) if item is None else item
     out = np.empty(table.shape)
     for start in range(0, len(out), _BLOCK):
-        queries, items = query_of_row[start : start + _BLOCK], table[start : start + _BLOCK]
-        left = _posteriors(mu[queries][:, None], kappa[queries][:, None])
-        right = _posteriors(candidates.mu[items], candidates.kappa[items])
-        out[start : start + _BLOCK] = log_positivity(left, right, kernel).numpy()
+        block = slice(start, start + _BLOCK)
+        left, right = queries[query_of_row[block]], items[torch.as_tensor(table[block])]
+        out[block] = log_positivity(left.unsqueeze(1).double(), right.double(), kernel).numpy()
     return out[row, column]
 
 
@@ -146,8 +148,6 @@ def _least_cosine(
     return np.where(always, -np.inf, np.where(never, np.inf, below))
 
 
-def _posteriors(mu: np.ndarray, kappa: np.ndarray) -> VonMisesFisher:
-    """Posteriors in double precision."""
-    return VonMisesFisher(
-        torch.as_tensor(mu.astype(np.float64)), torch.as_tensor(kappa.astype(np.float64)), validate_args=False
-    )
+def posteriors(mu: np.ndarray, kappa: np.ndarray) -> VonMisesFisher:
+    """Posteriors of one mode, in the precision of each array."""
+    return VonMisesFisher(torch.as_tensor(mu), torch.as_tensor(kappa), validate_args=False)

@@ -3,11 +3,12 @@
 A posteriors file holds N posteriors and, if `aleator embed` wrote it, where they came from:
 
     NAME.safetensors   mu (N, D) float32, kappa (N,) float32; header: fingerprint, kappa_pos, prior, maps, items
+                       posteriors of K modes: mu (N, K, D), kappa (N, K) and log_weights (N, K)
                        from runs that can tell: novelty (N,) float32, positive for what is unlike anything seen;
                        labels.mu, labels.kappa, labels.weights and the header's labels: a `LabelModel`
     NAME.jsonl         one JSON object for each posterior, in the same order: its id, and any metadata
 
-A file from elsewhere may also be an .npz with the arrays mu and kappa. It has no header.
+A file from elsewhere may also be an .npz with the arrays mu and kappa, and log_weights for K modes. It has no header.
 """
 
 import json
@@ -24,18 +25,20 @@ from torch import Tensor
 from aleator.evaluation import LabelModel, pack_label_model, unpack_label_model
 from aleator.foundation import reject, require, writing_atomically
 from aleator.matching import DEFAULT_PRIOR, MatchMaps, VMFKernel
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import VMFMixture, VonMisesFisher
 from aleator.retrieval.items import Id, Metadata
 
 _ENDINGS = (".npz", ".safetensors")
+_TENSORS = ("mu", "kappa", "log_weights")
 _FLOAT32_BYTES = 4
 
 
-def read_posteriors(path: Path) -> VonMisesFisher:
+def read_posteriors(path: Path) -> VonMisesFisher | VMFMixture:
     """Read the posteriors of an .npz or .safetensors file.
 
     Args:
-        path: A file with the arrays mu (N, D) and kappa (N,).
+        path: A file with the arrays mu (N, D) and kappa (N,); for posteriors of K modes mu (N, K, D), kappa (N, K) and
+            log_weights (N, K).
 
     Returns:
         N posteriors, in the dtype of the file.
@@ -56,7 +59,7 @@ def read_posteriors(path: Path) -> VonMisesFisher:
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
-                tensors = {name: torch.as_tensor(arrays[name]) for name in ("mu", "kappa") if name in arrays}
+                tensors = {name: torch.as_tensor(arrays[name]) for name in _TENSORS if name in arrays}
         else:
             from safetensors.torch import load_file
 
@@ -65,7 +68,12 @@ def read_posteriors(path: Path) -> VonMisesFisher:
         reject("posteriors", str(path), f"is damaged ({damage})", "write it again")
     for name in ("mu", "kappa"):
         require(name in tensors, "posteriors", str(path), f"has no array {name!r}", "store mu (N, D) and kappa (N,)")
-    return VonMisesFisher(tensors["mu"], tensors["kappa"])
+    components = VonMisesFisher(tensors["mu"], tensors["kappa"])
+    if "log_weights" not in tensors:
+        way_out = "store log_weights (N, K) too"
+        require(tensors["mu"].dim() < 3, "posteriors", str(path), "has several modes and no weights", way_out)
+        return components
+    return VMFMixture(tensors["log_weights"], components)
 
 
 def read_header(path: Path) -> dict[str, str]:
@@ -111,6 +119,7 @@ def write_posteriors(
     *,
     novelty: bool = False,
     labels: LabelModel | None = None,
+    modes: int = 1,
 ) -> None:
     """Write a posteriors file, block by block: the posteriors need not fit into memory.
 
@@ -121,11 +130,16 @@ def write_posteriors(
         count: N, the number of posteriors.
         dim: D, the dimension of mu.
         blocks: Arrays mu (n, D), kappa (n,) and, if there is novelty, novelty (n,), float32, in order; N rows in total.
+            For K > 1 modes mu (n, K, D), kappa (n, K), log_weights (n, K) and novelty (n,).
         header: Strings for the file's header; see `read_header`.
         novelty: Whether the blocks have novelty.
         labels: Label probabilities to store with the posteriors. The header gets its numbers; see `label_header`.
+        modes: K, the number of modes of each posterior.
     """
-    shapes = {"mu": [count, dim], "kappa": [count]} | ({"novelty": [count]} if novelty else {})
+    shapes = {"mu": [count, dim], "kappa": [count]}
+    if modes > 1:
+        shapes = {"mu": [count, modes, dim], "kappa": [count, modes], "log_weights": [count, modes]}
+    shapes |= {"novelty": [count]} if novelty else {}
     rows = len(shapes)
     extra = {}
     if labels is not None:
@@ -148,7 +162,7 @@ def write_posteriors(
         for block in blocks:
             for column, array in enumerate(block):
                 places[column] += _write_at(file, places[column], array)
-        first_rows = places[0] == len(start) + _FLOAT32_BYTES * count * dim
+        first_rows = places[0] == len(start) + _FLOAT32_BYTES * math.prod(shapes["mu"])
         assert first_rows, "the blocks do not have N rows in total"
 
 

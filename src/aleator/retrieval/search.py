@@ -13,15 +13,15 @@ import torch
 
 from aleator.matching import MatchMaps, ZonalKernel
 from aleator.retrieval.items import Metadata, decode_metadata
-from aleator.retrieval.match_scoring import CosineBound, match_log_ratios, probabilities
+from aleator.retrieval.match_scoring import CosineBound, match_log_ratios, posteriors, probabilities
 from aleator.retrieval.recall import RecallReport
 from aleator.retrieval.scoring import cosines, slack
 from aleator.retrieval.stores.base import Candidates, Store
 
 SearchBy = Literal["credible", "match", "nearest"]
 
-_SPARE = 16  # extra neighbours per request, so that one request usually settles ties
-_SMALL_COLLECTION = 4096  # up to here it is faster to score all items than to compute a bound
+SPARE = 16  # extra neighbours per request, so that one request usually settles ties
+SMALL_COLLECTION = 4096  # up to here it is faster to score all items than to compute a bound
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,13 @@ class SearchRequest:
     maps: MatchMaps
     report: RecallReport | None  # None: search exactly
 
+    def __len__(self) -> int:
+        return len(self.mu)
+
+    def with_limit(self, limit: int | None) -> "SearchRequest":
+        """The same request for at most `limit` hits of each query."""
+        return replace(self, limit=limit)
+
     def block(self, start: int, stop: int) -> "SearchRequest":
         """The same request for the queries from `start` to `stop`."""
         chosen = slice(start, stop)
@@ -47,38 +54,40 @@ class SearchRequest:
 
 @dataclass(frozen=True)
 class ScoredCandidates:
-    """n candidates with their cosine (n,) and match probability (n,)."""
+    """n candidates with their cosine (n,), match probability (n,) and the query's mode (n,); None: it has one."""
 
     candidates: Candidates
     cosine: np.ndarray
     match_probability: np.ndarray
+    mode: np.ndarray | None = None
 
     def take(self, choice: np.ndarray) -> "ScoredCandidates":
         """The candidates that a mask or an index array selects."""
-        return ScoredCandidates(self.candidates.take(choice), self.cosine[choice], self.match_probability[choice])
+        mode = None if self.mode is None else self.mode[choice]
+        return ScoredCandidates(self.candidates.take(choice), self.cosine[choice], self.match_probability[choice], mode)
 
 
 def search_by_cosine(store: Store, request: SearchRequest) -> ScoredCandidates:
     """Items within each query's radius, nearest first, at most `limit` for each query."""
     candidates, cosine = find_by_cosine(store, request)
-    probability = score_matches(request, candidates, _rank_of(candidates), len(store))
+    probability = score_matches(request, candidates, rank_of(candidates), len(store))
     return ScoredCandidates(candidates, cosine, probability)
 
 
 def find_by_cosine(store: Store, request: SearchRequest) -> tuple[Candidates, np.ndarray]:
     """What `search_by_cosine` finds, with cosines, without match probabilities."""
     if request.limit is None:
-        candidates, cosine = _accept(store, request, _find_within(store, request))
+        candidates, cosine = _accept(store, request, find_within(store, request))
     else:
         candidates, cosine = _find_closest(store, request, request.limit)
-    order = _rank(candidates, (cosine,), request.limit)
+    order = rank_candidates(candidates, (cosine,), request.limit)
     return candidates.take(order), cosine[order]
 
 
 def search_by_match(store: Store, request: SearchRequest) -> ScoredCandidates:
     """Items whose match probability reaches the threshold, likeliest first, at most `limit` for each query."""
     bound = None
-    if request.threshold > 0 and len(store) > _SMALL_COLLECTION:
+    if request.threshold > 0 and len(store) > SMALL_COLLECTION:
         dim, kappa_range = request.mu.shape[1], store.kappa_range()
         bound = CosineBound(
             dim,
@@ -90,40 +99,46 @@ def search_by_match(store: Store, request: SearchRequest) -> ScoredCandidates:
             request.threshold,
         )
         request = replace(request, radius=bound.radius)
-    candidates, cosine = _accept(store, request, _find_within(store, request))
+    candidates, cosine = _accept(store, request, find_within(store, request))
     if bound is not None:
         possible = bound.admits(candidates.query, cosine, candidates.kappa)
         candidates, cosine = candidates.take(possible), cosine[possible]
     # Ranked by the probability without calibration, which never changes the order.
-    log_r = match_log_ratios(request.mu, request.kappa, candidates, request.kernel)
-    order = _rank(candidates, (probabilities(log_r, request.prior), cosine), request.limit)
+    log_r = log_ratios(request, candidates)
+    order = rank_candidates(candidates, (probabilities(log_r, request.prior), cosine), request.limit)
     candidates, cosine = candidates.take(order), cosine[order]
-    probability = _calibrated(request, log_r[order], _rank_of(candidates), len(store))
+    probability = calibrated(request, log_r[order], rank_of(candidates), len(store))
     if request.maps.calibrated:
-        probability = _never_rising(candidates.query, probability)
+        probability = never_rising(candidates.query, probability)
     scored = ScoredCandidates(candidates, cosine, probability)
     return scored.take(probability >= np.float32(request.threshold))
 
 
 def score_matches(request: SearchRequest, candidates: Candidates, rank: np.ndarray, items: int) -> np.ndarray:
     """Match probabilities (n,) of n candidates with their queries, given their ranks (n,) among `items` items."""
-    log_r = match_log_ratios(request.mu, request.kappa, candidates, request.kernel)
-    return _calibrated(request, log_r, rank, items)
+    log_r = log_ratios(request, candidates)
+    return calibrated(request, log_r, rank, items)
 
 
-def _calibrated(request: SearchRequest, log_r: np.ndarray, rank: np.ndarray, items: int) -> np.ndarray:
+def log_ratios(request: SearchRequest, candidates: Candidates) -> np.ndarray:
+    """log r (n,) of n candidates with their queries."""
+    queries, items = posteriors(request.mu, request.kappa), posteriors(candidates.mu, candidates.kappa)
+    return match_log_ratios(queries, items, candidates.query, None, request.kernel)
+
+
+def calibrated(request: SearchRequest, log_r: np.ndarray, rank: np.ndarray, items: int) -> np.ndarray:
     """Match probabilities (n,) from log r (n,) and ranks (n,)."""
     matches = request.prior * items
     log_odds_ratio = request.maps.hit_log_odds(torch.as_tensor(log_r), torch.as_tensor(rank), matches)
     return probabilities(log_odds_ratio.numpy(), request.prior)
 
 
-def _rank_of(candidates: Candidates) -> np.ndarray:
+def rank_of(candidates: Candidates) -> np.ndarray:
     """The rank (n,) from 1 of each candidate in the answer to its query; candidates are in their final order."""
     return np.arange(len(candidates)) - np.searchsorted(candidates.query, candidates.query) + 1
 
 
-def _never_rising(query: np.ndarray, probability: np.ndarray) -> np.ndarray:
+def never_rising(query: np.ndarray, probability: np.ndarray) -> np.ndarray:
     """The smallest probability (n,) up to each candidate, among those of its query; `query` (n,) ascends."""
     falling = probability.copy()
     for hits in np.split(falling, np.flatnonzero(np.diff(query)) + 1):
@@ -139,13 +154,19 @@ def _accept(store: Store, request: SearchRequest, candidates: Candidates) -> tup
     cosine = cosines(request.mu[candidates.query], candidates.mu)
     accepted = cosine >= request.radius[candidates.query]
     if request.passes is not None:
-        descriptions = store.describe(candidates.row[accepted])
-        passing = [row for row, (_, metadata) in descriptions.items() if request.passes(decode_metadata(metadata))]
-        accepted &= np.isin(candidates.row, passing)
+        accepted &= np.isin(candidates.row, passing_rows(store, request, candidates.row[accepted]))
     return candidates.take(accepted), cosine[accepted]
 
 
-def _find_within(store: Store, request: SearchRequest) -> Candidates:
+def passing_rows(store: Store, request: SearchRequest, rows: np.ndarray) -> np.ndarray:
+    """Those of the rows whose metadata pass the filter."""
+    if request.passes is None:
+        return rows
+    described = store.describe(rows).items()
+    return np.array([row for row, (_, metadata) in described if request.passes(decode_metadata(metadata))], np.int64)
+
+
+def find_within(store: Store, request: SearchRequest) -> Candidates:
     """Candidates within each query's radius.
 
     Queries whose answer is larger than the effort was measured for are asked again with more effort.
@@ -177,9 +198,9 @@ def _find_closest(store: Store, request: SearchRequest, limit: int) -> tuple[Can
     pending, count = np.arange(len(mu)), limit  # queries without an answer yet
     while len(pending):
         effort = report.effort(count) if report else None
-        neighbours, reach = store.closest(mu[pending], count + _SPARE, effort)
+        neighbours, reach = store.closest(mu[pending], count + SPARE, effort)
         accepted, cosine = _accept(store, request, neighbours.of_queries(pending))
-        worst_needed = _limit_th_cosine(accepted, cosine, pending, limit)
+        worst_needed = limit_th_score(accepted, cosine, pending, limit)
         enough = np.maximum(radius[pending], worst_needed) - slack(mu.shape[1])
         # An approximate search that returned everything it saw may have missed items: go on.
         done = np.where(np.isneginf(reach), effort is None, reach < enough)
@@ -192,7 +213,7 @@ def _find_closest(store: Store, request: SearchRequest, limit: int) -> tuple[Can
     return Candidates.concatenate(parts), np.concatenate(part_cosines)[order]
 
 
-def _rank(candidates: Candidates, scores: tuple[np.ndarray, ...], limit: int | None) -> np.ndarray:
+def rank_candidates(candidates: Candidates, scores: tuple[np.ndarray, ...], limit: int | None) -> np.ndarray:
     """Positions of the candidates to keep: by query, then by each score from the largest, then by row."""
     order = np.lexsort((candidates.row, *(-score for score in reversed(scores)), candidates.query))
     if limit is None:
@@ -202,10 +223,10 @@ def _rank(candidates: Candidates, scores: tuple[np.ndarray, ...], limit: int | N
     return order[rank < limit]
 
 
-def _limit_th_cosine(candidates: Candidates, cosine: np.ndarray, queries: np.ndarray, limit: int) -> np.ndarray:
-    """The cosine of each query's limit-th best item; -inf for a query with fewer items."""
-    order = _rank(candidates, (cosine,), limit)
-    query, cosine = candidates.query[order], cosine[order]
+def limit_th_score(candidates: Candidates, score: np.ndarray, queries: np.ndarray, limit: int) -> np.ndarray:
+    """The score of each query's limit-th best item; -inf for a query with fewer items."""
+    order = rank_candidates(candidates, (score,), limit)
+    query, score = candidates.query[order], score[order]
     last = np.searchsorted(query, queries, side="right") - 1
     full = np.searchsorted(query, queries) + limit - 1 == last
-    return np.where(full, cosine[np.maximum(last, 0)] if len(cosine) else -np.inf, -np.inf)
+    return np.where(full, score[np.maximum(last, 0)] if len(score) else -np.inf, -np.inf)

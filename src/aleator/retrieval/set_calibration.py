@@ -11,6 +11,7 @@ from aleator.evaluation import Rejection, conformal_quantile, questions_needed, 
 from aleator.foundation import reject, require, require_one_of, require_probability
 from aleator.retrieval.answer_sets import ItemNotes, Neighbours, find_neighbours, rank
 from aleator.retrieval.items import Id, encode_id
+from aleator.retrieval.mixture_search import MixtureRequest
 from aleator.retrieval.promise import Need, Promise, SetsOf
 from aleator.retrieval.search import SearchRequest
 from aleator.retrieval.stores.base import Store
@@ -40,7 +41,7 @@ class _Trial:
 
 def calibrate_sets(
     store: Store,
-    request: SearchRequest,
+    request: SearchRequest | MixtureRequest,
     right: Right,
     coverage: float,
     error: float | None,
@@ -51,7 +52,7 @@ def calibrate_sets(
 ) -> Promise:
     """Find the promise; see `CredibleIndex.calibrate`. The kernel is that of the request, as a dict."""
     require_probability("coverage", coverage, "pass for example 0.95")
-    count, needed = len(request.mu), questions_needed(coverage)
+    count, needed = len(request), questions_needed(coverage)
     problem = f"too few to promise a coverage of {coverage:g}"
     require(count >= needed, "questions", count, problem, f"pass at least {needed}, or a smaller coverage")
     answers = _RightAnswers(store, right, count)
@@ -137,7 +138,12 @@ class _RightAnswers:
 
 
 def _look_deep_enough(
-    store: Store, request: SearchRequest, answers: _RightAnswers, coverage: float, sets: SetsOf, allow_empty: bool
+    store: Store,
+    request: SearchRequest | MixtureRequest,
+    answers: _RightAnswers,
+    coverage: float,
+    sets: SetsOf,
+    allow_empty: bool,
 ) -> tuple[int, list[_Trial]]:
     """Four times as many neighbours in each round, until few questions have no right answer among them."""
     depth, size = _FIRST_DEPTH, max(1, len(store))
@@ -154,7 +160,12 @@ def _look_deep_enough(
 
 
 def _try(
-    store: Store, request: SearchRequest, answers: _RightAnswers, depth: int, needs: list[Need], allow_empty: bool
+    store: Store,
+    request: SearchRequest | MixtureRequest,
+    answers: _RightAnswers,
+    depth: int,
+    needs: list[Need],
+    allow_empty: bool,
 ) -> list[_Trial]:
     """Rank the neighbours of all questions with each kind of need."""
     found = [([], [], [], []) for _ in needs]  # type: list[tuple[list, list, list, list]]

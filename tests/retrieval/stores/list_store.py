@@ -13,7 +13,7 @@ class ListStore(Store):
         self.config = config
         self._lock = threading.RLock()
         self._next_row = 0
-        self._rows: dict[int, tuple[str, str, np.ndarray, float]] = {}  # key, metadata, mu and kappa by row
+        self._rows: dict[int, tuple[str, str, list]] = {}  # by row: key, metadata, components
         self.insert(items)
 
     @property
@@ -34,9 +34,14 @@ class ListStore(Store):
         with self._lock:
             for key in self.existing(list(items.keys)):
                 reject("ids", decode_id(key), "already in the index", "choose another id")
-            for item in zip(items.keys, items.metadata_json, items.mu, items.kappa, strict=True):
-                self._rows[self._next_row] = item
+            first = self._next_row
+            owner = np.arange(len(items)) if items.owner is None else items.owner
+            weight = np.ones(len(items)) if items.weight is None else items.weight
+            for key, metadata in zip(items.keys, items.metadata_json, strict=True):
+                self._rows[self._next_row] = (key, metadata, [])
                 self._next_row += 1
+            for row, *component in zip(owner + first, items.mu, items.kappa, weight, strict=True):
+                self._rows[row][2].append(component)
 
     def delete(self, keys):
         with self._lock:
@@ -48,9 +53,15 @@ class ListStore(Store):
         return {item[0] for item in self._rows.values()} & set(keys)
 
     def within(self, mu, radius, effort):
-        row, items, kappa = self._arrays()
+        row, items, kappa, weight = self._arrays()
         query, position = np.nonzero(mu @ items.T >= radius[:, None] - slack(mu.shape[1]))
-        return Candidates(query, row[position], items[position], kappa[position])
+        weight = weight[position] if self.config.get("modes", 1) > 1 else None
+        return Candidates(query, row[position], items[position], kappa[position], weight)
+
+    def components(self, rows):
+        row, mu, kappa, weight = self._arrays()
+        number, position = np.nonzero(rows[:, None] == row)
+        return Candidates(number, row[position], mu[position], kappa[position], weight[position])
 
     def closest(self, mu, k, effort):
         everything = np.full(len(mu), -np.inf)  # nothing is left out
@@ -60,7 +71,7 @@ class ListStore(Store):
         return {row: self._rows[row][:2] for row in rows.tolist() if row in self._rows}
 
     def kappa_range(self):
-        finite = [float(kappa) for *_, kappa in self._rows.values() if np.isfinite(kappa)]
+        finite = [float(kappa) for kappa in self._arrays()[2] if np.isfinite(kappa)]
         return (min(finite), max(finite)) if finite else (0.0, 0.0)
 
     def sample_directions(self, count):
@@ -73,9 +84,9 @@ class ListStore(Store):
         pass
 
     def _arrays(self):
-        """Rows (n,), mu (n, D) and kappa (n,)."""
+        """Rows (n,), mu (n, D), kappa (n,) and weights (n,) of all components."""
         with self._lock:
-            items = list(self._rows.values())
-            rows = np.array(list(self._rows), np.int64)
-        mu = np.array([item[2] for item in items], np.float32).reshape(len(items), self.config["dim"])
-        return rows, mu, np.array([item[3] for item in items], np.float32)
+            parts = [(row, *component) for row, item in self._rows.items() for component in item[2]]
+        rows = np.array([part[0] for part in parts], np.int64)
+        mu = np.array([part[1] for part in parts], np.float32).reshape(len(parts), self.config["dim"])
+        return rows, mu, *(np.array([part[column] for part in parts], np.float32) for column in (2, 3))

@@ -23,6 +23,8 @@ class Candidates:
         row: The store's number for the item, shape (n,), int64. Rows grow with every addition and are never reused.
         mu: Directions as stored, shape (n, D), float32.
         kappa: Certainties, shape (n,), float32.
+        weight: Weights of the components that were found, shape (n,), float32, in an index of posteriors with several
+            modes. There, an item may appear several times, with several components. None: every item has one mode.
 
     Examples:
         >>> import numpy as np
@@ -36,6 +38,7 @@ class Candidates:
     row: np.ndarray
     mu: np.ndarray
     kappa: np.ndarray
+    weight: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.row)
@@ -49,7 +52,8 @@ class Candidates:
         Returns:
             The selected candidates.
         """
-        return Candidates(self.query[choice], self.row[choice], self.mu[choice], self.kappa[choice])
+        weight = None if self.weight is None else self.weight[choice]
+        return Candidates(self.query[choice], self.row[choice], self.mu[choice], self.kappa[choice], weight)
 
     def of_queries(self, queries: np.ndarray) -> "Candidates":
         """Renumber the queries, after a call for only some of them.
@@ -60,7 +64,7 @@ class Candidates:
         Returns:
             The same candidates with `queries[query]` as their query.
         """
-        return Candidates(queries[self.query], self.row, self.mu, self.kappa)
+        return Candidates(queries[self.query], self.row, self.mu, self.kappa, self.weight)
 
     @staticmethod
     def concatenate(parts: "list[Candidates]") -> "Candidates":
@@ -74,7 +78,7 @@ class Candidates:
         """
         if len(parts) == 1:
             return parts[0]
-        columns = ((c.query, c.row, c.mu, c.kappa) for c in parts)
+        columns = ((c.query, c.row, c.mu, c.kappa) + (() if c.weight is None else (c.weight,)) for c in parts)
         together = Candidates(*(np.concatenate(column) for column in zip(*columns, strict=True)))
         return together.take(np.argsort(together.query, kind="stable"))
 
@@ -101,6 +105,8 @@ class Store(Protocol):
         config: Settings of the index, which the store keeps as JSON: "dim", "kernel", "prior", "fingerprint", "recall",
             "exact_below" and "report" (a `RecallReport` as a dict, or None where every search is exact). "promise" is
             a `Promise` and "maps" are `MatchMaps` as a dict, or None; indexes of earlier releases do not have them.
+            "modes" is the largest number of modes of an item, 1 if it is missing. A store for more than one keeps all
+            vectors of `Items` and offers `components`.
 
     Examples:
         >>> import numpy as np, torch, aleator as al
@@ -213,6 +219,18 @@ class Store(Protocol):
         Returns:
             Id and metadata as JSON text, by row. Rows that were removed in the meantime are missing.
         """
+
+    def components(self, rows: np.ndarray) -> Candidates:
+        """Look up whole items of several modes. Only a store that keeps such items needs it.
+
+        Args:
+            rows: Rows of items, shape (n,), each once.
+
+        Returns:
+            All components of the items, with their weights. `query` is the position of the item in `rows`. Items that
+            were removed in the meantime are missing.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def kappa_range(self) -> tuple[float, float]:

@@ -35,7 +35,8 @@ _VECTOR_FILES = ("vectors-", ".vectors-", "partial-")
 class FolderStore(Store):
     """A `Store` on one machine.
 
-    `rows`, `kappa` and `alive` have one entry for each position in the vector index.
+    `rows`, `kappa`, `alive` and `weight` have one entry for each position in the vector index. An item of several modes
+    takes several positions, one after the other, with the same row.
     """
 
     config: dict[str, Any]
@@ -43,6 +44,7 @@ class FolderStore(Store):
     rows: np.ndarray  # (n,) ascending; uint32 while the numbers fit, then int64
     kappa: np.ndarray  # (n,) float32
     alive: np.ndarray  # (n,) bool; false if the item was removed
+    weight: np.ndarray | None  # (n,) float32, of components; None if every item has one mode
 
     def __init__(self, ledger: Ledger, folder: Path | None, memory_map: bool = False):
         self._ledger = ledger
@@ -56,12 +58,12 @@ class FolderStore(Store):
         """A store in memory. Its ledger is a temporary file that disappears with the process."""
         store = cls(Ledger(None), None)
         store.config = config
-        store.vectors = VectorIndex.build(items.mu, store._lists_wanted(len(items)))
-        store.kappa = items.kappa
-        store.alive = np.ones(len(items), bool)
+        store.vectors = VectorIndex.build(items.mu, store._lists_wanted(len(items.mu)))
+        store.kappa, store.weight = items.kappa, items.weight
+        store.alive = np.ones(len(items.mu), bool)
         with store._transaction():
             store._ledger.configure("next_row", 0)
-            store.rows = _compact(store._ledger.record(items))
+            store.rows = _compact(items.rows_of_vectors(store._ledger.record(items)))
         store._tune_recall()
         return store
 
@@ -91,7 +93,10 @@ class FolderStore(Store):
 
     def __len__(self) -> int:
         with self._up_to_date():
-            return int(self.alive.sum())
+            if self.weight is None:
+                return int(self.alive.sum())
+            first = self.rows[1:] != self.rows[:-1]
+            return int(self.alive[:1].sum() + np.count_nonzero(first & self.alive[1:]))
 
     @property
     def efforts(self) -> list[int]:
@@ -108,7 +113,7 @@ class FolderStore(Store):
             rows = self._ledger.record(items)
             if self._folder is not None:
                 self._ledger.append(rows, items)
-        self._append(rows, items.kappa, items.mu)
+        self._append(items.rows_of_vectors(rows), items.kappa, items.mu, items.weight)
 
     def delete(self, keys: list[str]) -> None:
         with self._change():
@@ -118,7 +123,7 @@ class FolderStore(Store):
                 reject("ids", decode_id(unknown[0]), "not in the index", "remove only items that it holds")
             rows = list(row_of_key.values())
             self._ledger.delete(rows)
-        self.alive[np.searchsorted(self.rows, rows)] = False
+        self.alive[self._positions(np.array(rows))[0]] = False
 
     def existing(self, keys: list[str]) -> set[str]:
         with self._lock:
@@ -136,6 +141,11 @@ class FolderStore(Store):
     def describe(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
         with self._lock:
             return self._ledger.describe(rows)
+
+    def components(self, rows: np.ndarray) -> Candidates:
+        with self._up_to_date():
+            position, number = self._positions(rows)
+            return self._candidates(number, position)
 
     def kappa_range(self) -> tuple[float, float]:
         with self._up_to_date():
@@ -182,12 +192,21 @@ class FolderStore(Store):
         keep = self.alive[position]
         if not keep.all():
             query, position = query[keep], position[keep]
-        return Candidates(
-            query, self.rows[position].astype(np.int64), self.vectors.vectors(position), self.kappa[position]
-        )
+        weight = None if self.weight is None else self.weight[position]
+        rows = self.rows[position].astype(np.int64)
+        return Candidates(query, rows, self.vectors.vectors(position), self.kappa[position], weight)
 
-    def _append(self, rows: np.ndarray, kappa: np.ndarray, mu: np.ndarray) -> None:
+    def _positions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All positions of the given rows, and for each position the number of its row among them."""
+        start = np.searchsorted(self.rows, rows)
+        counts = np.searchsorted(self.rows, rows, side="right") - start
+        number = np.repeat(np.arange(len(rows)), counts)
+        return start[number] + np.arange(len(number)) - (np.cumsum(counts) - counts)[number], number
+
+    def _append(self, rows: np.ndarray, kappa: np.ndarray, mu: np.ndarray, weight: np.ndarray | None) -> None:
         """Add items to the arrays in memory."""
+        if self.weight is not None and weight is not None:
+            self.weight = np.concatenate([self.weight, weight])
         self.vectors.add(mu)
         self.rows = _compact(np.concatenate([self.rows.astype(np.int64), rows]))
         self.kappa = np.concatenate([self.kappa, kappa])
@@ -205,6 +224,7 @@ class FolderStore(Store):
         if many_removed or bool(lists) != bool(wanted) or wanted >= 4 * lists > 0:
             self.vectors = VectorIndex.build(self.vectors.vectors(held), wanted)
             self.rows, self.kappa, self.alive = self.rows[held], self.kappa[held], self.alive[held]
+            self.weight = None if self.weight is None else self.weight[held]
         self._tune_recall()
 
     def _tune_recall(self) -> None:
@@ -225,7 +245,7 @@ class FolderStore(Store):
             "restore the folder from a copy",
         )
         self.vectors = VectorIndex.read(path, self._memory_map)
-        self.rows, self.kappa = _compact(vector_file.rows), vector_file.kappa
+        self.rows, self.kappa, self.weight = _compact(vector_file.rows), vector_file.kappa, vector_file.weight
         self.alive = np.ones(len(self.rows), bool)
         added = self._ledger.added(self.config["dim"])
         if len(added[0]):
@@ -237,7 +257,7 @@ class FolderStore(Store):
                 "save the index once without memory_map",
             )
             self._append(*added)
-        self.alive[np.searchsorted(self.rows, self._ledger.removed())] = False
+        self.alive[self._positions(self._ledger.removed())[0]] = False
 
     # On disk
 
@@ -247,7 +267,7 @@ class FolderStore(Store):
         path = folder / f"vectors-{token}.faiss"
         with writing_atomically(path) as temporary:
             self.vectors.write(temporary)
-        vector_file = VectorFile(path.name, _sha256(path), self.rows, self.kappa)
+        vector_file = VectorFile(path.name, _sha256(path), self.rows, self.kappa, self.weight)
         self._ledger.set_vector_file(vector_file, self.rows[~self.alive])
         self._ledger.configure("config", self.config)
         self._ledger.configure("saved", True)

@@ -18,6 +18,7 @@ from aleator.retrieval.items import Items, decode_id
 
 _APPLICATION_ID = 0x616C6561  # "alea", in the header of the file
 _FORMAT = 1
+_MIXTURE_FORMAT = 2  # as format 1, with weights: items have several modes
 _BLOCK = 10_000  # rows written at a time
 _TIMEOUT = 60.0  # seconds to wait for a transaction of another process
 _SCHEMA = """
@@ -30,12 +31,13 @@ CREATE TABLE removed (row INTEGER PRIMARY KEY);
 
 
 class VectorFile(NamedTuple):
-    """A vector file, with the row and the kappa of the item at each position."""
+    """A vector file, with the row and the kappa of the item at each position; for items of several modes the weight."""
 
     file: str
     sha256: str
     rows: np.ndarray  # (n,) int64
     kappa: np.ndarray  # (n,) float32
+    weight: np.ndarray | None  # (n,) float32
 
 
 class Ledger:
@@ -92,8 +94,9 @@ class Ledger:
         is_ledger = self._number("application_id") == _APPLICATION_ID
         require(is_ledger, "location", str(folder), "holds no index", "build one there first")
         written = self._number("user_version")
-        problem = f"is in format {written}, and this release reads format {_FORMAT}"
-        require(written == _FORMAT, "location", str(folder), problem, "open it with the release that wrote it")
+        problem = f"is in format {written}, and this release reads formats up to {_MIXTURE_FORMAT}"
+        known = _FORMAT <= written <= _MIXTURE_FORMAT
+        require(known, "location", str(folder), problem, "open it with the release that wrote it")
 
     def setting(self, key: str) -> Any:
         """Read a setting."""
@@ -121,8 +124,14 @@ class Ledger:
 
     def append(self, rows: np.ndarray, items: Items) -> None:
         """Write vectors of items that the current vector file does not have."""
-        vectors = zip(rows.tolist(), items.kappa.tolist(), map(np.ndarray.tobytes, items.mu), strict=True)
-        self._db.executemany("INSERT INTO added VALUES (?, ?, ?)", vectors)
+        kappa, vectors = items.kappa, list(items.mu)
+        if items.weight is not None and items.owner is not None:
+            # One line for each item: rows of weight, kappa and mu, one for each component.
+            packed = np.column_stack([items.weight, items.kappa, items.mu])
+            first = np.searchsorted(items.owner, np.arange(len(items)))
+            kappa, vectors = kappa[first], np.split(packed, first[1:]) if len(items) else []
+        lines = zip(rows.tolist(), kappa.tolist(), map(np.ndarray.tobytes, vectors), strict=True)
+        self._db.executemany("INSERT INTO added VALUES (?, ?, ?)", lines)
 
     def delete(self, rows: list[int]) -> None:
         """Remove items."""
@@ -148,19 +157,32 @@ class Ledger:
         rows, kappa = vector_file.rows.astype(np.int64), vector_file.kappa.astype(np.float32)
         columns = (vector_file.file, vector_file.sha256, rows.tobytes(), kappa.tobytes())
         self._db.execute("INSERT INTO vectors VALUES (?, ?, ?, ?)", columns)
-        self._db.executemany("INSERT INTO removed VALUES (?)", ((row,) for row in removed.tolist()))
+        if vector_file.weight is not None:
+            self._db.execute("CREATE TABLE IF NOT EXISTS weights (weights BLOB NOT NULL)")
+            self._db.execute("DELETE FROM weights")
+            self._db.execute("INSERT INTO weights VALUES (?)", (vector_file.weight.astype(np.float32).tobytes(),))
+            self._db.execute(f"PRAGMA user_version = {_MIXTURE_FORMAT}")
+        self._db.executemany("INSERT INTO removed VALUES (?)", ((row,) for row in np.unique(removed).tolist()))
 
     def vector_file(self) -> VectorFile:
         """The current vector file."""
         file, sha256, rows, kappas = self._db.execute("SELECT * FROM vectors").fetchone()
-        return VectorFile(file, sha256, np.frombuffer(rows, np.int64), np.frombuffer(kappas, np.float32))
+        weight = None
+        if self._number("user_version") == _MIXTURE_FORMAT:
+            weight = np.frombuffer(self._db.execute("SELECT weights FROM weights").fetchone()[0], np.float32)
+        return VectorFile(file, sha256, np.frombuffer(rows, np.int64), np.frombuffer(kappas, np.float32), weight)
 
-    def added(self, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows (n,), kappas (n,) and directions (n, D) of items that the current vector file does not have."""
+    def added(self, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+        """Rows (n,), kappas (n,), directions (n, D) and weights (n,) that the current vector file does not have."""
         added = self._db.execute("SELECT row, kappa, mu FROM added ORDER BY row").fetchall()
         rows = np.array([row for row, _, _ in added], np.int64)
+        numbers = np.frombuffer(b"".join(mu for _, _, mu in added), np.float32)
+        if self._number("user_version") == _MIXTURE_FORMAT:
+            packed = numbers.reshape(-1, dim + 2)
+            counts = [len(mu) // (4 * (dim + 2)) for _, _, mu in added]
+            return np.repeat(rows, counts), packed[:, 1], packed[:, 2:], packed[:, 0]
         kappa = np.array([kappa for _, kappa, _ in added], np.float32)
-        return rows, kappa, np.frombuffer(b"".join(mu for _, _, mu in added), np.float32).reshape(-1, dim)
+        return rows, kappa, numbers.reshape(-1, dim), None
 
     def removed(self) -> np.ndarray:
         """Rows (n,) of removed items that the current vector file still has."""

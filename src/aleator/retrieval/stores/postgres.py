@@ -43,17 +43,27 @@ CREATE TABLE {schema}.items (
 );
 CREATE INDEX ON {schema}.items (kappa);
 """
+# Of an index for posteriors with several modes: all components. `items` then has the heaviest of each item.
+_COMPONENTS = """
+CREATE TABLE {schema}.components (
+    seq bigint NOT NULL REFERENCES {schema}.items ON DELETE CASCADE, kappa real NOT NULL, weight real NOT NULL,
+    mu vector({dim}) NOT NULL
+);
+CREATE INDEX ON {schema}.components (kappa);
+CREATE INDEX ON {schema}.components (seq);
+"""
 _WITHIN = """
-SELECT q.n, i.seq, i.mu, i.kappa
+SELECT q.n, i.seq, i.mu, i.kappa, {weight}
 FROM unnest(%s::int[], %s::vector[], %s::float8[]) AS q (n, mu, bound)
-JOIN {schema}.items AS i ON (i.mu <#> q.mu) <= q.bound
+JOIN {schema}.{vectors} AS i ON (i.mu <#> q.mu) <= q.bound
 ORDER BY q.n
 """
 _CLOSEST = """
-SELECT q.n, i.seq, i.mu, i.kappa, i.distance
+SELECT q.n, i.seq, i.mu, i.kappa, i.weight, i.distance
 FROM unnest(%s::int[], %s::vector[]) AS q (n, mu)
 CROSS JOIN LATERAL (
-    SELECT seq, mu, kappa, mu <#> q.mu AS distance FROM {schema}.items ORDER BY mu <#> q.mu LIMIT %s
+    SELECT seq, mu, kappa, {weight} AS weight, mu <#> q.mu AS distance
+    FROM {schema}.{vectors} ORDER BY mu <#> q.mu LIMIT %s
 ) AS i
 ORDER BY q.n, i.distance
 """
@@ -92,11 +102,11 @@ class PostgresStore(Store):
         require(dim <= _LARGEST_DIM, "posteriors", f"{dim} dimensions", "too many for pgvector", "use a folder")
         store = cls(location)
         with store._closing_on_failure():
+            store.config = config
             with store._transaction() as cursor:
                 store._make_schema(cursor, dim, replace)
                 store._configure(cursor, config)
                 store._copy(cursor, store._next_rows(cursor, len(items)), items)
-            store.config = config
             store.save(None)
         return store
 
@@ -157,7 +167,7 @@ class PostgresStore(Store):
         with self._transaction() as cursor:
             parameters = list(range(len(mu))), list(mu), (-wide).tolist()
             rows = cursor.execute(self._sql(_WITHIN), parameters, prepare=True).fetchall()
-        return _candidates(rows, mu.shape[1])
+        return self._candidates(rows)
 
     def closest(self, mu: np.ndarray, k: int, effort: int | None) -> tuple[Candidates, np.ndarray]:
         with self._transaction() as cursor:
@@ -167,8 +177,8 @@ class PostgresStore(Store):
                 cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", (str(effort),))
                 cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
             rows = cursor.execute(self._sql(_CLOSEST), (list(range(len(mu))), list(mu), k), prepare=True).fetchall()
-        candidates = _candidates(rows, mu.shape[1])
-        distance = np.array([row[4] for row in rows], np.float64)
+        candidates = self._candidates(rows)
+        distance = np.array([row[5] for row in rows], np.float64)
         last = np.searchsorted(candidates.query, np.arange(len(mu)), side="right") - 1
         full = np.bincount(candidates.query, minlength=len(mu)) >= k
         reach = np.full(len(mu), -np.inf)
@@ -181,16 +191,25 @@ class PostgresStore(Store):
             described = cursor.execute(statement, (np.unique(rows).tolist(),), prepare=True)
             return {row: (key, metadata) for row, key, metadata in described}
 
+    def components(self, rows: np.ndarray) -> Candidates:
+        statement = self._sql("""
+            SELECT q.n - 1, i.seq, i.mu, i.kappa, i.weight
+            FROM unnest(%s::bigint[]) WITH ORDINALITY AS q (seq, n) JOIN {schema}.components AS i ON i.seq = q.seq
+            ORDER BY q.n, i.weight DESC
+        """)
+        with self._transaction() as cursor:
+            return self._candidates(cursor.execute(statement, (rows.tolist(),), prepare=True).fetchall())
+
     def kappa_range(self) -> tuple[float, float]:
         # An index on kappa makes both ends cheap.
-        ends = "SELECT kappa FROM {schema}.items WHERE kappa < 'Infinity' ORDER BY kappa"
+        ends = "SELECT kappa FROM {schema}.{vectors} WHERE kappa < 'Infinity' ORDER BY kappa"
         with self._transaction() as cursor:
             low = cursor.execute(self._sql(ends + " LIMIT 1")).fetchone()
             high = cursor.execute(self._sql(ends + " DESC LIMIT 1")).fetchone()
         return (low[0], high[0]) if low and high else (0.0, 0.0)
 
     def sample_directions(self, count: int) -> np.ndarray:
-        statement = self._sql("SELECT mu FROM {schema}.items ORDER BY md5(seq::text) LIMIT %s")
+        statement = self._sql("SELECT mu FROM {schema}.{vectors} ORDER BY md5(seq::text) LIMIT %s")
         with self._transaction() as cursor:
             rows = cursor.execute(statement, (count,)).fetchall()
         return np.array([vector.to_numpy() for (vector,) in rows], np.float32)
@@ -216,9 +235,9 @@ class PostgresStore(Store):
                 if state is False:
                     cursor.execute(self._sql("DROP INDEX CONCURRENTLY IF EXISTS {schema}.nearest"))
                 if not state:
-                    build = "CREATE INDEX CONCURRENTLY nearest ON {schema}.items USING hnsw (mu vector_ip_ops)"
+                    build = "CREATE INDEX CONCURRENTLY nearest ON {schema}.{vectors} USING hnsw (mu vector_ip_ops)"
                     cursor.execute(self._sql(build))
-                cursor.execute(self._sql("ANALYZE {schema}.items"))
+                cursor.execute(self._sql("ANALYZE {schema}.{vectors}"))
         self._indexed = True
         self.configure(report=tune_recall(self, self.config["recall"]))
 
@@ -248,18 +267,30 @@ class PostgresStore(Store):
             reject("location", self._name, "already holds an index", "add to it, or pass replace=True")
         if exists:
             cursor.execute(self._sql("DROP SCHEMA {schema} CASCADE"))
-        for statement in _SCHEMA.strip().split(";\n"):
+        for statement in (_SCHEMA + (_COMPONENTS if self._mixtures else "")).strip().split(";\n"):
             cursor.execute(self._sql(statement, dim=sql.Literal(dim)))
         if dim <= _LARGEST_INLINE_DIM:
-            cursor.execute(self._sql("ALTER TABLE {schema}.items ALTER COLUMN mu SET STORAGE PLAIN"))
+            cursor.execute(self._sql("ALTER TABLE {schema}.{vectors} ALTER COLUMN mu SET STORAGE PLAIN"))
 
     def _copy(self, cursor: psycopg.Cursor, rows: list[int], items: Items) -> None:
         """Insert items under the given rows."""
+        kappa, mu = items.kappa, items.mu
+        if items.owner is not None:
+            heaviest = np.searchsorted(items.owner, np.arange(len(items)))
+            kappa, mu = kappa[heaviest], mu[heaviest]
         statement = self._sql("COPY {schema}.items (seq, key, kappa, note, mu) FROM STDIN (FORMAT BINARY)")
         with cursor.copy(statement) as copy:
             copy.set_types(["int8", "text", "float4", "text", "vector"])
-            for item in zip(rows, items.keys, items.kappa.tolist(), items.metadata_json, items.mu, strict=True):
+            for item in zip(rows, items.keys, kappa.tolist(), items.metadata_json, mu, strict=True):
                 copy.write_row(item)
+        if items.weight is None:
+            return
+        statement = self._sql("COPY {schema}.components (seq, kappa, weight, mu) FROM STDIN (FORMAT BINARY)")
+        with cursor.copy(statement) as copy:
+            copy.set_types(["int8", "float4", "float4", "vector"])
+            seq = items.rows_of_vectors(np.array(rows, np.int64)).tolist()
+            for component in zip(seq, items.kappa.tolist(), items.weight.tolist(), items.mu, strict=True):
+                copy.write_row(component)
 
     def _next_rows(self, cursor: psycopg.Cursor, count: int) -> list[int]:
         statement = self._sql("SELECT nextval({sequence}) FROM generate_series(1, %s)", sequence=self._sequence)
@@ -288,8 +319,26 @@ class PostgresStore(Store):
         state = cursor.execute(statement, (self._schema.as_string(None) + ".nearest",)).fetchone()
         return None if state is None else state[0]
 
+    @property
+    def _mixtures(self) -> bool:
+        return self.config.get("modes", 1) > 1
+
     def _sql(self, statement: str, **parts: sql.Composable) -> sql.Composed:
-        return sql.SQL(statement).format(schema=self._schema, **parts)
+        """A statement with names filled in. `vectors` is the table to search in, `weight` its weight."""
+        table, weight = ("components", "weight") if self._mixtures else ("items", "1")
+        return sql.SQL(statement).format(
+            schema=self._schema, vectors=sql.Identifier(table), weight=sql.SQL(weight), **parts
+        )
+
+    def _candidates(self, rows: list[tuple]) -> Candidates:
+        """Candidates from rows that start with query, seq, mu, kappa and weight."""
+        return Candidates(
+            np.array([row[0] for row in rows], np.int64),
+            np.array([row[1] for row in rows], np.int64),
+            np.array([row[2].to_numpy() for row in rows], np.float32).reshape(len(rows), self.config["dim"]),
+            np.array([row[3] for row in rows], np.float32),
+            np.array([row[4] for row in rows], np.float32) if self._mixtures else None,
+        )
 
     def _connected(self) -> psycopg.Connection:
         if self._connection is None or self._connection.closed:
@@ -312,13 +361,3 @@ class PostgresStore(Store):
             connection = self._connected()
             with connection.transaction(), connection.cursor(binary=True) as cursor:
                 yield cursor
-
-
-def _candidates(rows: list[tuple], dim: int) -> Candidates:
-    """Candidates from rows that start with query, seq, mu and kappa."""
-    return Candidates(
-        np.array([row[0] for row in rows], np.int64),
-        np.array([row[1] for row in rows], np.int64),
-        np.array([row[2].to_numpy() for row in rows], np.float32).reshape(len(rows), dim),
-        np.array([row[3] for row in rows], np.float32),
-    )

@@ -1,0 +1,308 @@
+"""Searches where queries or items have several modes.
+
+Each component of a query asks the store, and each vector of the store is a component of an item. An item is at its main
+directions, those of components with a tenth of the weight or more. It belongs to the credible set of a query if one of
+them lies in the region of highest density, and appears once, with the direction where the query's density is highest.
+
+Three bounds make the searches exact:
+
+    credible   The caps of the components cover the region (`CredibleRegion.caps`).
+    limited    A direction that no component's search returned has at most the density sum_k w_k vMF_k at the reaches.
+    match      r(q, q') is a mean of r over pairs of components, so some pair reaches what the mean reaches.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from aleator.matching import ZonalKernel
+from aleator.posteriors import CredibleRegion, PosteriorBatch, VMFMixture, VonMisesFisher
+from aleator.retrieval.match_scoring import CosineBound, match_log_ratios, posteriors, probabilities
+from aleator.retrieval.scoring import TIE, cosines, slack
+from aleator.retrieval.search import (
+    SMALL_COLLECTION,
+    SPARE,
+    ScoredCandidates,
+    SearchRequest,
+    calibrated,
+    find_within,
+    limit_th_score,
+    never_rising,
+    passing_rows,
+    rank_candidates,
+    rank_of,
+)
+from aleator.retrieval.stores.base import Candidates, Store
+
+MAIN_WEIGHT = 0.1  # of a component whose direction counts as a place of its item
+_ROUNDING = 1e-9  # nats of log density that are rounding
+
+
+@dataclass(frozen=True)
+class MixtureRequest:
+    """Q queries of K modes, and how to answer them.
+
+    Args:
+        queries: The queries, batch shape (Q,), float64, with directions as they are stored.
+        log_threshold: Least log density of a query at a main direction of an item, shape (Q,); -inf for any.
+        components: The request of all Q K components. Its radius is that of caps that cover the region.
+    """
+
+    queries: VMFMixture
+    log_threshold: np.ndarray
+    components: SearchRequest
+
+    @property
+    def kernel(self) -> ZonalKernel:
+        return self.components.kernel
+
+    @property
+    def kappa(self) -> np.ndarray:
+        """One certainty (Q,) for each query: that of the closest vMF."""
+        return self.queries.closest_vmf().kappa.numpy()
+
+    def __len__(self) -> int:
+        return len(self.log_threshold)
+
+    def block(self, start: int, stop: int) -> "MixtureRequest":
+        """The same request for the queries from `start` to `stop`."""
+        modes = self.queries.modes
+        components = self.components.block(start * modes, stop * modes)
+        return MixtureRequest(self.queries[start:stop], self.log_threshold[start:stop], components)
+
+    def with_limit(self, limit: int | None) -> "MixtureRequest":
+        """The same request for at most `limit` hits of each query."""
+        return replace(self, components=replace(self.components, limit=limit))
+
+    def likeliest(self) -> tuple["MixtureRequest", np.ndarray]:
+        """Queries with the likeliest component alone, where density falls with the angle, and its number (Q,)."""
+        queries, mu = self.queries, self.queries.components.mu
+        best = queries.unsqueeze(-1).log_prob(mu).argmax(-1)
+        each = torch.arange(len(queries))
+        one = VonMisesFisher(mu[each, best], torch.ones(len(queries), dtype=torch.float64), validate_args=False)
+        return mixture_request(one, np.full(len(queries), -np.inf), self.components), best.numpy()
+
+
+def mixture_request(queries: PosteriorBatch, log_threshold: np.ndarray, plain: SearchRequest) -> MixtureRequest:
+    """A request of queries (Q,) in float64. All but the queries and radii comes from `plain`."""
+    mixture = VMFMixture(queries.log_weights, queries.components, validate_args=False)
+    mu = mixture.components.mu.reshape(-1, mixture.dim).numpy().astype(np.float32)
+    kappa = mixture.components.kappa.flatten().numpy()
+    cap = CredibleRegion(mixture, torch.as_tensor(log_threshold)).caps().flatten().numpy() - TIE
+    radius = np.where(cap > -1, cap, -np.inf)
+    return MixtureRequest(mixture, log_threshold, replace(plain, mu=mu, kappa=kappa, radius=radius))
+
+
+def region_thresholds(queries: PosteriorBatch, p: float) -> np.ndarray:
+    """Log density (Q,) at the edge of each query's region of highest density, less what is rounding."""
+    return queries.region(p).log_threshold.double().numpy() - _ROUNDING
+
+
+def search_mixtures_by_density(store: Store, request: MixtureRequest) -> ScoredCandidates:
+    """Items in each query's region, where its density is highest first, at most `limit` for each query."""
+    candidates, _ = find_by_density(store, request)
+    cosine, mode = place(request, candidates)
+    return _scored(store, request, candidates, cosine, mode)
+
+
+def search_mixtures_nearest(store: Store, request: MixtureRequest) -> ScoredCandidates:
+    """The items nearest to the likeliest direction of each query."""
+    likeliest, number = request.likeliest()
+    candidates, _ = find_by_density(store, likeliest)
+    cosine, _ = place(likeliest, candidates)
+    return _scored(store, request, candidates, cosine, number[candidates.query])
+
+
+def find_by_density(store: Store, request: MixtureRequest) -> tuple[Candidates, np.ndarray]:
+    """Items in each query's region with their direction of highest density, ranked, and the log density there."""
+    limit = request.components.limit
+    if limit is None:
+        plain = request.components
+        asked = np.flatnonzero(plain.radius <= 1)
+        found = find_within(store, replace(plain, mu=plain.mu[asked], radius=plain.radius[asked]))
+        candidates, density = _accept(store, request, found.of_queries(asked))
+    else:
+        candidates, density = _find_densest(store, request, limit)
+    order = rank_candidates(candidates, (density,), limit)
+    return candidates.take(order), density[order]
+
+
+def search_mixtures_by_match(store: Store, request: MixtureRequest) -> ScoredCandidates:
+    """Items whose match probability reaches the threshold, likeliest first, at most `limit` for each query."""
+    plain = request.components
+    bound = None
+    if plain.threshold > 0 and len(store) > SMALL_COLLECTION:
+        dim, kappa_range = plain.mu.shape[1], store.kappa_range()
+        bound = CosineBound(dim, plain.kappa, kappa_range, plain.kernel, plain.prior, plain.maps, plain.threshold)
+    plain = replace(plain, radius=np.full(len(plain.mu), -np.inf) if bound is None else bound.radius)
+    found = find_within(store, plain)
+    if bound is not None:
+        cosine = cosines(plain.mu[found.query], found.mu)
+        found = found.take(bound.admits(found.query, cosine, found.kappa))
+    found = replace(found, query=found.query // request.queries.modes)
+    found = found.take(_first_of_each_item(found, np.zeros(len(found))))
+    passing = np.isin(found.row, passing_rows(store, plain, found.row))
+    candidates, log_r = whole_log_ratios(store, request, found.take(passing))
+    cosine, mode = place(request, candidates)
+    order = rank_candidates(candidates, (probabilities(log_r, plain.prior), cosine), plain.limit)
+    candidates = candidates.take(order)
+    probability = calibrated(plain, log_r[order], rank_of(candidates), len(store))
+    if plain.maps.calibrated:
+        probability = never_rising(candidates.query, probability)
+    scored = ScoredCandidates(candidates, cosine[order], probability, mode[order])
+    return scored.take(probability >= np.float32(plain.threshold))
+
+
+def whole_log_ratios(store: Store, request: MixtureRequest, candidates: Candidates) -> tuple[Candidates, np.ndarray]:
+    """log r (n,) of candidates with their queries, from all components of both.
+
+    Candidates come back with the main direction where the query's density is highest, without items that were removed
+    while this runs.
+    """
+    if candidates.weight is None:
+        one_mode = posteriors(candidates.mu, candidates.kappa)
+        return candidates, match_log_ratios(request.queries, one_mode, candidates.query, None, request.kernel)
+    rows, which = np.unique(candidates.row, return_inverse=True)
+    parts = store.components(rows)
+    items = stored_mixtures(parts, len(rows))
+    there = np.bincount(parts.query, minlength=len(rows)) > 0
+    candidates, which = candidates.take(there[which]), which[there[which]]
+    log_r = match_log_ratios(request.queries, items, candidates.query, which, request.kernel)
+    return _at_densest_direction(store, request, candidates, parts, which), log_r
+
+
+def stored_mixtures(parts: Candidates, count: int) -> VMFMixture:
+    """Items (count,) from their components, as `Store.components` returns them. Missing items are flat."""
+    assert parts.weight is not None
+    sizes = np.bincount(parts.query, minlength=count)
+    slot = np.arange(len(parts)) - (np.cumsum(sizes) - sizes)[parts.query]
+    modes, dim = max(1, int(sizes.max(initial=1))), parts.mu.shape[1]
+    weight, kappa = np.zeros((count, modes), np.float32), np.zeros((count, modes), np.float32)
+    mu = np.zeros((count, modes, dim), np.float32)
+    mu[..., 0] = 1
+    weight[:, 0] = sizes == 0
+    weight[parts.query, slot], kappa[parts.query, slot], mu[parts.query, slot] = parts.weight, parts.kappa, parts.mu
+    components = VonMisesFisher(torch.from_numpy(mu), torch.from_numpy(kappa), validate_args=False)
+    return VMFMixture(torch.from_numpy(weight).log(), components, validate_args=False)
+
+
+def _scored(
+    store: Store, request: MixtureRequest, candidates: Candidates, cosine: np.ndarray, mode: np.ndarray
+) -> ScoredCandidates:
+    """Candidates in their final order with match probabilities."""
+    known, log_r = whole_log_ratios(store, request, candidates)
+    if len(known) < len(candidates):  # removed while this search ran
+        keep = np.isin(candidates.row, known.row)
+        candidates, cosine, mode = candidates.take(keep), cosine[keep], mode[keep]
+    probability = calibrated(request.components, log_r, rank_of(candidates), len(store))
+    return ScoredCandidates(candidates, cosine, probability, mode)
+
+
+def _log_densities(request: MixtureRequest, query: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log of weight times density of every component (n, K) at directions (n, D), and the cosines (n, K)."""
+    queries, modes = request.queries, request.queries.modes
+    own, kappa = request.components.mu.reshape(len(request), modes, -1), queries.components.kappa.numpy()
+    height = _heights(queries)
+    cosine = np.column_stack([cosines(own[query, k], mu) for k in range(modes)])
+    return _below_height(height[query], kappa[query], cosine), cosine
+
+
+def _heights(queries: VMFMixture) -> np.ndarray:
+    """Log of weight times density of each component at its own direction, (Q, K)."""
+    height = queries.components.log_prob(queries.components.mu)
+    return torch.where(queries.log_weights > -np.inf, queries.log_weights + height, -np.inf).numpy()
+
+
+def _below_height(height: np.ndarray, kappa: np.ndarray, cosine: np.ndarray) -> np.ndarray:
+    """Log of weight times density at a cosine, from its height at the cosine 1; all have one shape."""
+    point = np.isinf(kappa)
+    finite = height + np.where(point, 0.0, kappa) * (cosine - 1)
+    return np.where(point & (cosine < 1 - TIE), -np.inf, finite)
+
+
+def place(request: MixtureRequest, candidates: Candidates) -> tuple[np.ndarray, np.ndarray]:
+    """The number (n,) of the query's component that a candidate's direction belongs to, and the cosine (n,) with it."""
+    log_density, cosine = _log_densities(request, candidates.query, candidates.mu)
+    mode = log_density.argmax(axis=1) if len(candidates) else np.empty(0, np.int64)
+    return cosine[np.arange(len(candidates)), mode], mode
+
+
+def _accept(store: Store, request: MixtureRequest, found: Candidates) -> tuple[Candidates, np.ndarray]:
+    """The items that belong to the answer, each once, with the log density at their direction.
+
+    `found` has the numbers of components as queries.
+    """
+    found = replace(found, query=found.query // request.queries.modes)
+    if found.weight is not None:
+        found = found.take(found.weight >= _main_weight(store))
+    density = np.logaddexp.reduce(_log_densities(request, found.query, found.mu)[0], axis=1)
+    inside = density >= request.log_threshold[found.query]
+    found, density = found.take(inside), density[inside]
+    first = _first_of_each_item(found, density)
+    found, density = found.take(first), density[first]
+    if request.components.passes is not None:
+        passing = np.isin(found.row, passing_rows(store, request.components, found.row))
+        found, density = found.take(passing), density[passing]
+    return found, density
+
+
+def _find_densest(store: Store, request: MixtureRequest, limit: int) -> tuple[Candidates, np.ndarray]:
+    """The items of highest density, `limit` of each query or more, if there are, with their log density.
+
+    Each round asks for four times as many neighbours of every component, until the directions that none of them
+    returned cannot matter.
+    """
+    queries, report, modes = request.queries, request.components.report, request.queries.modes
+    height, kappa = _heights(queries), queries.components.kappa.numpy()
+    parts: list[Candidates] = []
+    densities: list[np.ndarray] = []
+    pending, count = np.arange(len(request)), limit  # queries without an answer yet
+    while len(pending):
+        effort = report.effort(count) if report else None
+        asked = (pending[:, None] * modes + np.arange(modes)).flatten()
+        neighbours, reach = store.closest(request.components.mu[asked], count + SPARE, effort)
+        accepted, density = _accept(store, request, neighbours.of_queries(asked))
+        enough = np.maximum(request.log_threshold[pending], limit_th_score(accepted, density, pending, limit))
+        farthest = np.minimum(reach.reshape(-1, modes) + slack(queries.dim), 1.0)
+        all_seen = np.isneginf(farthest).any(axis=1)
+        farthest = np.maximum(farthest, -1.0)
+        left_out = np.logaddexp.reduce(_below_height(height[pending], kappa[pending], farthest), axis=1)
+        # An approximate search that returned everything it saw may have missed items: go on.
+        done = np.where(all_seen, effort is None, left_out + _ROUNDING < enough)
+        settled = np.isin(accepted.query, pending[done])
+        parts.append(accepted.take(settled))
+        densities.append(density[settled])
+        pending = pending[~done]
+        count *= 4
+    order = np.argsort(np.concatenate([part.query for part in parts]), kind="stable")
+    return Candidates.concatenate(parts), np.concatenate(densities)[order]
+
+
+def _at_densest_direction(
+    store: Store, request: MixtureRequest, candidates: Candidates, parts: Candidates, which: np.ndarray
+) -> Candidates:
+    """Candidates (n,) of the items number `which` (n,) of `parts`, each at its main direction of highest density."""
+    assert parts.weight is not None
+    main = parts.take(parts.weight >= _main_weight(store))
+    sizes = np.bincount(main.query, minlength=int(which.max(initial=-1)) + 1)
+    number = np.repeat(np.arange(len(which)), sizes[which])
+    start = (np.cumsum(sizes) - sizes)[which]
+    position = start[number] + np.arange(len(number)) - np.searchsorted(number, number)
+    places = replace(main.take(position), query=candidates.query[number])
+    density = np.logaddexp.reduce(_log_densities(request, places.query, places.mu)[0], axis=1)
+    best = np.lexsort((-density, number))[np.searchsorted(number, np.arange(len(which)))]
+    return places.take(best)
+
+
+def _main_weight(store: Store) -> float:
+    """Least weight of a main direction. The heaviest component of an item always reaches it."""
+    return min(MAIN_WEIGHT, (1 - 1e-6) / store.config.get("modes", 1))
+
+
+def _first_of_each_item(found: Candidates, score: np.ndarray) -> np.ndarray:
+    """Positions of the candidate with the highest score, of each pair of query and item, in order of the query."""
+    order = np.lexsort((-score, found.row, found.query))
+    query, row = found.query[order], found.row[order]
+    new = np.append(True, (query[1:] != query[:-1]) | (row[1:] != row[:-1]))[: len(order)]
+    return order[new]
