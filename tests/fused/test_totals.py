@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VonMisesFisher, ZonalKernel
 from aleator.fused import functions
-from aleator.matching import log_total_positivity
+from aleator.matching import GPU_TILES, log_total_positivity, sums_in_tiles
 from aleator.matching import totals as totals_module
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and functions.triton_available()
@@ -24,6 +24,11 @@ KERNELS = {
     "acceptance": lambda: AcceptanceKernel(8.0),
     "function": lambda: ZonalKernel(lambda t: torch.exp(-3 * (1 - t) ** 2)),
 }
+
+
+@pytest.fixture(autouse=True)
+def tiles_on_a_gpu(monkeypatch) -> None:
+    monkeypatch.setenv(GPU_TILES, "1")
 
 
 @pytest.fixture
@@ -102,6 +107,14 @@ def test_the_loss_with_its_defaults(device):
         VonMisesFisher(q.mu.detach().double().cpu(), q.kappa.detach().double().cpu()) for q in (anchor, positive)
     ]
     assert loss.item() == pytest.approx(ExactInfoNCE(kernel)(*doubles).item(), abs=1e-6)
+
+
+@pytest.mark.gpu
+def test_tiles_on_a_gpu_are_asked_for(monkeypatch):
+    q = posterior(some(4, dim=3), torch.float32, "cuda")
+    assert sums_in_tiles(VMFKernel(20.0), q)
+    monkeypatch.delenv(GPU_TILES)
+    assert not sums_in_tiles(VMFKernel(20.0), q)
 
 
 @pytest.mark.gpu

@@ -72,7 +72,7 @@ def fused_log_totals(
         first.mu, first.weights, first.mean, first.complement,
         second.mu, second.weights, second.scaled, second.mean, second.complement, second.log_length,
         bounds1, bounds2, steps, largest, total,
-        groups, count, others, dim, terms, tolerance, *constants[:-1],
+        groups * count, groups * others, count, others, dim, terms, tolerance, *constants[:-1],
         OWN=own, TAIL=constants[-1], ROWS=rows, COLUMNS=_COLUMNS, PART=_part(dim), TERMS=triton.next_power_of_2(terms),
         num_warps=4,
     )  # fmt: skip
@@ -112,7 +112,7 @@ def fused_log_totals_backward(
         first.mu, first.weights, first.slopes, first.mean, first.complement, first.log_length, first.mean_slope,
         second.mu, second.weights, second.scaled, second.mean, second.complement, second.log_length,
         bounds1, bounds2, steps, grad_mu, grad_kappa,
-        groups, splits, count, others, dim, terms, tolerance, *constants[:-1],
+        groups * count, groups * others, splits, count, others, dim, terms, tolerance, *constants[:-1],
         OWN=own, OF_COLUMNS=of_columns, TAIL=constants[-1], ROWS=rows, COLUMNS=columns, PART=_part(dim), HELD=held,
         TERMS=triton.next_power_of_2(terms), num_warps=4,
     )  # fmt: skip
@@ -215,7 +215,7 @@ if triton is not None:
     def _totals_kernel(
         mu1_ptr, w1_ptr, mean1_ptr, rest1_ptr, mu2_ptr, w2_ptr, scaled2_ptr, mean2_ptr, rest2_ptr, length2_ptr,
         bounds1_ptr, bounds2_ptr, steps_ptr, largest_ptr, total_ptr,
-        groups, count, others, dim, terms, tolerance, lam, scale, depth, floor, tilt,
+        stride1, stride2, count, others, dim, terms, tolerance, lam, scale, depth, floor, tilt,
         OWN: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PART: tl.constexpr,
         TERMS: tl.constexpr,
     ):  # fmt: skip
@@ -225,7 +225,6 @@ if triton is not None:
         row = block * ROWS + tl.arange(0, ROWS)
         row_live = row < count
         at1 = group * count + row
-        stride1, stride2 = groups.to(tl.int64) * count, groups.to(tl.int64) * others
         mean1 = tl.load(mean1_ptr + at1, mask=row_live, other=0.5)
         rest1 = tl.load(rest1_ptr + at1, mask=row_live, other=0.5)
         bounds1 = bounds1_ptr + (group * tl.num_programs(0) + block) * 2 * terms
@@ -285,7 +284,7 @@ if triton is not None:
         mu1_ptr, w1_ptr, d1_ptr, mean1_ptr, rest1_ptr, length1_ptr, mean_slope1_ptr,
         mu2_ptr, w2_ptr, scaled2_ptr, mean2_ptr, rest2_ptr, length2_ptr,
         bounds1_ptr, bounds2_ptr, steps_ptr, grad_mu_ptr, grad_kappa_ptr,
-        groups, splits, count, others, dim, terms, tolerance, lam, scale, depth, floor, tilt,
+        stride1, stride2, splits, count, others, dim, terms, tolerance, lam, scale, depth, floor, tilt,
         OWN: tl.constexpr, OF_COLUMNS: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         PART: tl.constexpr, HELD: tl.constexpr, TERMS: tl.constexpr,
     ):  # fmt: skip
@@ -300,7 +299,6 @@ if triton is not None:
         row = block * ROWS + tl.arange(0, ROWS)
         row_live = row < count
         at1 = group * count + row
-        stride1, stride2 = groups.to(tl.int64) * count, groups.to(tl.int64) * others
         mean1 = tl.load(mean1_ptr + at1, mask=row_live, other=0.5)
         rest1 = tl.load(rest1_ptr + at1, mask=row_live, other=0.5)
         length1 = tl.load(length1_ptr + at1, mask=row_live, other=0.0)

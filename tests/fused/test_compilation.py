@@ -1,0 +1,73 @@
+"""The sums over negatives compile for a GPU, also on a machine without one; needs Triton, without its interpreter.
+
+The interpreter does not see how Triton specialises a launch: an integer argument that equals 1 becomes a constant of
+the program. Here the launcher itself binds the arguments and compiles, but nothing is launched.
+"""
+
+import os
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("the interpreter compiles nothing", allow_module_level=True)
+
+from aleator.fused import totals  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+
+
+class H100:
+    """What a launcher asks of a driver before it compiles."""
+
+    def get_current_target(self):
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return -1  # nothing that runs later finds these programs
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Names of the kernels that were compiled."""
+    from triton.runtime import JITFunction, driver
+
+    names = []
+
+    def without_a_launch(kernel, grid):
+        def compile_only(*arguments, **options):
+            assert kernel.run(*arguments, grid=grid, warmup=True, **options).asm["ptx"]
+            names.append(kernel.fn.__name__)
+
+        return compile_only
+
+    monkeypatch.setattr(JITFunction, "__getitem__", without_a_launch)
+    monkeypatch.setattr(driver, "_active", H100())
+    return names
+
+
+def side(groups: int, count: int, dim: int, terms: int) -> totals.FusedRows:
+    tables = (torch.zeros(terms, groups * count, dtype=torch.float64) for _ in range(3))
+    rows = (torch.zeros(groups * count) for _ in range(4))
+    return totals.FusedRows(torch.zeros(groups, count, dim), *tables, *rows)
+
+
+@pytest.mark.parametrize(
+    ("groups", "count", "others", "dim", "tail"), [(1, 32, None, 64, True), (1, 1, 1, 2, False), (3, 5, 1, 10, True)]
+)
+def test_every_launch_compiles(groups, count, others, dim, tail, compiled):
+    terms, own = 6, others is None
+    first = side(groups, count, dim, terms)
+    second = first if own else side(groups, others, dim, terms)
+    options = (own, torch.zeros(terms, dtype=torch.float64), (0.5, 2.0, 3.0, 1e-7, 1.0, tail), 1e-10)
+    result = totals.fused_log_totals(first.mu, first, second, *options)
+    totals.fused_log_totals_backward(result, result, result, first, second, *options, False)
+    if not own:
+        totals.fused_log_totals_backward(result, result, result, second, first, *options, True)
+    assert set(compiled) == {"_rest_kernel", "_totals_kernel", "_totals_backward_kernel"}
