@@ -120,6 +120,21 @@ class TestFit:
         model = fit_label_model(q[:300], label[:300], q[300:], label[300:], al.VMFKernel(10.0), NAMES)
         assert (model.probabilities(q[300:]) - truth[300:]).abs().mean() < 0.1
 
+    def test_learned_class_posteriors_are_used_if_they_are_better(self):
+        """A gallery with wrong labels is useless; class posteriors that are right are not, and the other way round."""
+        torch.manual_seed(0)
+        label = torch.arange(300) % 3
+        q = al.VonMisesFisher(al.VonMisesFisher(torch.eye(3)[label], 12.0).sample(), 50.0)
+        names, kernel, other = ("a", "b", "c"), al.VMFKernel(20.0), al.VMFKernel(7.0)
+        right, wrong = torch.eye(3), torch.eye(3)[[1, 2, 0]]
+        for of_gallery, of_classes, expected in ((wrong, right, 7.0), (right, wrong, None)):
+            learned = LabelModel(al.VonMisesFisher(torch.eye(3), 30.0), of_classes, names, other)
+            model = fit_label_model(
+                q[:150], of_gallery[label[:150]], q[150:], label[150:], kernel, names, learned=learned
+            )
+            assert (float(model.kernel.kappa_pos) == expected) == (expected is not None)
+            assert label_log_likelihood(model.probabilities(q[150:]), label[150:]) > -0.4
+
     @pytest.mark.parametrize(
         ("labels", "asked", "argument"),
         [

@@ -101,3 +101,49 @@ def test_bad_arguments(arguments, name):
 def test_targets_need_a_column_for_each_class(loss, q):
     with pytest.raises(ValueError, match=r"^targets = "):
         loss.soft(q, torch.ones(6, 2))
+
+
+def test_agreement_adds_the_cross_entropy_of_two_labels_of_one_input(q):
+    torch.manual_seed(0)
+    alone = al.PrototypeLoss(4, [3.0, 1.0], al.VMFKernel(10.0)).double()
+    both = al.PrototypeLoss(4, [3.0, 1.0], al.VMFKernel(10.0), agreement=0.5).double()
+    both.load_state_dict(alone.state_dict())
+    rows = torch.tensor([[1.0, 0.0], [0.6, 0.4], [0.5, 0.5], [0.0, 1.0], [0.1, 0.9], [0.2, 0.8]], dtype=torch.float64)
+    p = torch.stack([al.match_probability(q[i], q[i], al.VMFKernel(10.0), prior=0.625) for i in range(6)])
+    agree = torch.stack([sum(rows[i, c] * rows[i, c] for c in range(2)) for i in range(6)])
+    expected = -(agree * p.log() + (1 - agree) * (1 - p).log()).mean()
+    torch.testing.assert_close(both.soft(q, rows) - alone.soft(q, rows), 0.5 * expected, rtol=1e-6, atol=1e-8)
+
+
+def test_agreement_gives_disputed_inputs_the_smaller_kappa():
+    """Two inputs between the classes: people are divided about the one, and agree about the other, half on each."""
+    torch.manual_seed(0)
+    loss = al.PrototypeLoss(3, [1.0, 1.0], al.VMFKernel(10.0), agreement=1.0)
+    rows = torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])
+    embedding = torch.nn.Parameter(torch.randn(2, 3))
+    optimiser = torch.optim.Adam([embedding], lr=0.1)
+    for _ in range(150):
+        e = embedding[[0, 1, 0, 1]]
+        optimiser.zero_grad()
+        loss.soft(al.VonMisesFisher(torch.nn.functional.normalize(e, dim=-1), e.norm(dim=-1)), rows).backward()
+        optimiser.step()
+    disputed, unread = embedding.detach().norm(dim=1)
+    assert disputed < 1.0 < 5.0 < unread
+    e = embedding.detach()
+    p = loss.log_probabilities(al.VonMisesFisher(torch.nn.functional.normalize(e, dim=-1), e.norm(dim=-1))).exp()
+    torch.testing.assert_close(p, torch.full((2, 2), 0.5), atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize(("classes", "dim"), [(2, 8), (3, 2), (5, 4), (4, 16)])
+def test_few_classes_start_as_far_apart_as_can_be(classes, dim):
+    mu = al.PrototypeLoss(dim, torch.ones(classes)).prototypes.mu.detach()
+    cosine = mu @ mu.T
+    expected = torch.full((classes, classes), -1 / (classes - 1)).fill_diagonal_(1.0)
+    torch.testing.assert_close(cosine, expected, atol=1e-5, rtol=0)
+
+
+def test_more_classes_than_a_simplex_has_corners_start_at_random():
+    torch.manual_seed(0)
+    loss = al.PrototypeLoss(3, torch.ones(50))
+    assert loss.prototypes.mu.shape == (50, 3)
+    assert loss.prototypes.mu.mean(0).norm() < 0.4

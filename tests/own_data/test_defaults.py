@@ -6,7 +6,7 @@ import torch
 
 from aleator import VMFKernel, VonMisesFisher, log_positivity
 from aleator.own_data import Settings, read_collection, train
-from aleator.own_data.defaults import kernel_width, match_lift
+from aleator.own_data.defaults import _members, _steps_of_head, kernel_width, match_lift
 
 
 def test_what_is_left_open_is_chosen_and_explained(features, tmp_path):
@@ -15,7 +15,8 @@ def test_what_is_left_open_is_chosen_and_explained(features, tmp_path):
     collection = read_collection(features / "x.npy", features / "y.npy")
     run = train(collection, tmp_path / "run", settings, log=lines.append, rivals=False)
     chosen = run.config["chosen"]
-    assert chosen == ["backbone", "dim", "kappa_pos", "batch_size", "learning_rate", "weight_decay", "dropout"]
+    head = ["members", "learning_rate", "weight_decay", "dropout"]
+    assert chosen == ["backbone", "dim", "kappa_pos", "batch_size", *head]
     for name in chosen:
         assert any(line.startswith(f"{name} = ") and ": " in line for line in lines), name
     assert "400 features, 4 classes; 79 are held out" in lines[0]
@@ -34,3 +35,18 @@ def test_the_lift_is_one_over_the_chance_of_a_match(features):
     labels = read_collection(features / "x.npy", features / "y.npy").labels
     share = np.bincount(labels.values) / 400
     assert match_lift(labels, 400) == pytest.approx(1 / (share**2).sum())
+
+
+@pytest.mark.parametrize(("items", "members"), [(160, 4), (6_000, 4), (10_000, 3), (50_000, 1), (10**6, 1)])
+def test_a_small_collection_has_an_ensemble_and_a_large_one_is_trained_no_longer_than_a_minute(items, members):
+    batch_size = min(128, items // 4)
+    assert _members(items, batch_size) == members
+    steps = _steps_of_head(items, batch_size, members, with_classes=True)
+    assert 300 * members <= steps <= 2000
+
+
+@pytest.mark.parametrize("members", [0, 9])
+def test_each_member_needs_items_of_a_batch(features, tmp_path, members):
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    with pytest.raises(ValueError, match=r"^members = "):
+        train(collection, tmp_path / "run", Settings(steps=1, batch_size=8, members=members))

@@ -16,7 +16,7 @@ from tests.own_data.conftest import QUICK, blobs
 
 def test_a_run_learns_and_knows_what_it_does_not_know(run):
     assert run.metrics["recall_at_1"] > 0.6
-    assert run.metrics["recall_at_1_surer_half"] > run.metrics["recall_at_1"] + 0.1
+    assert run.metrics["recall_at_1_surer_half"] > min(0.99, run.metrics["recall_at_1"] + 0.1)
     assert run.metrics["r_auroc"] > 0.75
     assert run.metrics["match_ece"] < 0.1
     rows, _ = blobs()

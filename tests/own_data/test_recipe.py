@@ -88,6 +88,25 @@ def test_each_kind_of_labels_has_its_batches_and_loss(labels, batches, loss):
     assert isinstance(recipe._loss(labels, settings), loss)
 
 
+def test_only_soft_labels_say_how_often_people_agree():
+    settings = {"kappa_pos": 10.0, "dim": 4}
+    hard, soft = Labels("classes", np.arange(20) % 2, ("a", "b")), Labels("soft", np.full((20, 2), 0.5), ("a", "b"))
+    undisputed = Labels("soft", np.eye(2, dtype=np.float32)[np.arange(20) % 2], ("a", "b"))
+    assert recipe._loss(hard, settings).agreement == recipe._loss(undisputed, settings).agreement == 0
+    assert recipe._loss(soft, settings).agreement > 0
+
+
+def test_learned_label_probabilities_are_those_of_the_loss():
+    torch.manual_seed(0)
+    own = Labels("soft", np.array([[0.5, 0.5], [1.0, 0.0]], np.float32), ("a", "c"))
+    labels = Labels("soft", np.array([[0.5, 0.0, 0.5], [1.0, 0.0, 0.0], [0.2, 0.2, 0.6]], np.float32), ("a", "b", "c"))
+    loss = recipe._loss(own, {"kappa_pos": 10.0, "dim": 4})
+    q = al.VonMisesFisher(torch.nn.functional.normalize(torch.randn(5, 4), dim=-1), 7.0)
+    p = recipe._learned_labels(loss, labels, own).probabilities(q)
+    torch.testing.assert_close(p[:, [0, 2]], loss.log_probabilities(q).exp().detach(), rtol=1e-4, atol=1e-6)
+    assert (p[:, 1] == 0).all()
+
+
 def test_label_rows_leave_out_classes_that_no_training_item_can_have():
     labels = Labels("soft", np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.2, 0.2, 0.6]], np.float32), ("a", "b", "c"))
     rows = recipe._label_rows(labels, Split(np.array([0, 1]), np.array([2]), np.array([2])))

@@ -70,6 +70,7 @@ def train(
     weight_decay: Annotated[float | None, typer.Option(help="weight decay of AdamW")] = None,
     dropout: Annotated[float | None, typer.Option(help="dropout in the hidden layers of a head on features")] = None,
     width: Annotated[int | None, typer.Option(help="width of the network, or of the head's hidden layers")] = None,
+    members: Annotated[int | None, typer.Option(help="networks in a head on features, which answer together")] = None,
     size: Annotated[int | None, typer.Option(help="side of the images in pixels")] = None,
     augment: Annotated[
         str | None, typer.Option(help="change training images: flip (shift and mirror), crop (shift) or none")
@@ -105,6 +106,7 @@ def train(
         weight_decay=weight_decay,
         dropout=dropout,
         width=width,
+        members=members,
         size=size,
         augment=augment,  # type: ignore[arg-type]  # checked when settings are chosen
         holdout=holdout,

@@ -14,6 +14,7 @@ from aleator.encoders.backbones import (
 )
 from aleator.encoders.controlled import ControlledKappaOf, Initialisation, controlled_encoder
 from aleator.encoders.encoder import Encoder, KappaFrom, KappaOf
+from aleator.encoders.ensemble import Ensemble
 from aleator.encoders.heads import is_lazy
 from aleator.encoders.huggingface import HubText, HubVision, Pooling
 from aleator.encoders.loading import load_encoder
@@ -26,6 +27,7 @@ __all__ = [
     "Chain",
     "ControlledKappaOf",
     "Encoder",
+    "Ensemble",
     "Features",
     "Flatten",
     "HubText",

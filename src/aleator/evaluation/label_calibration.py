@@ -124,12 +124,13 @@ def fit_label_model(
     names: Sequence[str],
     *,
     per_class: Sequence[int | None] = (),
+    learned: LabelModel | None = None,
 ) -> LabelModel:
     """Fit label probabilities so that the labels of held-out items are most likely.
 
     Galleries of several sizes are tried, each with the given kernel and with kappa_pos = inf (the expected likelihood
     kernel, which compares the posteriors themselves). For each, beta and floor are fitted. The likeliest model is
-    returned.
+    returned. Class posteriors that were learned with the encoder can be tried as well.
 
     Args:
         gallery: Posteriors of labelled items, such as those that were trained on, batch shape (N,).
@@ -140,6 +141,8 @@ def fit_label_model(
         names: Names of the C labels.
         per_class: Sizes of the gallery to try: entries for each class, see `condense_gallery`, or None for all items
             as they are. Default: one entry, and eight (fewer if there are more than 125 classes).
+        learned: A model to be tried as well, with these names: class posteriors of a `PrototypeLoss`, for example. Its
+            gallery and its kernel are used, its beta and floor are fitted.
 
     Returns:
         The model.
@@ -163,10 +166,16 @@ def fit_label_model(
     if len(questions) > _MOST_QUESTIONS:
         chosen = torch.as_tensor(sample_numbers(np.arange(len(questions)), _MOST_QUESTIONS, seed=0))
         questions, asked = questions[chosen], asked[chosen]
-    best, best_cost = None, math.inf
+    kernels = [kernel, VMFKernel(math.inf)]
+    tried: list[tuple[VonMisesFisher, Tensor, list[ZonalKernel]]] = []
+    if learned is not None:
+        tried.append((learned.gallery, learned.weights.double(), [learned.kernel]))
     for size in per_class or sorted({1, entries_per_class(count)}):
         entries, weights = gallery_of_one_mode(gallery, rows) if size is None else condense_gallery(gallery, rows, size)
-        for candidate in (kernel, VMFKernel(math.inf)):
+        tried.append((entries, weights, kernels))
+    best, best_cost = None, math.inf
+    for entries, weights, candidates in tried:
+        for candidate in candidates:
             log_r = pairwise_log_positivity(questions, entries, candidate)
             cost, beta, floor = _fit_beta_and_floor(log_r, weights, asked)
             if cost < best_cost:

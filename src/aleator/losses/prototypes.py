@@ -12,6 +12,14 @@ learns as fast as with a softmax layer, and learns posteriors (Movshovitz-Attias
 Classes alone do not say how sure an input between two classes is: there r(x, c) = r(x, c') for any kappa. The pairs of
 a batch do. So the soft loss of all pairs (soft_targets.py) can be added. The match weight of a pair is the probability
 that both inputs are of one class.
+
+Votes say more: how often two people agree who see the same input. For label rows p that is sum_c p_c^2. The model says
+it with r(x, x), which grows with kappa, and with the share of matches P(m) = sum_c P(c)^2 among independent inputs:
+
+    logit P(agree | x) = log r(x, x) + logit P(m).
+
+The cross-entropy of the two can be added. It separates an input that divides people from one that the network cannot
+read: both have P(c | x) between the classes, but only the first needs a small kappa.
 """
 
 import math
@@ -24,7 +32,7 @@ from torch.nn import functional as F
 from aleator.foundation import matmul_precision, require, require_at_least
 from aleator.losses.base import ContrastiveLoss
 from aleator.losses.soft_targets import compared_candidates, log_shares_of, soft_cross_entropy
-from aleator.matching import VMFKernel, ZonalKernel, check_kernel, pairwise_log_positivity
+from aleator.matching import VMFKernel, ZonalKernel, check_kernel, log_positivity, pairwise_log_positivity
 from aleator.posteriors import PosteriorBatch, VonMisesFisher
 
 _FIRST_KAPPA = 4.0  # of a class before training, in units of D: classes are surer than inputs
@@ -41,9 +49,11 @@ class PrototypeLoss(ContrastiveLoss):
         kernel: What counts as a match. Default: `VMFKernel()`.
         pairs: Weight of the loss of all pairs of the batch. 0 compares inputs with classes only.
         terms: Number of terms of the series. Default: as many as the kernel needs.
+        agreement: Weight of the loss of agreement: whether two labels of the same input are equal. It needs soft labels
+            that are people's votes or their shares. Hard labels always agree, which says nothing about an input.
 
     Raises:
-        ValueError: If there are fewer than two classes, or a share is not positive, or `pairs` is negative.
+        ValueError: If there are fewer than two classes, or a share is not positive, or a weight is negative.
 
     Examples:
         >>> import torch, aleator as al
@@ -65,17 +75,19 @@ class PrototypeLoss(ContrastiveLoss):
         kernel: ZonalKernel | None = None,
         pairs: float = 0.0,
         terms: int | None = None,
+        agreement: float = 0.0,
     ):
         super().__init__()
         require_at_least("pairs", pairs, 0, "pass 0 to compare with classes only")
+        require_at_least("agreement", agreement, 0, "pass 0 for hard labels")
         shares = torch.as_tensor(shares, dtype=torch.float64)
         way_out = "pass the number of items of each class"
         enough = shares.dim() == 1 and len(shares) >= 2
         require(enough, "shares", tuple(shares.shape), "not the shares of two classes or more", way_out)
         require((shares > 0) & shares.isfinite(), "shares", shares, "not positive", way_out)
         self.kernel = check_kernel(kernel if kernel is not None else VMFKernel())
-        self.pairs, self.terms = pairs, terms
-        self.direction = nn.Parameter(F.normalize(torch.randn(len(shares), dim), dim=-1))
+        self.pairs, self.terms, self.agreement = pairs, terms, agreement
+        self.direction = nn.Parameter(_first_directions(len(shares), dim))
         self.log_kappa = nn.Parameter(torch.full((len(shares),), math.log(_FIRST_KAPPA * dim)))
         self.register_buffer("log_shares_of_classes", (shares / shares.sum()).log().float())
 
@@ -135,4 +147,21 @@ class PrototypeLoss(ContrastiveLoss):
                 log_r = pairwise_log_positivity(anchor, anchor, self.kernel, self.terms)
                 same_class = targets @ targets.mT
                 value = value + self.pairs * soft_cross_entropy(log_shares_of(log_r, others), same_class, others)
+            if self.agreement:
+                log_r_self = log_positivity(anchor, anchor, self.kernel, self.terms)
+                log_matches = (2 * self.log_shares_of_classes).logsumexp(0)
+                log_odds = log_r_self + log_matches - (-log_matches.exp()).log1p()
+                agree = targets.square().sum(1).to(log_odds.dtype).clamp(max=1.0)
+                value = value + self.agreement * F.binary_cross_entropy_with_logits(log_odds, agree)
             return value
+
+
+def _first_directions(classes: int, dim: int) -> Tensor:
+    """Directions (C, D) before training: the corners of a regular simplex, turned at random; random for C > D + 1."""
+    random = torch.randn(max(classes, dim), dim)
+    if classes > dim + 1:
+        return F.normalize(random, dim=-1)
+    corners = torch.eye(classes) - 1 / classes  # they span C - 1 dimensions
+    axes, _, _ = torch.linalg.svd(corners)
+    turn = torch.linalg.qr(random[:dim]).Q
+    return F.normalize(axes[:, : classes - 1] @ turn[: classes - 1], dim=-1)

@@ -69,6 +69,7 @@ def fit_answers(
     split: Split,
     kernel: VMFKernel,
     seed: int,
+    learned: LabelModel | None = None,
 ) -> tuple[Answers, dict[str, Any]]:
     """Fit label probabilities and novelty, and measure them on the held-out items that evaluate.
 
@@ -79,6 +80,7 @@ def fit_answers(
         split: Which items were trained on, calibrate and evaluate.
         kernel: Kernel of match probabilities.
         seed: Seed of the sample of training items.
+        learned: Label probabilities of the training itself, if it had any.
 
     Returns:
         The answers, and metrics: those of `label_metrics` if there are label probabilities, and "unlike", the share of
@@ -93,7 +95,7 @@ def fit_answers(
     rows = label_rows(labels)
     gallery_rows = _in_proportion(rows[sample], rows[split.train])
     q, asked, tested = (encoded.posteriors(numbers) for numbers in (sample, split.calibration, split.test))
-    model = fit_label_model(q, gallery_rows, asked, rows[split.calibration], kernel, labels.names)
+    model = fit_label_model(q, gallery_rows, asked, rows[split.calibration], kernel, labels.names, learned=learned)
     return Answers(model, novelty), metrics | label_metrics(model.probabilities(tested), rows[split.test])
 
 

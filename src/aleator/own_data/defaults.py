@@ -29,6 +29,9 @@ FROM_SCRATCH = ("small-resnet", "resnet18")  # networks that are trained from th
 _MOST_CLASSES = 2000  # with more classes, items are compared with each other and not with classes
 _HELD_OUT = 600  # items that are held out if this is between 5 % and 20 % of the collection
 _MINUTES = 5.0
+# A head on features that compares with classes: passes over the items, alone and in an ensemble; and limits.
+_PASSES, _PASSES_OF_MEMBER = 12, 8
+_LEAST_STEPS, _MOST_STEPS, _MOST_MEMBERS = 300, 2000, 4
 _MIRRORED_SHARE = 0.85  # of right neighbours that mirrored images must keep
 
 
@@ -50,6 +53,8 @@ class Settings:
         weight_decay: Weight decay of AdamW.
         dropout: Share of the units of the head's hidden layers that are left out in training.
         width: Width of the network's first layer, or of the head's hidden layers.
+        members: Number of networks in the head on features. Each learns from its own part of every batch, and their
+            embeddings are averaged.
         size: Side of the images, in pixels.
         augment: How training images are changed: "flip" (shifted and mirrored), "crop" (shifted) or "none".
         holdout: Share of the items that is held out for calibration and evaluation. Default: about 600 items, but
@@ -72,6 +77,7 @@ class Settings:
     weight_decay: float | None = None
     dropout: float | None = None
     width: int | None = None
+    members: int | None = None
     size: int | None = None
     augment: Augmentation | None = None
     holdout: float | None = None
@@ -136,9 +142,15 @@ def choose_settings(
         choose("augment", *_choose_augmentation(collection, labels))
         require_one_of("augment", settings["augment"], get_args(Augmentation))
     else:
-        passes, most_steps = (12, 2000) if with_classes else (30, 1500)  # about a minute on a CPU
-        steps = min(max(passes * train_items // settings["batch_size"], 300), most_steps)
-        choose("steps", steps, f"{steps * settings['batch_size'] / train_items:.0f} passes over the training items")
+        members = _members(train_items, settings["batch_size"]) if with_classes else 1
+        choose("members", members, "networks in the head, which answer together; fewer if there are many items")
+        _require_whole_number("members", settings["members"], 1)
+        way_out = f"pass at most {settings['batch_size']}"
+        enough = settings["members"] <= settings["batch_size"]
+        require(enough, "members", settings["members"], "each needs items of its own in a batch", way_out)
+        steps = _steps_of_head(train_items, settings["batch_size"], settings["members"], with_classes)
+        passes_of_each = steps * settings["batch_size"] / train_items / settings["members"]
+        choose("steps", steps, f"{passes_of_each:.0f} passes of each network over the training items")
         choose("learning_rate", 2e-3 if with_classes else 1e-3, "highest rate of the one-cycle schedule")
         choose("weight_decay", 0.01 if with_classes else 1e-4, "for a head on features")
         dropout = 0.0 if not with_classes else 0.5 if labels.kind == "soft" else 0.2
@@ -151,6 +163,20 @@ def choose_settings(
         way_out = "pass a positive number of minutes, such as 5"
         require(settings["minutes"] > 0, "minutes", settings["minutes"], "not a positive number", way_out)
     return settings, choices
+
+
+def _members(train_items: int, batch_size: int) -> int:
+    """Number of networks in a head on features: as many as a minute is enough for, but no more than four."""
+    each = max(_PASSES_OF_MEMBER * train_items // batch_size, _LEAST_STEPS)
+    return min(_MOST_MEMBERS, max(1, _MOST_STEPS // each))
+
+
+def _steps_of_head(train_items: int, batch_size: int, members: int, with_classes: bool) -> int:
+    """Number of steps of a head on features: about a minute on a CPU. A step teaches each member a part of a batch."""
+    if not with_classes:
+        return min(max(30 * train_items // batch_size, _LEAST_STEPS), 1500)
+    passes = _PASSES if members == 1 else _PASSES_OF_MEMBER
+    return min(members * max(passes * train_items // batch_size, _LEAST_STEPS), _MOST_STEPS)
 
 
 def held_out_share(count: int) -> float:

@@ -108,7 +108,7 @@ def train(
                 log(f"{choice.name} = {choice.value}: {choice.reason}")
         job = Job(folder, group, device, progress, log)
         training = prepare(collection, complete_settings, job)
-        result = train_encoder(training, labels, split, complete_settings, job, identity=config["data"])
+        result, learned = train_encoder(training, labels, split, complete_settings, job, identity=config["data"])
         if group.first:
             seed = complete_settings["seed"]
             log(f"trained {result.steps} steps in {result.seconds:.0f} s")
@@ -120,7 +120,7 @@ def train(
                 f"calibrated on {len(split.calibration)} held-out items: kappa x {calibration.kappa_scale:.2f}, "
                 f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities, {prior:.3g} of random pairs match"
             )
-            answers, label_metrics = fit_answers(encoded, collection, labels, split, kernel, seed)
+            answers, label_metrics = fit_answers(encoded, collection, labels, split, kernel, seed, learned)
             metrics |= label_metrics
             if rivals:
                 metrics["rivals"] = compare_held_out(training, encoded, labels, split, answers.labels, seed)

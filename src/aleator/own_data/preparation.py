@@ -10,10 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from aleator.data import Inputs, to_unit
-from aleator.encoders import MLP, AveragedViews, Chain, Encoder, ResNet18, SmallResNet, Standardise, UnitScale
+from aleator.encoders import (
+    MLP,
+    AveragedViews,
+    Chain,
+    Encoder,
+    Ensemble,
+    ResNet18,
+    SmallResNet,
+    Standardise,
+    UnitScale,
+)
 from aleator.foundation import CountBar, ProcessGroup, resolve_device, writing_atomically
 from aleator.own_data.collection import Collection
-from aleator.own_data.defaults import FROM_SCRATCH
+from aleator.own_data.defaults import FROM_SCRATCH, compares_with_classes
 from aleator.own_data.pretrained import load_pretrained
 from aleator.own_data.rows import prefetched, spans, stream_rows
 from aleator.posteriors import VonMisesFisher
@@ -122,7 +132,10 @@ def prepare(collection: Collection, settings: dict[str, Any], job: Job) -> Prepa
     else:
         frozen, inputs = load_pretrained(backbone.removeprefix("hf:"), collection.kind)
         features = _network_features(frozen, inputs, collection, job)
-    return PreparedTraining(inputs, _head_encoder(features, settings), features, frozen)
+    # From almost no certainty, the class probabilities start out linear in the embedding, like a softmax layer.
+    with_classes = collection.labels is not None and compares_with_classes(collection.labels)
+    encoder = _head_encoder(features, settings, first_kappa=1 / 16 if with_classes else 1.0)
+    return PreparedTraining(inputs, encoder, features, frozen)
 
 
 def _prepare_images(collection: Collection, settings: dict[str, Any], job: Job) -> PreparedTraining:
@@ -139,19 +152,23 @@ def _prepare_images(collection: Collection, settings: dict[str, Any], job: Job) 
     return PreparedTraining(inputs, encoder, images)
 
 
-def _head_encoder(features: Tensor, settings: dict[str, Any]) -> Encoder:
-    """An encoder with two hidden layers, for features (N, F)."""
+def _head_encoder(features: Tensor, settings: dict[str, Any], first_kappa: float) -> Encoder:
+    """An encoder with two hidden layers, for features (N, F). kappa starts at `first_kappa` x D."""
     sample = features[:: max(1, len(features) // _SAMPLE)]
     width = features.shape[1]
-    hidden = MLP(width, [settings["width"], settings["width"]], dropout=settings["dropout"])
+    members = [
+        MLP(width, [settings["width"], settings["width"]], dropout=settings["dropout"])
+        for _ in range(settings["members"])
+    ]
+    hidden = members[0] if len(members) == 1 else Ensemble(members)
     encoder = Encoder(Chain([Standardise(width).fit(sample), UnitScale(width), hidden]), settings["dim"])
-    _set_initial_kappa(encoder, sample[:1024])
+    _set_initial_kappa(encoder, sample[:1024], first_kappa)
     return encoder
 
 
-def _set_initial_kappa(encoder: Encoder, sample: Tensor) -> None:
-    """Start with wide posteriors: training should raise kappa where the data support it."""
-    encoder.set_kappa_range(sample, kappa_range=(0.5 * encoder.dim, 2.0 * encoder.dim))
+def _set_initial_kappa(encoder: Encoder, sample: Tensor, middle: float = 1.0) -> None:
+    """Start with wide posteriors, about `middle` x D: training should raise kappa where the data support it."""
+    encoder.eval().set_kappa_range(sample, kappa_range=(0.5 * middle * encoder.dim, 2.0 * middle * encoder.dim))
 
 
 def _decoded_images(collection: Collection, inputs: Inputs, job: Job) -> Tensor:

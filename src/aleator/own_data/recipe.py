@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from aleator.data import ImageAugmentation, LabelledBatches, LabelRowBatches, PairBatches
+from aleator.evaluation import LabelModel
 from aleator.foundation import one_thread, write_json
 from aleator.losses import ExactInfoNCE, PrototypeLoss
 from aleator.matching import VMFKernel
@@ -28,6 +29,7 @@ from aleator.training import FitResult, Objective, Recipe, fit
 
 # Weight of the comparison of items with each other. It costs a network that learns from pixels some of its accuracy.
 _PAIRS, _PAIRS_OF_IMAGES = 1.0, 0.3
+_AGREEMENT = 1.0  # weight of how often people agree about an item, if soft labels say it
 _MOST_PASSES = 80  # over the training images; more would not help
 _LEAST_STEPS = 200
 _TIMED_STEPS = 6
@@ -41,7 +43,7 @@ def train_encoder(
     settings: dict[str, Any],
     job: Job,
     identity: dict[str, Any],
-) -> FitResult:
+) -> tuple[FitResult, LabelModel | None]:
     """Train the encoder; the log and checkpoints are in RUN/training/.
 
     Args:
@@ -51,6 +53,9 @@ def train_encoder(
         settings: Complete settings, by name. "steps" is filled in if it is None.
         job: Where it runs.
         identity: What identifies the data, for the folder of `fit`.
+
+    Returns:
+        The result of `fit`, and the label probabilities of the learned class posteriors, if there are classes.
     """
     own_labels = select_labels(labels, split.train)
     batches = _batches(training, own_labels, split, settings, job.torch_device)
@@ -62,7 +67,7 @@ def train_encoder(
     # On a small head, a second thread would only wait for the first.
     small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
     with one_thread() if small else nullcontext():
-        return fit(
+        result = fit(
             training.encoder,
             loss,
             batches,
@@ -74,6 +79,7 @@ def train_encoder(
             progress=job.progress,
             config={"data": identity},
         )
+    return result, _learned_labels(loss, labels, own_labels) if isinstance(loss, PrototypeLoss) else None
 
 
 def _recipe(settings: dict[str, Any], with_classes: bool) -> Recipe:
@@ -98,7 +104,20 @@ def _loss(labels: Labels, settings: dict[str, Any], pairs: float = _PAIRS) -> Pr
     kernel = VMFKernel(settings["kappa_pos"])
     if not compares_with_classes(labels):
         return ExactInfoNCE(kernel)
-    return PrototypeLoss(settings["dim"], labels.counts(), kernel, pairs)
+    disputed = labels.kind == "soft" and bool((labels.values.max(1) < 1).any())
+    agreement = _AGREEMENT if disputed else 0.0
+    return PrototypeLoss(settings["dim"], labels.counts(), kernel, pairs, agreement=agreement)
+
+
+@torch.no_grad()
+def _learned_labels(loss: PrototypeLoss, labels: Labels, own_labels: Labels) -> LabelModel:
+    """Label probabilities as the loss has them, on the CPU; `own_labels` are those of the training items."""
+    column = [labels.names.index(name) for name in own_labels.names]
+    weights = torch.zeros(len(column), len(labels.names), dtype=torch.float64)
+    weights[torch.arange(len(column)), column] = loss.log_shares_of_classes.exp().double().cpu()
+    kernel = loss.kernel
+    assert isinstance(kernel, VMFKernel)
+    return LabelModel(loss.prototypes.to("cpu"), weights, labels.names, kernel)
 
 
 def _batches(
