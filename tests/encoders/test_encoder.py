@@ -289,6 +289,14 @@ class TestModes:
         cosine = q.components.mu @ q.components.mu.mT
         assert cosine[:, *torch.triu_indices(3, 3, 1)].mean() < 0.8
 
+    def test_a_main_component(self):
+        q = Encoder(MLP(4, (16,)), 5, modes=3, main_weight=0.9)(torch.randn(7, 4))
+        torch.testing.assert_close(q.weights, torch.tensor([0.9, 0.05, 0.05]).expand(7, 3))
+        lazy = Encoder(Pooled(), 3, modes=2, main_weight=0.7)(torch.randn(4, 3, 8, 8))
+        torch.testing.assert_close(lazy.weights, torch.tensor([0.7, 0.3]).expand(4, 2))
+        with pytest.raises(ValueError, match=r"main_weight = 1\.0"):
+            Encoder(MLP(4, (16,)), 5, modes=2, main_weight=1.0)
+
     @pytest.mark.parametrize("options", SEVERAL_MODES, ids=str)
     def test_everything_gets_a_gradient(self, options):
         encoder = several_modes(**options)

@@ -15,8 +15,8 @@ exponentially, so that training can leave a bound again:
 - A head's output u gives log kappa through an arctangent, from log l to log h (`heads.KappaHead`).
 
 With `modes=K` the posteriors are mixtures of K components. The output layers then give K directions and K kappas, and
-one more layer, the weight head, gives the logarithms of the K weights. It starts at zero, so that the weights start
-even. The directions start apart, because each has random weights of its own.
+one more layer, the weight head, gives the logarithms of the K weights. It starts constant, with even weights or with a
+given `main_weight`. The directions start apart, because each has random weights of its own.
 """
 
 import math
@@ -59,6 +59,8 @@ class Encoder(nn.Module):
         kappa_bounds: Open interval that kappa never leaves.
         freeze_backbone: Keep the backbone's weights and running statistics fixed.
         modes: K, the number of components of each posterior. 1: posteriors are `VonMisesFisher`. More: `VMFMixture`.
+        main_weight: Weight of the first component before training. Default: all weights even. With a large one, the
+            first component learns what one mode would, and the others come in where one is not enough.
 
     Raises:
         ValueError: If arguments are out of range or contradict each other.
@@ -98,11 +100,15 @@ class Encoder(nn.Module):
         kappa_bounds: tuple[float, float] = (1e-3, 1e6),
         freeze_backbone: bool = False,
         modes: int = 1,
+        main_weight: float | None = None,
     ):
         super().__init__()
         require(isinstance(backbone, nn.Module), "backbone", backbone, "not a torch module", "pass an nn.Module")
         require(isinstance(dim, int) and dim >= 2, "dim", dim, "a sphere needs at least 2", "pass dim >= 2")
         require_count("modes", modes, "pass 1, or 2 for posteriors of two modes")
+        main_weight = 1 / modes if main_weight is None else main_weight
+        inside = modes == 1 or 0 < main_weight < 1
+        require(inside, "main_weight", main_weight, "not inside (0, 1)", "pass for example 0.9")
         require_one_of("kappa", kappa, get_args(KappaFrom))
         require_one_of("kappa_of", kappa_of, get_args(KappaOf))
         if kappa_backbone is not None:
@@ -125,7 +131,7 @@ class Encoder(nn.Module):
         self.backbone = backbone
         size = known_features(backbone) if features is None else features
         self.mu_head = linear(size, modes * dim, bias=kappa == "head")
-        self.weight_head = weight_head(size, modes) if modes > 1 else None
+        self.weight_head = weight_head(size, modes, main_weight) if modes > 1 else None
         self.kappa_backbone = kappa_backbone
         self.kappa_head: KappaHead | None = None
         if kappa == "head":

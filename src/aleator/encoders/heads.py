@@ -84,25 +84,39 @@ def linear(in_features: int | None, out_features: int, bias: bool = True) -> nn.
         return nn.LazyLinear(out_features, bias=bias)
 
 
-def weight_head(in_features: int | None, modes: int) -> nn.Linear:
-    """A linear layer for the log weights of a mixture. It starts at zero: all weights are even."""
+def weight_head(in_features: int | None, modes: int, main_weight: float) -> nn.Linear:
+    """A linear layer for the log weights of a mixture.
+
+    At the start the first weight is `main_weight`, and the others are even, whatever the features.
+    """
+    lead = math.log(main_weight / (1 - main_weight) * (modes - 1))
     if in_features is None:
         with warnings.catch_warnings():  # see `linear`
             warnings.simplefilter("ignore", UserWarning)
-            return _LazyZeros(modes)
+            return _LazyWeights(modes, lead)
     layer = nn.Linear(in_features, modes)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
+    _start_constant(layer, lead)
     return layer
 
 
-class _LazyZeros(nn.LazyLinear):
-    """A linear layer that takes its input size from the first batch, and is zero then."""
+class _LazyWeights(nn.LazyLinear):
+    """A linear layer that takes its input size from the first batch, and is constant then."""
+
+    def __init__(self, modes: int, lead: float):
+        self.lead = lead
+        super().__init__(modes)
 
     def reset_parameters(self) -> None:
         if not self.has_uninitialized_params() and self.in_features != 0:
-            nn.init.zeros_(self.weight)
-            nn.init.zeros_(self.bias)
+            _start_constant(self, self.lead)
+
+
+@torch.no_grad()
+def _start_constant(layer: nn.Linear, lead: float) -> None:
+    """Zero weights; the first bias is `lead`, the others are 0."""
+    layer.weight.zero_()
+    layer.bias.zero_()
+    layer.bias[0] = lead
 
 
 def is_lazy(module: nn.Module) -> bool:

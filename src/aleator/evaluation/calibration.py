@@ -17,7 +17,7 @@ from torch import Tensor
 from aleator.evaluation.agreement import as_vectors
 from aleator.foundation import require, require_at_least, require_type
 from aleator.matching import VMFKernel, ZonalKernel, log_positivity, match_probability
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 
 Bounds = Sequence[tuple[float, float]]
 
@@ -89,7 +89,7 @@ class MatchCalibration:
         """Concentration of the kernel, which is a `VMFKernel` or an `AcceptanceKernel`."""
         return float(self.kernel.kappa_pos)  # type: ignore[arg-type]
 
-    def probability(self, q: VonMisesFisher, pairs: MatchPairs) -> Tensor:
+    def probability(self, q: PosteriorBatch, pairs: MatchPairs) -> Tensor:
         """Calibrated match probability of each pair.
 
         Args:
@@ -130,7 +130,7 @@ def match_log_likelihood(log_odds: Tensor, match: Tensor, limit: float = math.in
 
 @torch.no_grad()
 def calibrate_matches(
-    q: VonMisesFisher,
+    q: PosteriorBatch,
     pairs: MatchPairs,
     kernel: ZonalKernel,
     *,
@@ -201,7 +201,7 @@ def calibrate_matches(
     return MatchCalibration(VMFKernel(math.exp(log_kappa_pos)), _limited_exp(log_scale), _limited_exp(log_factor))
 
 
-def _members(q: VonMisesFisher, pairs: MatchPairs, kappa_scale: float) -> tuple[VonMisesFisher, VonMisesFisher]:
+def _members(q: PosteriorBatch, pairs: MatchPairs, kappa_scale: float) -> tuple[PosteriorBatch, PosteriorBatch]:
     """Posteriors of the first and of the second items, (P,) each, with scaled kappa."""
     scaled = q.scale_kappa(kappa_scale)
     return scaled[pairs.first], scaled[pairs.second]

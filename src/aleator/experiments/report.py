@@ -46,6 +46,9 @@ COLUMNS = {
     "label_r_auroc": "R-AUROC of P(label)",
     "label_log_likelihood": "label log-likelihood",
     "match_ece": "match ECE",
+    "held_out_cross_entropy": "held-out cross-entropy",
+    "set_hit": "right class in the 95 % set",
+    "set_size": "images in the set",
 }
 _ORDER: tuple[Preset, ...] = ("best", "corrected", "paper", "quick")
 _HEAD = """# Results

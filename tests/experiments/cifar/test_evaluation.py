@@ -1,14 +1,19 @@
 """Metrics on held-out images: pairs, crops, views and certainties."""
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy import stats
 
+from aleator import VMFKernel, VonMisesFisher
 from aleator.experiments.cifar import evaluation as cifar_evaluation
 from aleator.experiments.cifar import folds as cifar_folds
 from aleator.experiments.cifar import run as cifar
 from aleator.experiments.cifar.evaluation import HeldOut, held_out_pairs
 from tests.experiments.cifar.small import HIDDEN, TINY
+from tests.posteriors.mixture_cases import mixture
 
 
 def test_r_auroc_needs_hits_and_misses(stand_in):
@@ -73,3 +78,44 @@ def test_crops_lose_the_border_and_keep_the_rest():
     again, _ = fold.randomly_cropped(3)
     assert torch.equal(first, again)
     assert ((sizes >= 0.25) & (sizes <= 1)).all()
+
+
+def test_posteriors_of_several_modes_keep_their_numbers(stand_in):
+    encoder = cifar.make_encoder(replace(HIDDEN, modes=2, main_weight=0.8), 0, [None], "cpu")
+    images = cifar_folds.held_out(TINY, 0).images
+    q = cifar_evaluation.posteriors(encoder, images)
+    expected = encoder.eval()(cifar.network_input(images)).double()
+    for found, wanted in zip(q._tensors(), expected._tensors(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(q.weights[:, 0], torch.full((20,), 0.8, dtype=torch.float64), atol=1e-5, rtol=0)
+    assert torch.equal(cifar_evaluation.certainty(q), q.certainty)
+    single = q.components[:, 0]
+    assert torch.equal(cifar_evaluation.certainty(single), single.kappa)
+
+
+def some_fold(kind: torch.Tensor) -> HeldOut:
+    n = len(kind)
+    labels = torch.nn.functional.one_hot(kind, 10).double()
+    return HeldOut(torch.zeros(n, 3, 32, 32, dtype=torch.uint8), labels, torch.ones(n), torch.arange(n))
+
+
+def test_credible_sets_against_a_loop():
+    q = mixture(30, modes=2, dim=4, low=10.0, high=60.0).detach()
+    kind = torch.arange(30) % 3
+    sizes, hits = [], []
+    for i in range(30):
+        inside = [j for j in range(30) if j != i and q[i].region(0.95).contains(q[j].mode)]
+        sizes.append(len(inside))
+        hits.append(any(kind[j] == kind[i] for j in inside))
+    found = cifar_evaluation.set_metrics(q, some_fold(kind))
+    assert found["set_size"] == pytest.approx(sum(sizes) / 30, abs=0.2)  # samples at the edge of a region differ
+    assert found["set_hit"] == pytest.approx(sum(hits) / 30, abs=0.1)
+    assert 0 < sum(sizes) < 30 * 29
+
+
+def test_cross_entropy_of_posteriors_that_know_the_class():
+    """Images of one class share their weight evenly: log of the number of others of the class."""
+    kind = torch.arange(40) % 4
+    q = VonMisesFisher(torch.eye(4, dtype=torch.float64)[kind], 1e4)
+    value = cifar_evaluation.held_out_cross_entropy(q, some_fold(kind), VMFKernel(50.0))
+    assert value == pytest.approx(math.log(9), abs=1e-3)

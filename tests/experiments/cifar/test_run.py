@@ -24,11 +24,25 @@ from tests.experiments.cifar.small import HIDDEN, MEASURED, SEEDED, TINY
         {"recipe": {}, "labels": "votes", "kappa": "head", "kappa_hidden": (4,)},
         {"hidden": (6,), "targets": "soft"},
         {"hidden": (6,), "targets": "classes"},
+        {"hidden": (6,), "targets": "soft", "modes": 2, "main_weight": 0.9},
+        {"recipe": {}, "modes": 3, "kappa": "head", "kappa_hidden": (4,)},
         {"loss": "mcinfonce", "negatives": 2, "head_first": None, "recipe": {"steps": 4, "phases": "mu-then-kappa"}},
         {"loss": "hib", "negatives": "rolled", "head_first": None},
         {"loss": "elk", "negatives": 1, "labels": "hard", "pretrained": False, "head_first": None, "augment": None},
     ],
-    ids=["exact", "hidden", "beside", "votes", "soft-targets", "classes", "mcinfonce", "hib", "elk"],
+    ids=[
+        "exact",
+        "hidden",
+        "beside",
+        "votes",
+        "soft-targets",
+        "classes",
+        "two-modes",
+        "three-modes",
+        "mcinfonce",
+        "hib",
+        "elk",
+    ],
 )
 def test_a_fold_is_trained_and_measured(stand_in, tmp_path, changes):
     outcome = cifar.run_fold(replace(TINY, **changes), 1, "cpu", tmp_path / "run")

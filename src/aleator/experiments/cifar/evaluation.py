@@ -10,7 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from aleator.data import LabelledBatches, centre_crops, label_entropy, random_crops, to_bytes, to_unit
+from aleator.data import (
+    LabelledBatches,
+    centre_crops,
+    label_entropy,
+    match_weights,
+    random_crops,
+    to_bytes,
+    to_unit,
+)
 from aleator.encoders import Chain, Encoder, Features
 from aleator.evaluation import (
     MatchCalibration,
@@ -27,13 +35,16 @@ from aleator.evaluation import (
 )
 from aleator.experiments.cifar.pretraining import predictions
 from aleator.foundation import require_one_of
+from aleator.losses import ExactInfoNCE
 from aleator.matching import ZonalKernel
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
 
 PAIRS = 20_000  # of held-out images, half of them drawn as positives
 KEPT = tuple(i / 20 for i in range(1, 21))  # shares of images in a reject curve
 _LOG_ODDS_LIMIT = math.log(1e9 - 1)  # match probabilities count as at least 1e-9 and at most 1 - 1e-9
 _SHIFT = 2  # pixels, of a shifted view
+_COMPARED = 500  # images that are compared with each other in `held_out_cross_entropy`
+_SET_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -73,17 +84,28 @@ class HeldOut:
         return to_bytes(random_crops(to_unit(self.images), sizes, generator)), sizes
 
 
-def posteriors(encoder: Encoder, images: Tensor, views: int = 1) -> VonMisesFisher:
+def posteriors(encoder: Encoder, images: Tensor, views: int = 1) -> PosteriorBatch:
     """Posteriors (N,) of bytes (N, 3, 32, 32), in evaluation mode; on the CPU, in float64.
 
     `views`: see `CifarSetting`.
     """
-    q = predictions(_Stacked(encoder, views), images).cpu().double()
-    return VonMisesFisher(torch.nn.functional.normalize(q[:, 1:], dim=-1), q[:, 0], validate_args=False)
+    K, D = encoder.modes, encoder.dim
+    numbers = predictions(_Stacked(encoder, views), images).cpu().double()
+    log_weights, kappa, mu = numbers.split((K, K, K * D), -1)
+    parts = VonMisesFisher(torch.nn.functional.normalize(mu.unflatten(-1, (K, D)), dim=-1), kappa, validate_args=False)
+    return parts.reshape(len(parts)) if K == 1 else VMFMixture(log_weights, parts, validate_args=False)
+
+
+def certainty(q: PosteriorBatch) -> Tensor:
+    """The score of posteriors (N,): kappa, or `VMFMixture.certainty` for several modes."""
+    return q.kappa if isinstance(q, VonMisesFisher) else q.certainty
 
 
 class _Stacked(torch.nn.Module):
-    """Images (B, 3, H, W) -> kappa and mu in one tensor (B, 1 + D), from mean features over views."""
+    """Images (B, 3, H, W) -> all numbers of the posteriors in one tensor, from mean features over views.
+
+    For K modes these are K log weights, K kappas and K directions, (B, K + K + K D).
+    """
 
     def __init__(self, encoder: Encoder, views: int):
         super().__init__()
@@ -94,7 +116,7 @@ class _Stacked(torch.nn.Module):
         views = make_views(images, self.views)
         features = sum(self.network(view) for view in views) / len(views)
         q = self.head(features)
-        return torch.cat([q.kappa[:, None], q.mu], 1)
+        return torch.cat([q.log_weights, q.components.kappa, q.components.mu.flatten(1)], 1)
 
 
 def make_views(images: Tensor, views: int) -> list[Tensor]:
@@ -180,7 +202,7 @@ def held_out_pairs(fold: HeldOut, seed: int, count: int | None = None) -> MatchP
 
 
 def match_metrics(
-    q: VonMisesFisher, fold: HeldOut, q_validation: VonMisesFisher, validation: HeldOut, kernel: ZonalKernel, seed: int
+    q: PosteriorBatch, fold: HeldOut, q_validation: PosteriorBatch, validation: HeldOut, kernel: ZonalKernel, seed: int
 ) -> tuple[dict[str, float], ReliabilityDiagram, MatchCalibration]:
     """Are match probabilities right on test pairs, before and after calibration on validation pairs?
 
@@ -200,3 +222,28 @@ def match_metrics(
         "match_factor": calibration.factor,
     }
     return metrics, reliability_diagram(probability, pairs.match), calibration
+
+
+@torch.no_grad()
+def held_out_cross_entropy(q: PosteriorBatch, fold: HeldOut, kernel: ZonalKernel) -> float:
+    """The exact loss with soft targets on test images, in blocks of 500: what training minimises."""
+    loss, blocks = ExactInfoNCE(kernel), []
+    for part, labels in zip(q.split(_COMPARED), fold.labels.double().split(_COMPARED), strict=True):
+        blocks.append(loss.soft(part, match_weights(labels)).item())
+    return sum(blocks) / len(blocks)
+
+
+@torch.no_grad()
+def set_metrics(q: PosteriorBatch, fold: HeldOut) -> dict[str, float]:
+    """Credible sets of 95 %: how often one holds another image of the right class, and how many images it has.
+
+    An image is in the set of a query if its likeliest direction is in the credible region of the query.
+    """
+    modes, region = q.mode, q.region(_SET_LEVEL)
+    inside = torch.cat([region.contains(row) for row in modes.unsqueeze(1).split(64)])  # (items, queries)
+    inside.fill_diagonal_(False)
+    same = fold.hard[:, None] == fold.hard[None, :]
+    return {
+        "set_hit": (inside & same).any(0).double().mean().item(),
+        "set_size": inside.sum(0).double().mean().item(),
+    }

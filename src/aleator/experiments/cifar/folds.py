@@ -59,6 +59,8 @@ class CifarSetting:
         images: Number of images that are used of each fold. None: all.
         hidden: Widths of layers between the network's features and the encoder's output layer.
         dim: Dimension of the posteriors.
+        modes: Number of components of the posteriors.
+        main_weight: Weight of the first component before training. None: all even.
         kappa: How the encoder computes kappa, "norm" or "head"; see `Encoder`.
         kappa_hidden: Hidden layers of the kappa head.
         kappa_start: Median of kappa before training, about.
@@ -98,6 +100,8 @@ class CifarSetting:
     images: int | None = None
     hidden: tuple[int, ...] = ()
     dim: int = 8
+    modes: int = 1
+    main_weight: float | None = None
     kappa: KappaFrom = "norm"
     kappa_hidden: tuple[int, ...] = (256,)
     kappa_start: float = 16.0

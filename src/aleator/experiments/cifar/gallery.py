@@ -5,8 +5,8 @@ from torch import Tensor
 
 from aleator.data import CLASSES
 from aleator.evaluation import MatchCalibration
-from aleator.experiments.cifar.evaluation import HeldOut
-from aleator.posteriors import VonMisesFisher
+from aleator.experiments.cifar.evaluation import HeldOut, certainty
+from aleator.posteriors import PosteriorBatch
 
 SHOWN = 5  # most certain images of each class, and as many of the least certain
 QUERIES = (0.98, 0.75, 0.5, 0.25, 0.02)  # quantiles of kappa at which a query is chosen
@@ -14,7 +14,7 @@ LEVEL = 0.95  # of the credible sets
 _IN_A_ROW = 12  # images of a credible set that are shown
 
 
-def gallery(q: VonMisesFisher, fold: HeldOut, calibration: MatchCalibration) -> dict[str, Tensor]:
+def gallery(q: PosteriorBatch, fold: HeldOut, calibration: MatchCalibration) -> dict[str, Tensor]:
     """Choose images for the figures, few enough to save with every run.
 
     Returns:
@@ -26,7 +26,8 @@ def gallery(q: VonMisesFisher, fold: HeldOut, calibration: MatchCalibration) -> 
         - answer_images (Q, 12, 3, 32, 32), the nearest images in each query's 95 % credible set, black where there are
           fewer, with answer_label (Q, 12), -1 there, and answer_count (Q,), the size of the whole set.
     """
-    kappa, hard = q.kappa * calibration.kappa_scale, fold.hard
+    scaled, modes, hard = q.scale_kappa(calibration.kappa_scale), q.mode, fold.hard
+    kappa = certainty(scaled)
     arrays: dict[str, Tensor] = {}
     ends = {"surest": kappa.argsort(descending=True), "least_sure": kappa.argsort()}
     for name, order in ends.items():
@@ -36,17 +37,18 @@ def gallery(q: VonMisesFisher, fold: HeldOut, calibration: MatchCalibration) -> 
         arrays[f"{name}_kappa"] = torch.where(padded >= 0, kappa[padded.clamp_min(0)], torch.nan).float()
     order = kappa.argsort()
     query = torch.stack([order[round(level * (len(order) - 1))] for level in QUERIES])
-    reach = q[query].scale_kappa(calibration.kappa_scale).cap(LEVEL)  # the cosine at the edge of the cap
-    cosine = q.mu[query] @ q.mu.T
-    cosine.scatter_(1, query[:, None], -torch.inf)  # a query is not its own answer
-    nearest = cosine.topk(min(_IN_A_ROW, cosine.shape[1] - 1), 1)
-    inside = nearest.values >= reach[:, None]
+    asked = scaled[query]
+    density = asked[:, None].log_prob(modes)  # of each image's direction under each query
+    density.scatter_(1, query[:, None], -torch.inf)  # a query is not its own answer
+    edge = asked.region(LEVEL).log_threshold
+    nearest = density.topk(min(_IN_A_ROW, density.shape[1] - 1), 1)
+    inside = nearest.values >= edge[:, None]
     arrays["query_images"] = fold.images[query]
     arrays["query_kappa"] = kappa[query].float()
     arrays["query_label"] = hard[query]
     arrays["answer_images"] = _images(fold.images, torch.where(inside, nearest.indices, -1))
     arrays["answer_label"] = torch.where(inside, hard[nearest.indices], -1)
-    arrays["answer_count"] = (cosine >= reach[:, None]).sum(1)
+    arrays["answer_count"] = (density >= edge[:, None]).sum(1)
     return arrays
 
 

@@ -16,7 +16,7 @@ from aleator.data import CLASSES
 from aleator.evaluation import LabelModel, fit_label_model, label_entropy, label_log_likelihood
 from aleator.experiments.cifar.evaluation import HeldOut, score_metrics
 from aleator.matching import ZonalKernel
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 
 _LOG_BETA = (-4.0, 4.0)  # range of the log of an inverse temperature
 
@@ -59,7 +59,7 @@ def label_metrics(p: LabelProbabilities, random_sizes: Tensor, hits: Tensor, fol
 
 
 def fit_labels(
-    gallery: VonMisesFisher, labels: Tensor, q_validation: VonMisesFisher, validation: HeldOut, kernel: ZonalKernel
+    gallery: PosteriorBatch, labels: Tensor, q_validation: PosteriorBatch, validation: HeldOut, kernel: ZonalKernel
 ) -> LabelModel:
     """Label probabilities from the images that were trained on, with classes (N,) or soft labels (N, 10)."""
     return fit_label_model(gallery, labels, q_validation, validation.labels, kernel, CLASSES)

@@ -33,11 +33,14 @@ from aleator.encoders import MLP, Beside, Chain, Encoder, ResNet18
 from aleator.evaluation import label_entropy, neighbour_hits, rank_correlation, recall_at_1
 from aleator.experiments.cifar.evaluation import (
     HeldOut,
+    certainty,
     certainty_metrics,
+    held_out_cross_entropy,
     image_network,
     match_metrics,
     output_layers,
     posteriors,
+    set_metrics,
 )
 from aleator.experiments.cifar.folds import CifarSetting, held_out, test_set, train_set, training_data, vote_data
 from aleator.experiments.cifar.gallery import gallery
@@ -142,7 +145,8 @@ def make_encoder(setting: CifarSetting, fold: int, started: Sequence[Pretrained 
         backbone: Any = Beside(networks) if len(networks) > 1 else networks[0]
         if setting.hidden:
             backbone = Chain([backbone, MLP(backbone.out_features, setting.hidden)])
-        encoder = Encoder(backbone, setting.dim, setting.kappa, kappa_hidden=setting.kappa_hidden)
+        options = {"kappa_hidden": setting.kappa_hidden, "modes": setting.modes, "main_weight": setting.main_weight}
+        encoder = Encoder(backbone, setting.dim, setting.kappa, **options)  # type: ignore[arg-type]
     encoder.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     sample = training_data(setting, fold)[0][-500:]
     encoder.train(started[0] is None)  # from scratch there are no running statistics yet
@@ -221,6 +225,8 @@ def _scale_inputs(head: Encoder, factor: Tensor) -> None:
         head.backbone.layers[0].weight.mul_(factor)  # type: ignore[operator]
         return
     head.mu_head.weight.mul_(factor)
+    if head.weight_head is not None:
+        head.weight_head.weight.mul_(factor)
     if head.kappa_head is not None:
         first = head.kappa_head.layers[0]
         assert isinstance(first, nn.Linear)
@@ -273,11 +279,12 @@ def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder],
 
     def validate(encoder: Encoder) -> dict[str, float]:
         if setting.loss == "infonce":  # it learns no certainty
-            return {"recall_at_1": recall_at_1(posteriors(encoder, validation.images, views).mu, validation.hard)}
-        metrics = {"crop_rank": rank_correlation(posteriors(encoder, cropped, views).kappa, validation.crop_sizes)}
+            return {"recall_at_1": recall_at_1(posteriors(encoder, validation.images, views).mode, validation.hard)}
+        sure = certainty(posteriors(encoder, cropped, views))
+        metrics = {"crop_rank": rank_correlation(sure, validation.crop_sizes)}
         if setting.watch:
-            kappa = posteriors(encoder, validation.images, views).kappa
-            metrics["entropy_rank"] = rank_correlation(-kappa, validation.entropy)
+            sure = certainty(posteriors(encoder, validation.images, views))
+            metrics["entropy_rank"] = rank_correlation(-sure, validation.entropy)
         return metrics
 
     return validate
@@ -303,16 +310,16 @@ def measure(
         posteriors(encoder, images, setting.views)
         for images in (test.images, test.cropped(), random_images, validation.images)
     )
-    randomly = randomly_cropped.kappa, random_sizes
-    metrics = certainty_metrics(q.mu, q.kappa, cropped.kappa, randomly, test)
+    randomly = certainty(randomly_cropped), random_sizes
+    metrics = certainty_metrics(q.mode, certainty(q), certainty(cropped), randomly, test)
     arrays = {
         "number": test.number,
         "label": test.hard,
-        "mu": q.mu.float(),
-        "kappa": q.kappa.float(),
+        "mu": q.mode.float(),
+        "kappa": certainty(q).float(),
         "entropy": test.entropy,
         "crop_size": test.crop_sizes,
-        "crop_kappa": cropped.kappa.float(),
+        "crop_kappa": certainty(cropped).float(),
     }
     if setting.loss == "infonce":  # its kappa is not learned
         metrics = {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
@@ -321,13 +328,19 @@ def measure(
     # One view of each training image is enough: their posteriors are merged into a few for each class.
     model = fit_labels(posteriors(encoder, training[0]), training[1], q_validation, validation, kernel)
     p = LabelProbabilities(*(model.probabilities(each) for each in (q, cropped, randomly_cropped)))
-    metrics |= label_metrics(p, random_sizes, neighbour_hits(q.mu, test.hard).double(), test)
+    metrics |= label_metrics(p, random_sizes, neighbour_hits(q.mode, test.hard).double(), test)
     arrays |= {"label_probability": p.whole.float(), "crop_label_probability": p.cropped.float()}
     matches, diagram, calibration = match_metrics(q, test, q_validation, validation, kernel, fold)
     arrays["reliability"] = torch.stack([diagram.predicted, diagram.observed, diagram.count], 1)
     arrays |= gallery(q, test, calibration)
     metrics |= matches
-    metrics |= {"kappa_median": q.kappa.median().item()}
+    metrics |= {
+        "kappa_median": q.components.kappa.median().item(),
+        "held_out_cross_entropy": held_out_cross_entropy(q, test, kernel),
+        **set_metrics(q.scale_kappa(calibration.kappa_scale), test),
+    }
+    if q.modes > 1:
+        metrics["main_weight"] = q.log_weights.exp().amax(-1).mean().item()
     return Outcome(metrics, arrays)
 
 

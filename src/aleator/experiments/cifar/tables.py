@@ -137,6 +137,11 @@ def soft_targets(preset: Preset) -> CifarSetting:
     return replace(votes(preset), name="soft and votes, soft targets", targets="soft")
 
 
+def two_modes(preset: Preset) -> CifarSetting:
+    """The row with soft targets, with posteriors of two modes: a cat or a dog, and nothing between."""
+    return replace(soft_targets(preset), name="soft and votes, two modes", modes=2, main_weight=0.9)
+
+
 def _voted(setting: CifarSetting) -> dict[str, Any]:
     """The setting's network, pretrained on votes."""
     return {**setting.network, "labels": "votes"}
@@ -156,7 +161,7 @@ def cifar_losses(preset: Preset) -> list[Row]:
     names = names if preset == "paper" else ("exact", *names)
     rows = [_row(with_loss(preset, loss), preset) for loss in names]
     if preset != "paper":
-        rows[1:1] = [_row(votes(preset), preset), _row(soft_targets(preset), preset)]
+        rows[1:1] = [_row(row(preset), preset) for row in (votes, soft_targets, two_modes)]
     return [*rows, _row(classifier(base(preset)), preset)]
 
 
