@@ -119,6 +119,26 @@ def gather_batch(tensor: Tensor, dim: int = 0) -> Tensor:
     return _Gather.apply(tensor, dim)
 
 
+def pass_on(tensor: Tensor) -> Tensor:
+    """Give a tensor to the next process in the ring of ranks and take that of the one before. No gradients.
+
+    Args:
+        tensor: What this process gives. All processes need the same shape and dtype.
+
+    Returns:
+        What the process before gave.
+    """
+    count, rank = process_count(), process_rank()
+    received = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    exchange = [
+        dist.P2POp(dist.isend, tensor.contiguous(), (rank + 1) % count),
+        dist.P2POp(dist.irecv, received, (rank - 1) % count),
+    ]
+    for work in dist.batch_isend_irecv(exchange):
+        work.wait()
+    return received
+
+
 def require_equal_batches(size: int, device: torch.device) -> None:
     """Raise on every process unless all batches have the same size.
 

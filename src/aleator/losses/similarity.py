@@ -2,12 +2,12 @@
 
 import math
 from functools import partial
-from typing import get_args
+from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor
 
-from aleator.foundation import gather_batch, process_count, process_rank, require, require_one_of
+from aleator.foundation import gather_batch, process_count, require, require_one_of
 from aleator.losses.base import (
     ContrastiveLoss,
     are_own_negatives,
@@ -16,6 +16,7 @@ from aleator.losses.base import (
     negative_count,
     self_mask,
 )
+from aleator.losses.ring import LARGEST_TABLE, PAIRS, log_totals_in_parts
 from aleator.losses.soft_targets import log_shares_of
 from aleator.matching import (
     DEFAULT_KAPPA_POS,
@@ -60,6 +61,9 @@ class SimilarityLoss(ContrastiveLoss):
     """
 
     group: int | None = None
+    # Whether the similarity depends on nothing but the posteriors and the parameters of the loss. Batch negatives of
+    # several processes, or very many of them, are then compared part by part (ring.py).
+    _in_parts: ClassVar[bool] = False
 
     def similarity(self, q1: PosteriorBatch, q2: PosteriorBatch) -> Tensor:
         """Similarity s of two posteriors: the logit of the softmax.
@@ -80,6 +84,11 @@ class SimilarityLoss(ContrastiveLoss):
         if negative is None:
             self._check_group(len(anchor))
         to_positive = self.similarity(anchor, positive)
+        many = process_count() > 1 or len(anchor) ** 2 > LARGEST_TABLE
+        if negative is None and self.group is None and self._in_parts and many:
+            rows = max(1, PAIRS // len(anchor))
+            total = log_totals_in_parts(anchor, self._part_of_table, rows, self.parameters())
+            return torch.nn.functional.softplus(total - to_positive).to(anchor.dtype)
         to_negatives = self._negative_similarities(anchor, negative)
         return torch.logsumexp(torch.cat([to_positive[:, None], to_negatives], 1), 1) - to_positive
 
@@ -99,6 +108,15 @@ class SimilarityLoss(ContrastiveLoss):
             logits = self.similarity(groups[:, :, None], groups[:, None, :])
             return (logits + diagonal_mask(groups[0])).flatten(0, 1)
         return self.similarity(anchor[:, None], anchor.map_tensors(gather_batch)[None, :]) + self_mask(anchor)
+
+    def _part_of_table(self, rows: PosteriorBatch, block: PosteriorBatch, first: int | None) -> Tensor:
+        """log sum_j exp s of rows with a block, a `Part` of ring.py."""
+        table = self.similarity(rows[:, None], block[None, :])
+        if first is not None:
+            mask = torch.zeros_like(table)
+            mask.diagonal(first).fill_(-math.inf)
+            table = table + mask
+        return torch.logsumexp(table, 1)
 
     def _check_group(self, batch: int) -> None:
         fits = self.group is None or batch % self.group == 0
@@ -122,6 +140,8 @@ class InfoNCE(SimilarityLoss):
         >>> round(al.InfoNCE(kappa_pos=1.0)(anchor, anchor).item(), 3)
         0.744
     """
+
+    _in_parts = True
 
     def __init__(self, kappa_pos: float = DEFAULT_KAPPA_POS, requires_grad: bool = False):
         super().__init__()
@@ -169,6 +189,8 @@ class ExactInfoNCE(SimilarityLoss):
         >>> loss(anchor, anchor).dtype
         torch.float32
     """
+
+    _in_parts = True
 
     def __init__(
         self,
@@ -224,11 +246,11 @@ class ExactInfoNCE(SimilarityLoss):
             return total(anchor.unflatten(0, (-1, self.group)), None).flatten()
         if process_count() == 1:
             return total(anchor, None)
-        size, rank = len(anchor), process_rank()
-        gathered = anchor.map_tensors(gather_batch)
-        others = VonMisesFisher.cat([gathered[: rank * size], gathered[(rank + 1) * size :]], 0)
-        to_others = total(anchor, others)
-        return torch.logaddexp(total(anchor, None), to_others) if size > 1 else to_others
+
+        def part(rows: VonMisesFisher, block: VonMisesFisher, first: int | None) -> Tensor:
+            return total(rows, block if first is None else None)
+
+        return log_totals_in_parts(anchor, part, len(anchor), self.parameters())  # type: ignore[arg-type]
 
     def log_shares(self, anchor: PosteriorBatch, candidates: PosteriorBatch | None, compared: Tensor | None) -> Tensor:
         problem = "soft targets compare candidates from P(x)"
@@ -252,6 +274,8 @@ class ELK(SimilarityLoss):
         >>> round(al.ELK(kappa_pos=1.0)(anchor, anchor).item(), 3)
         -1.084
     """
+
+    _in_parts = True
 
     def __init__(self, kappa_pos: float = DEFAULT_KAPPA_POS, requires_grad: bool = False):
         super().__init__()
