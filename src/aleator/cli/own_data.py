@@ -58,6 +58,9 @@ def train(
         typer.Option(help="small-resnet, resnet18, features, or hf:NAME (pretrained and frozen; a head is trained)"),
     ] = None,
     dim: Annotated[int | None, typer.Option(help="dimension of the posteriors")] = None,
+    modes: Annotated[
+        int | None, typer.Option(help="modes of each posterior; 2: an item may be one of two things, not between")
+    ] = None,
     kappa_pos: Annotated[
         float | None, typer.Option(help="concentration of the kernel: how close matching latents are")
     ] = None,
@@ -98,6 +101,7 @@ def train(
     settings = Settings(
         backbone=backbone,
         dim=dim,
+        modes=modes,
         kappa_pos=kappa_pos,
         batch_size=batch_size,
         steps=steps,
@@ -243,6 +247,8 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, dict):
         return could_be(value)
+    if isinstance(value, list):
+        return " or ".join(f"{one:.0%}" for one in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

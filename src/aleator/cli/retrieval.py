@@ -255,7 +255,7 @@ def query(
 
     Example: aleator query gallery/ questions.safetensors --p 0.95 --limit 5
     """
-    from aleator.retrieval import CredibleIndex, read_answers, read_header, read_posteriors
+    from aleator.retrieval import CredibleIndex, group_by_mode, read_answers, read_header, read_posteriors
 
     with plain_errors():
         conditions = json.loads(filter) if filter else None
@@ -278,10 +278,14 @@ def query(
         described = [{**question, "hits": hits} for question, hits in zip(questions, hits_of, strict=True)]
         print(json.dumps(described if labels else hits_of))
         return
-    table = _hit_table("query")
+    several = q.modes > 1
+    table = _hit_table("query", "either") if several else _hit_table("query")
     for number, hits in enumerate(answers):
-        for hit in hits:
-            table.add_row(str(number), *_hit_cells(hit))
+        for mode, group in group_by_mode(hits):
+            either = [f"{questions[number]['modes'][mode]:.0%}"] if several else []
+            for hit in group:
+                table.add_row(str(number), *either, *_hit_cells(hit))
+                either = [""] * len(either)
     Console().print(table)
     print(f"{sum(map(len, answers))} hits for {len(answers)} queries")
     for number, question in enumerate(questions):
@@ -292,10 +296,14 @@ def query(
 
 
 def _describe_questions(q: Any, model: Any, novelty: Any) -> list[dict[str, Any]]:
-    """For each query its kappa, and what its file says of it: "could_be", "certainty" and "unlike"."""
+    """For each query its kappa and weights, and what its file says: "could_be", "certainty" and "unlike"."""
     from aleator.evaluation import label_certainty, likely_labels
+    from aleator.own_data import one_mode
 
-    questions: list[dict[str, Any]] = [{"kappa": kappa} for kappa in q.kappa.tolist()]
+    questions: list[dict[str, Any]] = [{"kappa": kappa} for kappa in one_mode(q).kappa.tolist()]
+    if q.modes > 1:
+        for question, weights in zip(questions, q.log_weights.exp().tolist(), strict=True):
+            question["modes"] = [round(weight, 4) for weight in weights]
     if model is not None:
         probabilities = model.probabilities(q)
         likely = likely_labels(probabilities, model.names)

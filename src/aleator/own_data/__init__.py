@@ -12,6 +12,7 @@ from aleator.own_data.embedding import embed
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, figures
 from aleator.own_data.labels import LabelKind, Labels, read_labels
 from aleator.own_data.learning import train
+from aleator.own_data.one_mode import certainty_score, mode_weights, one_mode
 from aleator.own_data.questions import Questions, fit_match_maps, held_out_questions
 from aleator.own_data.run import Run, load_run, save_run
 
@@ -28,6 +29,7 @@ __all__ = [
     "Settings",
     "audit",
     "calibrate_on_labels",
+    "certainty_score",
     "compare_with_rivals",
     "embed",
     "evaluate",
@@ -40,6 +42,8 @@ __all__ = [
     "label_metrics",
     "label_rows",
     "load_run",
+    "mode_weights",
+    "one_mode",
     "rank_by_certainty",
     "rank_by_kappa",
     "read_collection",

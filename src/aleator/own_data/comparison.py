@@ -29,6 +29,7 @@ from aleator.own_data.answers import label_rows
 from aleator.own_data.encoded_items import EncodedItems
 from aleator.own_data.evaluation import evaluation_labels
 from aleator.own_data.labels import Labels
+from aleator.own_data.one_mode import certainty_score, one_mode
 from aleator.own_data.preparation import PreparedTraining
 from aleator.own_data.rivals import (
     ScoredAnswers,
@@ -39,7 +40,7 @@ from aleator.own_data.rivals import (
     text_rows,
 )
 from aleator.own_data.splits import Split, select_labels
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 
 MOST_GALLERY, MOST_QUESTIONS = 20_000, 5_000  # of more items, random samples are compared
 
@@ -73,7 +74,7 @@ class Items:
     """
 
     raw: Tensor | list[str]
-    q: VonMisesFisher
+    q: PosteriorBatch
     labels: Labels
 
     def __len__(self) -> int:
@@ -141,9 +142,9 @@ def compare_with_rivals(
     assert gallery_labels is not None
     asked, items = _rows(questions.raw, gallery.raw)
 
-    nearest = nearest_neighbours(questions.q.mu, gallery.q.mu, own=own)[:, 0].numpy()
+    nearest = nearest_neighbours(one_mode(questions.q).mu, one_mode(gallery.q).mu, own=own)[:, 0].numpy()
     found = torch.as_tensor(gallery_labels[nearest] == labels).double()
-    rows = [("ours", "kappa", True, ScoredAnswers(found, questions.q.kappa.double()))]
+    rows = [("ours", "kappa", True, ScoredAnswers(found, certainty_score(questions.q).double()))]
     if label_probabilities is not None:
         right = torch.as_tensor(label_probabilities.argmax(1).numpy() == labels).double()
         rows.append(

@@ -44,6 +44,7 @@ class Settings:
             (.npy features), or "hf:NAME", a pretrained network from Hugging Face. It is frozen, and a head is trained
             on its features.
         dim: D, the dimension of the posteriors.
+        modes: Number of modes of each posterior. 2: an item may be either of two things, and nothing between.
         kappa_pos: Concentration of the kernel: how close two latents must be to match.
         batch_size: Number of items in a batch; for groups and pairs, number of matching pairs.
         steps: Number of training steps. Default: as many passes as help, within `minutes`.
@@ -69,6 +70,7 @@ class Settings:
 
     backbone: str | None = None
     dim: int | None = None
+    modes: int | None = None
     kappa_pos: float | None = None
     batch_size: int | None = None
     steps: int | None = None
@@ -121,6 +123,7 @@ def choose_settings(
     gpu = torch.cuda.is_available()
 
     lift = match_lift(labels, len(collection))
+    settings["modes"] = 1 if settings["modes"] is None else settings["modes"]
     dim = min(64, max(8, 2 ** round(math.log2(5 * math.sqrt(lift)))))
     choose("dim", dim, f"about one in {lift:.3g} random pairs matches; more classes need more directions")
     _require_whole_number("dim", settings["dim"], 2)
@@ -156,7 +159,7 @@ def choose_settings(
         dropout = 0.0 if not with_classes else 0.5 if labels.kind == "soft" else 0.2
         choose("dropout", dropout, f"for a head on features and {labels.kind}")
         choose("width", 256, "two hidden layers of this width on the features")
-    for name in ("batch_size", "steps", "size", "width"):
+    for name in ("batch_size", "steps", "size", "width", "modes"):
         if settings[name] is not None:
             _require_whole_number(name, settings[name], 1)
     if settings["minutes"] is not None:

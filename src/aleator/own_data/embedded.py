@@ -13,7 +13,8 @@ from aleator.evaluation import LabelModel, likely_labels
 from aleator.foundation import reject, require, require_one_of
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.labels import Labels, named_labels
-from aleator.posteriors import VonMisesFisher
+from aleator.own_data.one_mode import certainty_score, mode_weights, one_mode
+from aleator.posteriors import PosteriorBatch
 from aleator.retrieval import match_settings, read_answers, read_header, read_items, read_posteriors
 
 CertaintyScore = Literal["labels", "kappa"]
@@ -48,7 +49,7 @@ class EmbeddedCollection:
         array([1, 0])
     """
 
-    q: VonMisesFisher
+    q: PosteriorBatch
     records: list[dict[str, Any]]
     kernel: VMFKernel
     prior: float
@@ -99,7 +100,7 @@ def read_embedded(path: str | Path) -> EmbeddedCollection:
     """Read a posteriors file and the .jsonl file beside it. Without the latter, items are numbered.
 
     Args:
-        path: A .safetensors or .npz file with mu (N, D) and kappa (N,).
+        path: A .safetensors or .npz file with mu (N, D) and kappa (N,); see `read_posteriors` for several modes.
 
     Returns:
         The posteriors and the records of the items. Kernel, prior and maps are the defaults if the file has none.
@@ -121,7 +122,7 @@ def read_embedded(path: str | Path) -> EmbeddedCollection:
     records = _read_records(path.with_suffix(".jsonl"), len(q))
     fingerprint, source = header.get("fingerprint"), header.get("source")
     marked = header.get("used") == "marked"
-    return EmbeddedCollection(q, records, kernel, prior, fingerprint, *read_answers(path), maps, source, marked)  # type: ignore[arg-type]
+    return EmbeddedCollection(q, records, kernel, prior, fingerprint, *read_answers(path), maps, source, marked)
 
 
 def rank_by_certainty(
@@ -133,11 +134,13 @@ def rank_by_certainty(
         embedded: The items and their posteriors.
         limit: Number of items to list. Default: all.
         surest: Whether to list the most certain items first instead.
-        by: "labels": `label_certainty` of the label probabilities, which also sees where mu lies. "kappa": kappa.
-            Default: labels if there are label probabilities, kappa otherwise.
+        by: "labels": `label_certainty` of the label probabilities, which also sees where mu lies. "kappa": kappa,
+            or `certainty` of posteriors with several modes. Default: labels if there are label probabilities, kappa
+            otherwise.
 
     Yields:
-        The record of each item with its "rank" from 1, "kappa", and "percentile", the share of items that are less
+        The record of each item with its "rank" from 1, "kappa" (of several modes that of the closest vMF, and "modes",
+        their weights), and "percentile", the share of items that are less
         certain. With label probabilities also "certainty" and "could_be", the likeliest labels and their
         probabilities. If the file says so also "unlike", whether the item is unlike anything seen.
 
@@ -158,13 +161,16 @@ def rank_by_certainty(
     if model is None and by == "labels":
         reject("by", by, _NO_LABELS, "rank by kappa, or train on classes or soft labels and embed again")
     certainty = None if model is None else model.certainty(q)
-    score = q.kappa if certainty is None or by == "kappa" else certainty
+    score = certainty_score(q) if certainty is None or by == "kappa" else certainty
     order = torch.argsort(score, stable=True, descending=surest)
     listed = order[:limit]
     likely = None if model is None else likely_labels(model.probabilities(q[listed]), model.names)
+    kappa = one_mode(q[listed]).kappa
     for place, i in enumerate(listed.tolist()):
         below = len(order) - place - 1 if surest else place
-        row = {"rank": place + 1, **embedded.records[i], "kappa": float(q.kappa[i]), "percentile": below / len(order)}
+        row = {"rank": place + 1, **embedded.records[i], "kappa": float(kappa[place]), "percentile": below / len(order)}
+        if q.modes > 1:
+            row["modes"] = mode_weights(q[i])
         if certainty is not None and likely is not None:
             row["certainty"] = float(certainty[i])
             row["could_be"] = {name: round(p, 4) for name, p in likely[place]}

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -80,8 +81,8 @@ def embed(
         same = (header | label_header(labels)).items() <= read_header(output).items()
         require(same, "output", str(output), "holds something else", way_out)
         return output
-    count, dim = len(collection), run.encoder.dim
-    columns = dim + 1 if run.answers.novelty is None else dim + 2
+    count, dim, modes = len(collection), run.encoder.dim, run.encoder.modes
+    columns = posterior_columns(dim, modes) + (run.answers.novelty is not None)
     parts = output.with_suffix(".partial")
     with process_group() as group:
         if group.first:
@@ -108,8 +109,9 @@ def embed(
             header |= {"source": str(collection.source.absolute())} | ({} if used is None else {"used": "marked"})
             write_items(output.with_suffix(".jsonl"), marked_records(collection, used))
             blocks = (rows for rank in range(group.count) for rows in read_rows(_part(parts, rank), columns))
-            split = ((rows[:, :dim], *rows[:, dim:].T) for rows in blocks)
-            write_posteriors(output, count, dim, split, header, novelty=columns == dim + 2, labels=labels)
+            novelty = run.answers.novelty is not None
+            split = (split_rows(rows, dim, modes) for rows in blocks)
+            write_posteriors(output, count, dim, split, header, novelty=novelty, labels=labels, modes=modes)
             shutil.rmtree(parts)
         group.wait()
     return output
@@ -149,7 +151,7 @@ def _part(parts: Path, rank: int) -> Path:
 
 
 class _Rows(nn.Module):
-    """Prepared items -> rows (B, D + 1): mu and kappa; or (B, D + 2): novelty too, if the run can tell."""
+    """Prepared items -> rows: mu, kappa, log weights of several modes, and novelty, if the run can tell."""
 
     def __init__(self, run: Run):
         super().__init__()
@@ -157,5 +159,20 @@ class _Rows(nn.Module):
 
     def forward(self, batch: Any) -> Tensor:
         q, novelty = self.run.encode(batch)
-        columns = [q.mu, q.kappa[:, None]] + ([] if novelty is None else [novelty[:, None]])
+        columns = [q.components.mu.flatten(1), q.components.kappa]
+        columns += [q.log_weights] if q.modes > 1 else []
+        columns += [] if novelty is None else [novelty[:, None]]
         return torch.cat(columns, 1)
+
+
+def posterior_columns(dim: int, modes: int) -> int:
+    """Number of columns of a row that holds a posterior."""
+    return modes * (dim + 1) + (modes if modes > 1 else 0)
+
+
+def split_rows(rows: np.ndarray, dim: int, modes: int) -> tuple[np.ndarray, ...]:
+    """What `write_posteriors` takes, from rows (n, columns) of posteriors and perhaps novelty."""
+    if modes == 1:
+        return rows[:, :dim], *rows[:, dim:].T
+    mu, kappa, log_weights, rest = np.split(rows, [modes * dim, modes * (dim + 1), modes * (dim + 2)], axis=1)
+    return mu.reshape(len(rows), modes, dim), kappa, log_weights, *rest.T

@@ -7,7 +7,7 @@ import torch
 
 from aleator.own_data.preparation import PreparedTraining
 from aleator.own_data.views import Views, posteriors_and_views
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class EncodedItems:
     """
 
     numbers: np.ndarray
-    q: VonMisesFisher
+    q: PosteriorBatch
     views: Views
 
-    def posteriors(self, numbers: np.ndarray) -> VonMisesFisher:
+    def posteriors(self, numbers: np.ndarray) -> PosteriorBatch:
         """Posteriors of some of the items, in this order."""
         return self.q[self._places(numbers)]
 
@@ -49,4 +49,4 @@ def encode_items(training: PreparedTraining, numbers: np.ndarray) -> EncodedItem
     numbers = np.unique(numbers)
     parts = [posteriors_and_views(training.encoder, batch) for batch in training.batches(numbers)]
     views = {name: torch.cat([part[name] for _, part in parts]) for name in parts[0][1]}
-    return EncodedItems(numbers, VonMisesFisher.cat([q for q, _ in parts]), views)
+    return EncodedItems(numbers, PosteriorBatch.cat([q for q, _ in parts]), views)

@@ -25,8 +25,9 @@ from aleator.evaluation import (
 from aleator.foundation import require, sample_numbers
 from aleator.matching import DEFAULT_PRIOR, LogOddsMap, MatchMaps, VMFKernel, match_probability
 from aleator.own_data.labels import Labels
+from aleator.own_data.one_mode import certainty_score, one_mode
 from aleator.own_data.questions import Questions, draw_columns, label_probabilities
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +55,7 @@ def evaluation_labels(labels: Labels, count: int) -> Labels:
 
 
 def evaluate(
-    q: VonMisesFisher,
+    q: PosteriorBatch,
     labels: Labels,
     kernel: VMFKernel,
     prior: float = DEFAULT_PRIOR,
@@ -81,13 +82,13 @@ def evaluate(
 
         - items: number of items
         - recall_at_1, and recall_at_1_surer_half for the more certain half of the items
-        - r_auroc: how well kappa tells hits from misses; None if there are only hits or only misses
+        - r_auroc: how well certainty (kappa) tells hits from misses; None if there are only hits or only misses
         - reject_curve: recall_at_1 of the most certain items, for each share that is kept
         - match_ece, reliability: calibration error and reliability diagram of match probabilities, on pairs of which
           half are drawn to match; the prior is then 1/2
         - match_ece_hits, reliability_hits: the same on the first ten hits of each question
         - match_ece_random, reliability_random: the same on random pairs of a question and an item
-        - mean_kappa, kappa_quantiles, kappa_histogram
+        - mean_kappa, kappa_quantiles, kappa_histogram; for several modes of the closest vMF
 
     Raises:
         ValueError: If no two items share a label, or all do.
@@ -115,25 +116,26 @@ def evaluate(
         "no two items share a label, or all do",
         "evaluate items of two classes or more, some of them shared",
     )
-    mu, kappa, hard = q.mu[partnered], q.kappa[partnered], hard[partnered]
-    hits = neighbour_hits(mu, hard).double()
-    curve = reject_curve(kappa, hits, KEPT)
+    shown = one_mode(q)
+    certainty, hard = certainty_score(q)[partnered], hard[partnered]
+    hits = neighbour_hits(shown.mu[partnered], hard).double()
+    curve = reject_curve(certainty, hits, KEPT)
     maps = MatchMaps() if maps is None else maps
     if questions is None:
         questions = Questions(q, labels, q, labels, own=np.arange(len(q)))
-    quantiles = torch.quantile(q.kappa.double(), torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64))
+    quantiles = torch.quantile(shown.kappa.double(), torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64))
     return {
         "items": len(q),
         "recall_at_1": hits.mean().item(),
         "recall_at_1_surer_half": curve[KEPT.index(0.5)],
-        "r_auroc": r_auroc(kappa, hits),
+        "r_auroc": r_auroc(certainty, hits),
         "reject_curve": {"kept": list(KEPT), "recall_at_1": curve},
         **_reliability("", _half_matching(questions, kernel, prior, maps, seed)),
         **_reliability("_hits", _asked(questions, questions.hits(), kernel, prior, maps.hit)),
         **_reliability("_random", _asked(questions, questions.random_pairs(seed), kernel, prior, maps.pair)),
-        "mean_kappa": q.kappa.double().mean().item(),
+        "mean_kappa": shown.kappa.double().mean().item(),
         "kappa_quantiles": dict(zip(("5%", "25%", "50%", "75%", "95%"), quantiles.tolist(), strict=True)),
-        "kappa_histogram": _histogram(q.kappa),
+        "kappa_histogram": _histogram(shown.kappa),
     }
 
 
@@ -205,7 +207,7 @@ def matching_pairs(labels: Labels, count: int, seed: int) -> MatchPairs:
     return MatchPairs(*(torch.as_tensor(part) for part in (first, second, match)))
 
 
-def calibrate_on_labels(q: VonMisesFisher, labels: Labels, kernel: VMFKernel, seed: int = 0) -> MatchCalibration:
+def calibrate_on_labels(q: PosteriorBatch, labels: Labels, kernel: VMFKernel, seed: int = 0) -> MatchCalibration:
     """Fit kappa scale, kernel and prior so that match probabilities of held-out items are right.
 
     See `aleator.evaluation.calibrate_matches`. The pairs are drawn from the labels, half of them to match.

@@ -42,6 +42,7 @@ from aleator.own_data.used_items import save_used_items
 
 Log = Callable[[str], None]
 
+_OLD = {"modes": 1}  # settings that runs of earlier releases do not mention
 _QUESTIONS, _GALLERY = 2_000, 10_000  # most held-out items and training items that calibrate match probabilities
 
 
@@ -237,7 +238,7 @@ def _differences(stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
         name
         for part in ("settings", "data")
         for name, value in config[part].items()
-        if name != "source" and stored[part].get(name) != value and not _measured(name, value)
+        if name != "source" and stored[part].get(name, _OLD.get(name)) != value and not _measured(name, value)
     ]
 
 

@@ -26,7 +26,7 @@ from aleator.own_data.collection import Collection
 from aleator.own_data.defaults import FROM_SCRATCH, compares_with_classes
 from aleator.own_data.pretrained import load_pretrained
 from aleator.own_data.rows import prefetched, spans, stream_rows
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 
 _MEMORY_LIMIT = 2**30  # bytes of images that are kept in memory; more are kept in a file of the run
 _SAMPLE = 20_000  # rows from which the distribution of features is estimated
@@ -80,9 +80,9 @@ class PreparedTraining:
         return RowSubset(self.items, numbers) if large else self.items[torch.as_tensor(numbers)]
 
     @torch.inference_mode()
-    def posteriors(self, numbers: np.ndarray) -> VonMisesFisher:
+    def posteriors(self, numbers: np.ndarray) -> PosteriorBatch:
         """Posteriors of some items, batch shape (n,), in evaluation mode, on the CPU."""
-        return VonMisesFisher.cat([self.encoder(batch).float().cpu() for batch in self.batches(numbers)])
+        return PosteriorBatch.cat([self.encoder(batch).float().cpu() for batch in self.batches(numbers)])
 
     def batches(self, numbers: np.ndarray) -> Iterator[Tensor]:
         """Some items in their order, as the encoder takes them, in batches on its device."""
@@ -147,7 +147,9 @@ def _prepare_images(collection: Collection, settings: dict[str, Any], job: Job) 
     network = (SmallResNet if settings["backbone"] == "small-resnet" else ResNet18)(width=settings["width"])
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast on a CPU
     shift = 0 if settings["augment"] == "none" else settings["size"] // 16
-    encoder = Encoder(AveragedViews(network, settings["augment"] == "flip", shift), settings["dim"])
+    encoder = Encoder(
+        AveragedViews(network, settings["augment"] == "flip", shift), settings["dim"], modes=settings["modes"]
+    )
     _set_initial_kappa(encoder, inputs.normalise(images[:: len(images) // 256 + 1]))
     return PreparedTraining(inputs, encoder, images)
 
@@ -161,7 +163,9 @@ def _head_encoder(features: Tensor, settings: dict[str, Any], first_kappa: float
         for _ in range(settings["members"])
     ]
     hidden = members[0] if len(members) == 1 else Ensemble(members)
-    encoder = Encoder(Chain([Standardise(width).fit(sample), UnitScale(width), hidden]), settings["dim"])
+    encoder = Encoder(
+        Chain([Standardise(width).fit(sample), UnitScale(width), hidden]), settings["dim"], modes=settings["modes"]
+    )
     _set_initial_kappa(encoder, sample[:1024], first_kappa)
     return encoder
 

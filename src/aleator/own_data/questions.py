@@ -15,7 +15,8 @@ from aleator.evaluation import MatchPairs, fit_log_odds_map, nearest_neighbours
 from aleator.foundation import require
 from aleator.matching import FIRST_HITS, MatchMaps, VMFKernel, log_positivity
 from aleator.own_data.labels import Labels
-from aleator.posteriors import VonMisesFisher
+from aleator.own_data.one_mode import one_mode
+from aleator.posteriors import PosteriorBatch
 
 _AMONG = 100  # nearest items among which the likeliest are looked for
 _PAIRS = 10_000  # random pairs, and pairs that match
@@ -43,9 +44,9 @@ class Questions:
         0.333
     """
 
-    q: VonMisesFisher
+    q: PosteriorBatch
     labels: Labels
-    gallery: VonMisesFisher
+    gallery: PosteriorBatch
     gallery_labels: Labels
     own: np.ndarray
 
@@ -68,7 +69,7 @@ class Questions:
             Numbers of questions and items, and the probability that they match.
         """
         count = min(count, len(self.gallery) - int((self.own >= 0).any()))
-        found = nearest_neighbours(self.q.mu, self.gallery.mu, count, own=self.own)
+        found = nearest_neighbours(*self._directions, count, own=self.own)
         return self._pairs(np.repeat(np.arange(len(self.q)), count), found.flatten().numpy())
 
     def likeliest(self, kernel: VMFKernel, count: int = FIRST_HITS) -> MatchPairs:
@@ -149,6 +150,11 @@ class Questions:
         return MatchPairs(*(torch.as_tensor(part) for part in (first, second, match)))
 
     @cached_property
+    def _directions(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The likeliest directions of the questions (Q, D) and of the items (N, D)."""
+        return one_mode(self.q).mu, one_mode(self.gallery).mu
+
+    @cached_property
     def _probabilities(self) -> tuple[Any, Any]:
         """P(class | x) of the questions (Q, C) and of the items (N, C), sparse, with the same C classes."""
         names = {name: c for c, name in enumerate(dict.fromkeys((*self.labels.names, *self.gallery_labels.names)))}
@@ -209,7 +215,7 @@ def fit_match_maps(questions: Questions, kernel: VMFKernel, seed: int = 0) -> Ma
 
 
 def held_out_questions(
-    q: VonMisesFisher, numbers: np.ndarray, gallery: VonMisesFisher, gallery_numbers: np.ndarray, labels: Labels
+    q: PosteriorBatch, numbers: np.ndarray, gallery: PosteriorBatch, gallery_numbers: np.ndarray, labels: Labels
 ) -> Questions:
     """Held-out items as questions against training items.
 
@@ -228,7 +234,7 @@ def held_out_questions(
     own = np.full(len(numbers), -1)
     if labels.kind == "groups":
         own = len(gallery_numbers) + np.arange(len(numbers))
-        gallery = VonMisesFisher.cat([gallery, q])
+        gallery = PosteriorBatch.cat([gallery, q])
         gallery_numbers = np.concatenate([gallery_numbers, numbers])
     asked, items = (Labels(labels.kind, labels.values[chosen], labels.names) for chosen in (numbers, gallery_numbers))
     return Questions(q, asked, gallery, items, own)

@@ -26,7 +26,7 @@ from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.answers import Answers, load_answers, save_answers
 from aleator.own_data.evaluation import figures
 from aleator.own_data.views import posteriors_and_views
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Run:
             reject("run", str(self.folder), "cannot tell: an older release trained it", "train again")
         return novelty > 0
 
-    def posteriors_and_novelty(self, items: Any) -> tuple[VonMisesFisher, Tensor | None]:
+    def posteriors_and_novelty(self, items: Any) -> tuple[PosteriorBatch, Tensor | None]:
         """Posteriors of raw items, and how unlike the training items they are.
 
         Args:
@@ -123,7 +123,7 @@ class Run:
         """
         return self.encode(self._prepared(items))
 
-    def encode(self, batch: Any) -> tuple[VonMisesFisher, Tensor | None]:
+    def encode(self, batch: Any) -> tuple[PosteriorBatch, Tensor | None]:
         """`posteriors_and_novelty` of items that are prepared already.
 
         Args:
@@ -136,7 +136,7 @@ class Run:
         return q, None if self.answers.novelty is None else self.answers.novelty.excess(views)
 
     @torch.inference_mode()
-    def posteriors(self, items: Any) -> VonMisesFisher:
+    def posteriors(self, items: Any) -> PosteriorBatch:
         """Posteriors of raw items.
 
         Args:

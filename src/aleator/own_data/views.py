@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 
 from aleator.encoders import Encoder, Standardise
-from aleator.posteriors import VonMisesFisher
+from aleator.posteriors import PosteriorBatch
 
 Views = dict[str, Tensor]
 
@@ -30,7 +30,7 @@ _LEAST = 0.01  # keeps logarithms finite
 
 
 @torch.inference_mode()
-def posteriors_and_views(encoder: Encoder, batch: Any) -> tuple[VonMisesFisher, Views]:
+def posteriors_and_views(encoder: Encoder, batch: Any) -> tuple[PosteriorBatch, Views]:
     """Encode a batch, and keep views of it on the way.
 
     Args:

@@ -31,6 +31,7 @@ from aleator.own_data import (
     fit_match_maps,
     kernel_width,
     load_run,
+    one_mode,
     read_collection,
     read_embedded,
     save_run,
@@ -79,7 +80,7 @@ def learn_digits(folder: Path, figures: Path, seed: int, steps: int, progress: b
     clear = _clear_versions(digits, questions)
     with _build_index(folder / "index", run, gallery) as index:
         answers = index.search(questions.q, p=LEVEL)
-        clear_q = run.posteriors(list(clear))
+        clear_q = one_mode(run.posteriors(list(clear)))
         clear_answers = index.search(clear_q, p=LEVEL)
     samples = _sample_questions(folder, questions, answers, clear, clear_q, clear_answers)
     strength = _strengths(questions)
@@ -184,7 +185,7 @@ def _measure(
     quarter = _quarter(strength)
     return {
         **{name: run.metrics[name] for name in _METRICS},
-        "degradation_rank": rank_correlation(-questions.q.kappa, strength),
+        "degradation_rank": rank_correlation(-one_mode(questions.q).kappa, strength),
         "credible_set_holds_the_numeral": sum(contained) / len(contained),
         "numerals_in_the_credible_set": {name: distinct[quarter == i].mean().item() for i, name in enumerate(QUARTERS)},
         "gallery": len(gallery.records),
@@ -201,7 +202,7 @@ def _sample_questions(
     clear_answers: list[list[Hit]],
 ) -> list[SampleQuestion]:
     """A clear digit, the same digit degraded, and a digit whose nearest neighbour is wrong; see `choose_samples`."""
-    kappa, count = questions.q.kappa, len(questions.records)
+    kappa, count = one_mode(questions.q).kappa, len(questions.records)
     numerals = [record["label"] for record in questions.records]
     percentiles = [(kappa < one).sum().item() / count for one in kappa]
     strengths = _strengths(questions)
@@ -225,7 +226,7 @@ def _sample_questions(
     def degraded(title: str, i: int) -> SampleQuestion:
         degradation = str(questions.records[i]["id"]).split("-")[1]
         title = f"{title}, {_IN_WORDS[degradation]} (strength {strengths[i]:.0%})"
-        return describe(title, f"questions/{questions.records[i]['path']}", i, questions.q[i], answers[i])
+        return describe(title, f"questions/{questions.records[i]['path']}", i, one_mode(questions.q)[i], answers[i])
 
     _write_image(folder / "samples" / "clear.png", clear[ambiguous])
     return [
@@ -249,7 +250,7 @@ def _draw_figures(
     strength: Tensor,
     samples: list[SampleQuestion],
 ) -> None:
-    quarter, kappa = _quarter(strength), questions.q.kappa
+    quarter, kappa = _quarter(strength), one_mode(questions.q).kappa
     by_quarter: dict[str, Sequence[float]] = {name: kappa[quarter == i].tolist() for i, name in enumerate(QUARTERS)}
     drawn = {
         "kappa": plots.levels(by_quarter, "strength of the degradation"),
@@ -264,12 +265,12 @@ def _draw_figures(
 
 def _draw_examples(folder: Path, questions: EmbeddedCollection) -> Any:
     """Questions with the largest, middle and smallest kappa."""
-    order = questions.q.kappa.argsort(descending=True).tolist()
+    order = one_mode(questions.q).kappa.argsort(descending=True).tolist()
     middle = len(order) // 2
     rows = {"most certain": order[:10], "in the middle": order[middle - 5 :][:10], "least certain": order[-10:]}
 
     def picture(i: int) -> tuple[np.ndarray, str]:
-        return _read_image(folder / "questions" / questions.records[i]["path"]), f"{questions.q.kappa[i]:.3g}"
+        return _read_image(folder / "questions" / questions.records[i]["path"]), f"{one_mode(questions.q).kappa[i]:.3g}"
 
     return plots.image_rows({title: [picture(i) for i in numbers] for title, numbers in rows.items()})
 

@@ -2,10 +2,11 @@
 
 from aleator.retrieval.answer_sets import AnswerSet
 from aleator.retrieval.filters import Filter
-from aleator.retrieval.hits import Hit
+from aleator.retrieval.hits import Hit, group_by_mode
 from aleator.retrieval.index import CredibleIndex
 from aleator.retrieval.items import Id, Items, Metadata, decode_id, directions, encode_id
 from aleator.retrieval.label_share import share_of_matches
+from aleator.retrieval.mixture_search import highest_log_density, region_thresholds
 from aleator.retrieval.plots import plot_hits
 from aleator.retrieval.posteriors_file import (
     label_header,
@@ -47,6 +48,8 @@ __all__ = [
     "decode_id",
     "directions",
     "encode_id",
+    "group_by_mode",
+    "highest_log_density",
     "label_header",
     "match_header",
     "match_settings",
@@ -55,6 +58,7 @@ __all__ = [
     "read_header",
     "read_items",
     "read_posteriors",
+    "region_thresholds",
     "share_of_matches",
     "slack",
     "take_snapshot",

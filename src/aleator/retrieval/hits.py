@@ -1,5 +1,6 @@
 """Search results."""
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -38,6 +39,29 @@ class Hit(NamedTuple):
     match_probability: float
     metadata: Metadata
     mode: int = 0
+
+
+def group_by_mode(hits: Sequence[Hit]) -> list[tuple[int, list[Hit]]]:
+    """The hits of a query by its modes: either these, or those.
+
+    Args:
+        hits: Hits of one query.
+
+    Returns:
+        Number of the mode and its hits, in the order of the first hits. One group for a query of one mode.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> from aleator.retrieval import group_by_mode
+        >>> index = al.CredibleIndex.build(al.VonMisesFisher(torch.eye(3), 100.0), ids=["cat", "dog", "fox"])
+        >>> query = al.VMFMixture(torch.tensor([[0.4, 0.6]]).log(), al.VonMisesFisher(torch.eye(2, 3)[None], 50.0))
+        >>> [(mode, [hit.id for hit in group]) for mode, group in group_by_mode(index.search(query)[0])]
+        [(1, ['dog']), (0, ['cat'])]
+    """
+    groups: dict[int, list[Hit]] = {}
+    for hit in hits:
+        groups.setdefault(hit.mode, []).append(hit)
+    return list(groups.items())
 
 
 _make_hit = partial(tuple.__new__, Hit)  # like Hit._make, in a third of the time

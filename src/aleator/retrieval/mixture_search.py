@@ -94,8 +94,11 @@ def mixture_request(queries: PosteriorBatch, log_threshold: np.ndarray, plain: S
     return MixtureRequest(mixture, log_threshold, replace(plain, mu=mu, kappa=kappa, radius=radius))
 
 
-def region_thresholds(queries: PosteriorBatch, p: float) -> np.ndarray:
-    """Log density (Q,) at the edge of each query's region of highest density, less what is rounding."""
+def region_thresholds(queries: PosteriorBatch, p: float | torch.Tensor) -> np.ndarray:
+    """Log density (Q,) at the edge of each query's region of highest density, less what is rounding.
+
+    Levels p broadcast with the queries.
+    """
     return queries.region(p).log_threshold.double().numpy() - _ROUNDING
 
 
@@ -112,6 +115,14 @@ def search_mixtures_nearest(store: Store, request: MixtureRequest) -> ScoredCand
     candidates, _ = find_by_density(store, likeliest)
     cosine, _ = place(likeliest, candidates)
     return _scored(store, request, candidates, cosine, number[candidates.query])
+
+
+def highest_log_density(query: PosteriorBatch, items: PosteriorBatch) -> np.ndarray:
+    """Log density of one query, batch shape (1,), at the main direction of each item where it is highest, (N,)."""
+    mu = items.components.mu.double()  # (N, K, D)
+    density = query.double().log_prob(mu.flatten(0, 1)).view(mu.shape[:2])
+    main = items.log_weights.exp() >= min(MAIN_WEIGHT, (1 - 1e-6) / items.modes)
+    return torch.where(main, density, -np.inf).amax(1).numpy()
 
 
 def find_by_density(store: Store, request: MixtureRequest) -> tuple[Candidates, np.ndarray]:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from aleator.evaluation import LabelModel, label_certainty, neighbour_hits, reject_curve
 from aleator.foundation import require, sample_numbers
-from aleator.posteriors import VonMisesFisher
+from aleator.own_data import one_mode
+from aleator.posteriors import PosteriorBatch, VonMisesFisher
 from aleator.retrieval import (
     CredibleIndex,
     Id,
@@ -24,6 +25,8 @@ from aleator.retrieval import (
     decode_id,
     directions,
     encode_id,
+    highest_log_density,
+    region_thresholds,
     slack,
     take_snapshot,
 )
@@ -57,7 +60,9 @@ class CollectionView:
 
     def __init__(self, index: CredibleIndex, label_model: LabelModel | None = None):
         snapshot = take_snapshot(index)
-        self.keys, self.mu, self.kappa = snapshot.keys, snapshot.mu, snapshot.kappa
+        self.keys, self._posteriors = snapshot.keys, snapshot.posteriors
+        shown = one_mode(snapshot.posteriors)
+        self.mu, self.kappa = shown.mu.numpy(), shown.kappa.numpy()
         self._metadata_json = snapshot.metadata_json
         self._position = {key: position for position, key in enumerate(self.keys)}
         self._ascending = np.sort(self.kappa).astype(np.float64)
@@ -83,11 +88,9 @@ class CollectionView:
         """The metadata of an item."""
         return json.loads(self._metadata_json[position])
 
-    def posterior(self, position: int) -> VonMisesFisher:
+    def posterior(self, position: int) -> PosteriorBatch:
         """The posterior of an item, batch shape (1,)."""
-        mu = torch.from_numpy(self.mu[position : position + 1].astype(np.float64))
-        kappa = torch.from_numpy(self.kappa[position : position + 1].astype(np.float64))
-        return VonMisesFisher(mu, kappa)
+        return self._posteriors[position : position + 1].double()
 
     def item(self, position: int, images: bool) -> ItemView:
         """The description of an item; `images` says whether pictures can be shown."""
@@ -122,8 +125,7 @@ class CollectionView:
         self.by_labels = model is not None and len(self) * len(model.gallery) <= _MOST_PAIRS
         if model is None or not self.by_labels:
             return self.kappa.astype(np.float64)
-        q = VonMisesFisher(torch.from_numpy(self.mu), torch.from_numpy(self.kappa))
-        return model.certainty(q).double().numpy()
+        return model.certainty(self._posteriors).double().numpy()
 
     def labels(self) -> list[LabelCount]:
         """The most frequent labels."""
@@ -144,15 +146,26 @@ class CollectionView:
         counts = np.bincount(cell, minlength=_BINS)
         return CertaintyDistribution(edges=edges.tolist(), counts=counts.tolist(), quantiles=quantiles)
 
-    def credible_sets(self, query: VonMisesFisher, p: float, leave_out: int = 0) -> tuple[int, list[CredibleLevel]]:
+    def credible_sets(self, query: PosteriorBatch, p: float, leave_out: int = 0) -> tuple[int, list[CredibleLevel]]:
         """The size of the p-credible set of a query of batch shape (1,), and the sets of all levels.
 
         Each set counts `leave_out` items less: a query that is an item of the collection lies in all of its own sets.
         """
+        if not isinstance(query, VonMisesFisher) or self._posteriors.modes > 1:
+            return self._regions(query, p, leave_out)
         radius = np.append(cap_cosines(query.dim, float(query.kappa[0])), cap_radii(query, p))
         sizes = self._within(directions(query, "query")[0], radius) - leave_out
         lines = zip(LEVELS, radius.tolist(), sizes.tolist(), strict=False)
         return int(sizes[-1]), [CredibleLevel(p=level, cosine=cosine, size=size) for level, cosine, size in lines]
+
+    def _regions(self, query: PosteriorBatch, p: float, leave_out: int) -> tuple[int, list[CredibleLevel]]:
+        """`credible_sets` where query or items have several modes: the sets are regions of highest density."""
+        threshold = region_thresholds(query, torch.tensor([*LEVELS, p], dtype=torch.float64)[:, None])[:, 0]
+        density = np.sort(highest_log_density(query, self._posteriors))
+        sizes = len(density) - np.searchsorted(density, threshold)
+        sizes = sizes - leave_out * (highest_log_density(query, query)[0] >= threshold)
+        lines = zip(LEVELS, sizes.tolist(), strict=False)
+        return int(sizes[-1]), [CredibleLevel(p=level, cosine=None, size=size) for level, size in lines]
 
     def _within(self, mu: np.ndarray, radius: np.ndarray) -> np.ndarray:
         """The number (L,) of items whose cosine with mu (D,) reaches each radius (L,), exactly as a search counts."""

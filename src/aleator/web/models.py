@@ -57,6 +57,7 @@ class HitView(ItemView):
     """An item of an answer, with its scores."""
 
     cosine: float = Field(description="Cosine of the item's mu with the mu of the query; 1 is the same direction.")
+    mode: int = Field(0, description="Number of the query's mode that the item belongs to; 0 if it has one.")
     match_probability: float = Field(
         description="Probability that item and query show the same: calibrated on hits of held-out questions, "
         "if the index was built from a run that was."
@@ -145,7 +146,9 @@ class CredibleLevel(BaseModel):
     """One credible set: the items whose cosine with the query is at least `cosine`."""
 
     p: float = Field(description="Level of the credible set.")
-    cosine: float
+    cosine: float | None = Field(
+        description="Null if the query or items have several modes: the set is the first hits."
+    )
     size: int = Field(description="Number of items in the set.")
 
 
@@ -163,7 +166,8 @@ class QueryView(BaseModel):
     surer_than: float = Field(description="Share of the collection that is less certain.")
     labels: list[LikelyLabel] = Field(description="What it could be: the likeliest labels first. Empty if unknown.")
     unlike: bool | None = Field(description="Whether it is unlike anything seen in training. Null if unknown.")
-    mu: list[float]
+    mu: list[float] = Field(description="The likeliest direction.")
+    modes: list[float] = Field([], description="Weights of the modes, if there are several: either this, or that.")
     item: ItemView | None = Field(
         description="The item, if the query is an item of the collection. It is not one of its own hits."
     )

@@ -16,7 +16,8 @@ from torch import Tensor
 from aleator.data import InputKind
 from aleator.evaluation import LabelModel, likely_labels
 from aleator.foundation import require
-from aleator.posteriors import VonMisesFisher
+from aleator.own_data import one_mode
+from aleator.posteriors import PosteriorBatch, VonMisesFisher
 from aleator.retrieval import CredibleIndex, Hit
 from aleator.web.collection import CollectionView, item_fields, whole_text
 from aleator.web.findings import Findings
@@ -186,12 +187,10 @@ class Service:
             check_upload(item, self.limits.pixels)
         with self._embedding:
             posterior, novelty = run.posteriors_and_novelty([item])
-        mu, kappa = posterior.mu.double(), posterior.kappa.double()
-        finite = mu.isfinite().all() & kappa.isfinite().all()
+        parts = posterior.components
+        finite = parts.mu.isfinite().all() & parts.kappa.isfinite().all()
         require(finite, "item", "this one", "its embedding is not finite", "send another")
-        return self._search(
-            VonMisesFisher(mu, kappa), options, unlike=None if novelty is None else bool(novelty[0] > 0)
-        )
+        return self._search(posterior.double(), options, unlike=None if novelty is None else bool(novelty[0] > 0))
 
     def _model_for(self, kind: InputKind) -> "Run":
         if self._run is None:
@@ -202,7 +201,7 @@ class Service:
         return self._run
 
     def _search(
-        self, query: VonMisesFisher, options: SearchOptions, item: int | None = None, unlike: bool | None = None
+        self, query: PosteriorBatch, options: SearchOptions, item: int | None = None, unlike: bool | None = None
     ) -> Answer:
         """Search with a query of batch shape (1,), which may be the item at position `item` of the collection."""
         if options.by == "promised":
@@ -221,7 +220,7 @@ class Service:
         return Answer(query=query_view, by=options.by, p=options.p, size=size, hits=hits, levels=levels, sure=None)
 
     def _promised_set(
-        self, query: VonMisesFisher, options: SearchOptions, item: int | None, unlike: bool | None
+        self, query: PosteriorBatch, options: SearchOptions, item: int | None, unlike: bool | None
     ) -> Answer:
         """The answer set of a new question."""
         require(
@@ -243,15 +242,17 @@ class Service:
             sure=answer.sure,
         )
 
-    def _query_view(self, query: VonMisesFisher, item: int | None, unlike: bool | None) -> QueryView:
-        kappa = float(query.kappa[0])
+    def _query_view(self, query: PosteriorBatch, item: int | None, unlike: bool | None) -> QueryView:
+        shown = one_mode(query)
+        kappa = float(shown.kappa[0])
         probabilities = None if self._labels is None else self._labels.probabilities(query)
         return QueryView(
             kappa=certainty(kappa),
             surer_than=self.collection.surer_than(kappa, None if probabilities is None else probabilities[0]),
             labels=self._likely_labels(probabilities),
             unlike=unlike,
-            mu=query.mu[0].tolist(),
+            mu=shown.mu[0].tolist(),
+            modes=query.log_weights[0].exp().tolist() if query.modes > 1 else [],
             item=None if item is None else self.item(item),
         )
 
@@ -268,6 +269,7 @@ class Service:
             **fields,
             surer_than=self.collection.item_surer_than(fields["key"], hit.kappa),
             cosine=hit.cosine,
+            mode=hit.mode,
             match_probability=hit.match_probability,
         )
 

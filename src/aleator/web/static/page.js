@@ -20,6 +20,7 @@ const WIDEST = { p: 0.99, threshold: 0.05 };
 let info; // about the collection
 let subject = null; // what is asked about
 let answer = null;
+let headings = []; // of the groups of hits, each with its tiles
 let tab = "least-sure";
 let shown = []; // [tile, item] pairs in the grid
 let level = 95; // of the credible set, in percent
@@ -161,6 +162,7 @@ function drawCertainty() {
 
 function showAnswer() {
   drawGrid(answer.hits);
+  showModes();
   const slider = $("slider");
   const match = answer.by === "match";
   $("slider-box").hidden = ["nearest", "promised"].includes(answer.by);
@@ -171,6 +173,21 @@ function showAnswer() {
   applySlider();
 }
 
+// The modes of a query as groups of hits: either this, or that.
+function showModes() {
+  headings = [];
+  const { modes } = answer.query;
+  if (modes.length === 0) return;
+  const groups = new Map();
+  for (const [box, hit] of shown) groups.set(hit.mode, [...(groups.get(hit.mode) ?? []), box]);
+  const grid = $("grid");
+  for (const [mode, boxes] of groups) {
+    const heading = element("li", { class: "either" }, `${headings.length ? "or" : "Either"} this: ${percent(modes[mode])}`);
+    headings.push([heading, boxes]);
+    grid.append(heading, ...boxes);
+  }
+}
+
 // Hits are in order, so the answer for any position of the slider is the beginning of the list.
 function applySlider() {
   const value = Number($("slider").value);
@@ -179,10 +196,13 @@ function applySlider() {
   if (answer.by === "credible") {
     level = value;
     const chosen = answer.levels[level - 1];
-    visible = hits.filter((hit) => hit.cosine >= chosen.cosine).length;
+    const several = chosen.cosine === null;
+    visible = several ? Math.min(hits.length, chosen.size) : hits.filter((hit) => hit.cosine >= chosen.cosine).length;
     size = chosen.size;
     const degrees = (Math.acos(chosen.cosine) * 180) / Math.PI;
-    rule = `The model gives a probability of ${level} % to the region within ${degrees.toFixed(1)}° of the query’s direction. The answer is all items in it: those with a cosine of ${chosen.cosine.toFixed(3)} or more.`;
+    rule = several
+      ? `The query could be one thing or another. The model gives a probability of ${level} % to the regions around them. The answer is all items in these regions.`
+      : `The model gives a probability of ${level} % to the region within ${degrees.toFixed(1)}° of the query’s direction. The answer is all items in it: those with a cosine of ${chosen.cosine.toFixed(3)} or more.`;
     set = `in the ${level} % credible set`;
     $("slider-label").textContent = `Credible level ${level} %`;
     $("sizes").replaceChildren(sizeCurve(answer.levels, level - 1));
@@ -199,6 +219,7 @@ function applySlider() {
   $("unsure").hidden = answer.sure !== false;
   $("unsure").textContent = "Not sure enough to answer with one item. The set keeps its promise.";
   shown.forEach(([box], i) => (box.hidden = i >= visible));
+  for (const [heading, boxes] of headings) heading.hidden = boxes.every((box) => box.hidden);
   const total = size === null ? `${count(visible)}${answer.by === "match" ? "+" : ""}` : count(size);
   $("size").textContent = size === null ? `${total} items` : plural(size, "item");
   $("tab-size").textContent = total;
