@@ -28,6 +28,7 @@ from aleator.matching import (
     log_match_odds,
     log_positivity,
     log_total_positivity,
+    pairwise_log_positivity,
     sums_in_tiles,
 )
 from aleator.posteriors import PosteriorBatch, VonMisesFisher
@@ -77,6 +78,19 @@ class SimilarityLoss(ContrastiveLoss):
         """
         raise NotImplementedError
 
+    def self_similarity(self, q: PosteriorBatch) -> Tensor:
+        """Similarity of every posterior of a batch with every posterior of the same batch.
+
+        Override it where symmetry saves work.
+
+        Args:
+            q: Posteriors, batch shape (B,).
+
+        Returns:
+            Similarities, shape (B, B).
+        """
+        return self.similarity(q[:, None], q[None, :])
+
     def per_anchor(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:
         if are_own_negatives(negative, anchor):  # one call for all candidates
             logits = self.similarity(anchor[:, None], candidates(positive, negative))
@@ -93,8 +107,9 @@ class SimilarityLoss(ContrastiveLoss):
         return torch.logsumexp(torch.cat([to_positive[:, None], to_negatives], 1), 1) - to_positive
 
     def log_shares(self, anchor: PosteriorBatch, candidates: PosteriorBatch | None, compared: Tensor | None) -> Tensor:
-        others = anchor if candidates is None else candidates
-        return log_shares_of(self.similarity(anchor[:, None], others[None, :]), compared)
+        if candidates is None:
+            return log_shares_of(self.self_similarity(anchor), compared)
+        return log_shares_of(self.similarity(anchor[:, None], candidates[None, :]), compared)
 
     def _negative_similarities(self, anchor: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:
         """Similarities with shared or batch negatives, (B, M); -inf where an anchor is compared with itself."""
@@ -107,6 +122,8 @@ class SimilarityLoss(ContrastiveLoss):
             groups = anchor.unflatten(0, (-1, self.group))
             logits = self.similarity(groups[:, :, None], groups[:, None, :])
             return (logits + diagonal_mask(groups[0])).flatten(0, 1)
+        if process_count() == 1:
+            return self.self_similarity(anchor) + self_mask(anchor)
         return self.similarity(anchor[:, None], anchor.map_tensors(gather_batch)[None, :]) + self_mask(anchor)
 
     def _part_of_table(self, rows: PosteriorBatch, block: PosteriorBatch, first: int | None) -> Tensor:
@@ -218,6 +235,11 @@ class ExactInfoNCE(SimilarityLoss):
     def similarity(self, q1: PosteriorBatch, q2: PosteriorBatch) -> Tensor:
         compare = log_positivity if self.rule == "marginal" else log_match_odds
         return compare(q1, q2, self.kernel, self.terms)
+
+    def self_similarity(self, q: PosteriorBatch) -> Tensor:
+        if self.rule != "marginal":
+            return super().self_similarity(q)
+        return pairwise_log_positivity(q, q, self.kernel, self.terms)
 
     def per_anchor(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:
         given = negative is not None or self.rule == "marginal"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from aleator.posteriors import PosteriorBatch, VonMisesFisher
+from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
 
 
 def log_bilinear(
@@ -42,6 +42,24 @@ def log_bilinear(
     values = compare(q1.components.reshape(*lead1, N * K, 1), q2.components.reshape(*lead2, 1, M * J))
     log_weights = q1.log_weights.reshape(*lead1, N, K, 1, 1) + q2.log_weights.reshape(*lead2, 1, 1, M, J)
     return torch.logsumexp(values.unflatten(-1, (M, J)).unflatten(-3, (N, K)) + log_weights, (-3, -1)).view(shape)
+
+
+def log_bilinear_with_itself(
+    q: VMFMixture, compare: Callable[[VonMisesFisher, VonMisesFisher], Tensor], blocks: int = 4
+) -> Tensor:
+    """`log_bilinear` of every posterior of a batch (N,) with every other, for a comparison that is symmetric: (N, N).
+
+    The table is computed in blocks, and of two blocks that mirror each other only one. With four times four blocks this
+    saves three eighths of the work.
+    """
+    parts = q.split(-(-len(q) // min(blocks, len(q))))
+    upper = {
+        (i, j): log_bilinear(parts[i][:, None], parts[j][None, :], compare)
+        for i in range(len(parts))
+        for j in range(i, len(parts))
+    }
+    rows = [[upper[i, j] if i <= j else upper[j, i].mT for j in range(len(parts))] for i in range(len(parts))]
+    return torch.cat([torch.cat(row, 1) for row in rows])
 
 
 def _as_table(q1: PosteriorBatch, q2: PosteriorBatch) -> tuple[PosteriorBatch, PosteriorBatch]:

@@ -22,7 +22,7 @@ from torch.distributions import Distribution, MixtureSameFamily
 
 from aleator.foundation import reject, require, require_at_least, require_probability
 from aleator.fused import fused_kernels
-from aleator.matching.components import log_bilinear
+from aleator.matching.components import log_bilinear, log_bilinear_with_itself
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.match_maps import LogOddsMap
 from aleator.matching.series import log_series
@@ -95,6 +95,8 @@ def pairwise_log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, t
     for name, q in (("q1", q1), ("q2", q2)):
         one_dimension = len(q.batch_shape) == 1
         require(one_dimension, name, tuple(q.batch_shape), "expected one batch dimension", "flatten the batch")
+    if q1 is q2 and isinstance(first, VMFMixture) and len(first) > 0:  # r is symmetric
+        return log_bilinear_with_itself(first, lambda a, b: _log_r(a, b, kernel, terms))
     return log_positivity(first[:, None], second[None, :], kernel, terms)
 
 
