@@ -26,6 +26,7 @@ from aleator.data.noisy_direction import NoiseFamily, NoisyDirection
 from aleator.data.pair_sampler import PairSampler, PositiveLaw
 from aleator.data.pixels import normalise, to_bytes, to_unit
 from aleator.data.soft_batches import LabelRowBatches, SoftBatch, SoftLabelBatches, SoftPairBatches, match_weights
+from aleator.data.soft_process import SoftProcessBatches
 from aleator.data.sources import Batches, CalledSource, Source, open_source
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "SoftBatch",
     "SoftLabelBatches",
     "SoftPairBatches",
+    "SoftProcessBatches",
     "Source",
     "centre_crops",
     "data_folder",

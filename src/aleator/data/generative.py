@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from aleator.data.noisy_direction import NoisyDirection
 from aleator.data.pair_sampler import PairSampler, PositiveLaw
+from aleator.data.soft_process import SoftProcessBatches
 from aleator.foundation import one_thread, reject, require, require_at_least, require_count, require_one_of
 from aleator.matching import AcceptanceKernel, NegativeLaw, ZonalKernel, check_kernel
 from aleator.posteriors import VMFMixture, VonMisesFisher
@@ -169,6 +170,20 @@ class GenerativeProcess:
             from P(x); rejected ones (B, M, D), or `SharedNegatives` if groups share their candidates.
         """
         return PairSampler(self, batch_size, negatives, positives, proposals, group, rule)
+
+    def soft_batches(self, batch_size: int) -> SoftProcessBatches:
+        """Batches of inputs for `fit` in which every pair has its match weight, r(x, x'), in place of drawn pairs.
+
+        Args:
+            batch_size: B, the number of inputs.
+
+        Returns:
+            A function (step, generator) -> `SoftBatch` of inputs (B, D) and weights (B, B).
+
+        Raises:
+            ValueError: If the family is not "vmf".
+        """
+        return SoftProcessBatches(self, batch_size)
 
     def __repr__(self) -> str:
         return (

@@ -50,9 +50,10 @@ def test_one_mode_needs_more_room(process):
     assert one["mu_mae"] < 0.02
 
 
+@pytest.mark.parametrize("targets", ["drawn", "soft"])
 @pytest.mark.parametrize(("modes", "encoder_modes"), [(2, None), (3, None), (2, 1), (1, 2)])
-def test_every_kind_of_row_runs(modes, encoder_modes):
-    outcome = run_seed(tiny(modes=modes, encoder_modes=encoder_modes), 4)
+def test_every_kind_of_row_runs(modes, encoder_modes, targets):
+    outcome = run_seed(tiny(modes=modes, encoder_modes=encoder_modes, targets=targets), 4)
     assert all(isinstance(value, float) for value in outcome.metrics.values())
     assert ("component_angle" in outcome.metrics) == (encoder_modes is None)
     assert {"coverage_95", "area_95", "total_variation", "kappa_mae"} <= set(outcome.metrics)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -67,6 +67,8 @@ class Setting:
         positives: Law of positive pairs; see `GenerativeProcess.batches`.
         rule: Law of the negatives; see `GenerativeProcess.batches`.
         loss_rule: Law of the negatives that the exact loss assumes. None: `rule`.
+        targets: "drawn": an anchor has one positive, which is drawn, and negatives. "soft": every pair of a batch has
+            r of the true posteriors as its match weight; `positives`, `negatives` and `group` are not used.
         batch_size: Number of anchors in a batch.
         negatives: Number of negatives of each anchor, drawn by `rule`. "batch": the other anchors. "rolled": the
             positive of the previous pair, which is the paper's M = 0.
@@ -107,6 +109,7 @@ class Setting:
     positives: PositiveLaw = "ratio"
     rule: NegativeLaw = "marginal"
     loss_rule: NegativeLaw | None = None
+    targets: Literal["drawn", "soft"] = "drawn"
     batch_size: int = 512
     negatives: int | str = "batch"
     average_negatives: bool = False
@@ -210,8 +213,10 @@ def _process(
     return GenerativeProcess(dim, kappa_range, family, kernel, *options)
 
 
-def process_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], tuple[Any, ...]]:
-    """Batches of pairs from the process, with the negatives that the setting asks for."""
+def process_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], Any]:
+    """Batches of pairs from the process, with the negatives that the setting asks for; or with soft targets."""
+    if setting.targets == "soft":
+        return process.soft_batches(setting.batch_size)
     if setting.negatives == "rolled":
         return RolledNegatives(process.batches(setting.batch_size, positives=setting.positives))
     drawn = 0 if setting.negatives == "batch" else int(setting.negatives)
