@@ -25,6 +25,13 @@ class SoftProcessBatches:
     Args:
         process: The process, of the family "vmf".
         batch_size: B.
+
+    Examples:
+        >>> import torch, aleator as al
+        >>> process = al.GenerativeProcess(dim=3, smoothing_steps=10, modes=2)
+        >>> batch = process.soft_batches(8)(0, torch.Generator().manual_seed(0))
+        >>> batch.items.shape, batch.targets.shape
+        (torch.Size([8, 3]), torch.Size([8, 8]))
     """
 
     capturable = True
