@@ -120,11 +120,12 @@ def test_two_processes_train_one_model(tmp_path):
         env=environment,
     )
     assert done.returncode == 0, done.stderr
-    for name in ("plain", "soft", "whole", "resumed"):
+    for name in ("plain", "soft", "modes", "whole", "resumed"):
         first, second = (load_file(tmp_path / f"{name}-{rank}.safetensors") for rank in (0, 1))
         assert all(torch.equal(first[key], second[key]) for key in first)
-    for name, batches in {"plain": two_processes.global_pairs, "soft": two_processes.soft_batch}.items():
-        alone = two_processes.plain_run(batches)
+    pairs, soft = two_processes.global_pairs, two_processes.soft_batch
+    for name, run_alone in {"plain": (pairs, 1), "soft": (soft, 1), "modes": (pairs, 2)}.items():
+        alone = two_processes.plain_run(*run_alone)
         together = load_file(tmp_path / f"{name}-0.safetensors")
         for key, value in alone.items():
             torch.testing.assert_close(together[key], value, rtol=1e-5, atol=1e-6)

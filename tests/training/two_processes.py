@@ -34,9 +34,9 @@ def soft_batch(step, generator, rank=None):
     return SoftBatch(items[part], targets[part, part])
 
 
-def plain_run(batches=global_pairs):
+def plain_run(batches=global_pairs, modes=1):
     torch.manual_seed(1)
-    encoder = Encoder(MLP(4, (8,)), 3, kappa="head", kappa_hidden=(6,))
+    encoder = Encoder(MLP(4, (8,)), 3, kappa="head", kappa_hidden=(6,), modes=modes)
     loss = ExactInfoNCE(VMFKernel(20.0, requires_grad=True))  # negatives: the anchors of all processes
     fit(encoder, loss, batches, RECIPE, device="cpu")
     return weights(encoder, loss)
@@ -58,7 +58,7 @@ def main(folder: Path) -> None:
     def soft_share(step, generator):
         return soft_batch(step, generator, torch.distributed.get_rank())
 
-    results = {"plain": plain_run(share), "soft": plain_run(soft_share)}
+    results = {"plain": plain_run(share), "soft": plain_run(soft_share), "modes": plain_run(share, 2)}
 
     class StoppedError(Exception):
         pass
