@@ -11,7 +11,7 @@ from aleator import CredibleIndex, VMFKernel, VMFMixture, VonMisesFisher, match_
 from aleator.matching import LogOddsMap, MatchMaps
 from aleator.retrieval import read_posteriors
 from aleator.retrieval.items import NumberKeys, directions, make_items
-from aleator.retrieval.mixture_search import MAIN_WEIGHT
+from aleator.retrieval.mixture_search import MAIN_WEIGHT, REGION_SAMPLES
 from tests.retrieval.stores.list_store import ListStore
 
 RELEASE_1 = Path(__file__).parent / "release_1"
@@ -49,7 +49,7 @@ def credible(queries, items, p: float) -> list[list[int]]:
     queries = queries.double()
     density = at_main_directions(items, queries.unsqueeze(-1).log_prob)
     order = torch.argsort(-density, stable=True)
-    inside = density >= queries.region(p).log_threshold[:, None]
+    inside = density >= queries.region(p, REGION_SAMPLES).log_threshold[:, None]
     return [[j for j in row if inside[i, j]] for i, row in enumerate(order.tolist())]
 
 

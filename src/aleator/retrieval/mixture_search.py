@@ -36,6 +36,7 @@ from aleator.retrieval.search import (
 from aleator.retrieval.stores.base import Candidates, Store
 
 MAIN_WEIGHT = 0.1  # of a component whose direction counts as a place of its item
+REGION_SAMPLES = 256  # of each component; the level of a region is then right to about 0.2 %
 _ROUNDING = 1e-9  # nats of log density that are rounding
 
 
@@ -99,7 +100,7 @@ def region_thresholds(queries: PosteriorBatch, p: float | torch.Tensor) -> np.nd
 
     Levels p broadcast with the queries.
     """
-    return queries.region(p).log_threshold.double().numpy() - _ROUNDING
+    return queries.region(p, REGION_SAMPLES).log_threshold.double().numpy() - _ROUNDING
 
 
 def search_mixtures_by_density(store: Store, request: MixtureRequest) -> ScoredCandidates:
