@@ -188,14 +188,14 @@ def _densities(q: "PosteriorBatch", samples: int, generator: Generator | None) -
     own = torch.eye(K, dtype=torch.bool, device=q.device)
     gram = torch.where(own, 1.0, parts.mu @ parts.mu.mT)
     coordinates, around = _around(parts.mu, gram, own, samples, generator)
-    # Cosines (B, K, N, K) of the samples of every component with all directions.
-    across = cosine.unsqueeze(-1) * gram.unsqueeze(-2) + sine.unsqueeze(-1) * (around @ coordinates.mT)
-    height = (log_weights + parts.log_prob(parts.mu))[:, None, None]
-    kappa = parts.kappa[:, None, None]
-    point = torch.isinf(kappa)
-    at_point = own[:, None, :]  # a sample of a point mass is the point; no other sample is
-    below = torch.where(point, torch.where(at_point, 0.0, -math.inf), torch.where(point, 0.0, kappa) * (across - 1))
-    log_q = torch.logsumexp(torch.where(log_weights[:, None, None] > -math.inf, height + below, -math.inf), -1)
+    # Log of weight times density of all components j at samples of every k, (B, K, N, K): that at mu_j, and kappa_j
+    # times the cosine less 1. A point mass has no density but at its own samples, where it is infinite.
+    point = torch.isinf(parts.kappa)
+    kappa = torch.where(point, 0.0, parts.kappa).unsqueeze(1)
+    height = torch.where(point | (log_weights == -math.inf), -math.inf, log_weights + parts.log_prob(parts.mu))
+    logs = (around @ (coordinates * kappa.unsqueeze(-1)).mT).mul_(sine.unsqueeze(-1))
+    logs.addcmul_(cosine.unsqueeze(-1), (gram * kappa).unsqueeze(-2)).add_((height.unsqueeze(1) - kappa).unsqueeze(-2))
+    log_q = torch.where(point.unsqueeze(-1), math.inf, torch.logsumexp(logs, -1))
     each = (log_weights - math.log(samples)).unsqueeze(-1).expand(log_q.shape)
     shape = (*q.batch_shape, K * samples)
     return log_q.reshape(shape), each.reshape(shape)
