@@ -43,7 +43,9 @@ from aleator.own_data.used_items import save_used_items
 Log = Callable[[str], None]
 
 _OLD = {"modes": 1}  # settings that runs of earlier releases do not mention
-_QUESTIONS, _GALLERY = 2_000, 10_000  # most held-out items and training items that calibrate match probabilities
+# Most held-out items and training items that calibrate match probabilities. The first hits of a large gallery are
+# nearer than those of a small one, so the gallery should be whole; but encoding many images takes minutes.
+_QUESTIONS, _GALLERY, _GALLERY_OF_IMAGES = 2_000, 50_000, 10_000
 
 
 def train(
@@ -115,8 +117,12 @@ def train(
             log(f"trained {result.steps} steps in {result.seconds:.0f} s")
             calibration = _calibrate_kappa(training, labels, split, complete_settings)
             kernel = VMFKernel(calibration.kappa_pos)
-            encoded = encode_items(training, _looked_at(labels, split, rivals, seed))
-            prior, maps, metrics = _fit_and_measure_matches(encoded, labels, len(collection), split, kernel, seed)
+            most = _GALLERY_OF_IMAGES if training.learns_from_pixels else _GALLERY
+            gallery = sample_numbers(split.train, most, seed)
+            encoded = encode_items(training, _looked_at(labels, split, gallery, rivals, seed))
+            prior, maps, metrics = _fit_and_measure_matches(
+                encoded, labels, len(collection), split, gallery, kernel, seed
+            )
             log(
                 f"calibrated on {len(split.calibration)} held-out items: kappa x {calibration.kappa_scale:.2f}, "
                 f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities, {prior:.3g} of random pairs match"
@@ -146,17 +152,21 @@ def _calibrate_kappa(
     return calibration
 
 
-def _looked_at(labels: Labels, split: Split, rivals: bool, seed: int) -> np.ndarray:
+def _looked_at(labels: Labels, split: Split, gallery: np.ndarray, rivals: bool, seed: int) -> np.ndarray:
     """Numbers of all items whose posteriors are needed after training."""
     compared = compared_items(labels, split, seed) if rivals else ()
     sample = gallery_sample(labels, split.train, seed)
-    return np.concatenate(
-        [sample, sample_numbers(split.train, _GALLERY, seed), split.calibration, split.test, *compared]
-    )
+    return np.concatenate([sample, gallery, split.calibration, split.test, *compared])
 
 
 def _fit_and_measure_matches(
-    encoded: EncodedItems, labels: Labels, count: int, split: Split, kernel: VMFKernel, seed: int
+    encoded: EncodedItems,
+    labels: Labels,
+    count: int,
+    split: Split,
+    gallery_numbers: np.ndarray,
+    kernel: VMFKernel,
+    seed: int,
 ) -> tuple[float, MatchMaps, dict[str, Any]]:
     """Fit match probabilities on one half of the held-out items; evaluate the other half.
 
@@ -166,7 +176,6 @@ def _fit_and_measure_matches(
         Prior and maps of match probabilities, and the metrics.
     """
     all_labels = evaluation_labels(labels, count)
-    gallery_numbers = sample_numbers(split.train, _GALLERY, seed)
     gallery = encoded.posteriors(gallery_numbers)
 
     def ask(part: np.ndarray) -> Questions:
