@@ -24,9 +24,9 @@ def test_a_search_with_the_bound_finds_what_scoring_all_items_finds(monkeypatch)
         queries = items[torch.tensor([0, 1, 2, 3, 1200])]
         index = CredibleIndex.build(items, maps=maps)
         for threshold in (0.2, 0.9, 0.999):
-            monkeypatch.setattr(search, "_SMALL_COLLECTION", 10**9)
+            monkeypatch.setattr(search, "SMALL_COLLECTION", 10**9)
             everything = index.search(queries, by="match", threshold=threshold)
-            monkeypatch.setattr(search, "_SMALL_COLLECTION", 0)
+            monkeypatch.setattr(search, "SMALL_COLLECTION", 0)
             assert index.search(queries, by="match", threshold=threshold) == everything
 
 
