@@ -27,8 +27,9 @@ from aleator.own_data.preparation import Job, PreparedTraining
 from aleator.own_data.splits import Split, select_labels
 from aleator.training import FitResult, Objective, Recipe, fit
 
-# Weight of the comparison of items with each other. It costs a network that learns from pixels some of its accuracy.
-_PAIRS, _PAIRS_OF_IMAGES = 1.0, 0.3
+# Weight of the comparison of items with each other. It costs some accuracy, most of all where there are many classes.
+# Where people's votes differ, it makes kappa follow them.
+_PAIRS, _PAIRS_OF_IMAGES, _PAIRS_OF_VOTES = 0.1, 0.3, 1.0
 _AGREEMENT = 1.0  # weight of how often people agree about an item, if soft labels say it
 _MOST_PASSES = 80  # over the training images; more would not help
 _LEAST_STEPS = 200
@@ -60,7 +61,8 @@ def train_encoder(
     own_labels = select_labels(labels, split.train)
     batches = _batches(training, own_labels, split, settings, job.torch_device)
     torch.manual_seed(settings["seed"])  # the first class posteriors are random
-    loss = _loss(own_labels, settings, _PAIRS_OF_IMAGES if training.learns_from_pixels else _PAIRS)
+    pairs = _PAIRS_OF_IMAGES if training.learns_from_pixels else _PAIRS_OF_VOTES if labels.kind == "soft" else _PAIRS
+    loss = _loss(own_labels, settings, pairs)
     if settings["steps"] is None:
         settings["steps"] = _steps_in_time(training, loss, batches, settings, job)
     validate = _label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
