@@ -25,6 +25,7 @@ _DEFAULT_BACKBONES = {
 # Density ratio of a certain match, in units of the match lift; see kernel_width. Label probabilities of items that are
 # compared with classes gain from a sharper kernel.
 _PEAK, _PEAK_OF_CLASSES = 10.0, 100.0
+_SHARPNESS = 1.7  # least kappa_pos of a head on features with hard labels, in units of D
 FROM_SCRATCH = ("small-resnet", "resnet18")  # networks that are trained from the first weight on
 _MOST_CLASSES = 2000  # with more classes, items are compared with each other and not with classes
 _HELD_OUT = 600  # items that are held out if this is between 5 % and 20 % of the collection
@@ -130,7 +131,10 @@ def choose_settings(
     with_classes = compares_with_classes(labels)
     peak = _PEAK_OF_CLASSES if with_classes else _PEAK
     kappa_pos = kernel_width(settings["dim"], lift, peak)
-    choose("kappa_pos", kappa_pos, f"a certain match is {peak:g} x {lift:.3g} times as likely as a random pair")
+    reason = f"a certain match is {peak:g} x {lift:.3g} times as likely as a random pair"
+    if not from_scratch and labels.kind == "classes" and with_classes and kappa_pos < _SHARPNESS * settings["dim"]:
+        kappa_pos, reason = _SHARPNESS * settings["dim"], "many classes lie close together, so the kernel is sharp"
+    choose("kappa_pos", kappa_pos, reason)
 
     batch_size = 64 if from_scratch and not gpu else 256 if gpu or not with_classes else 128
     choose("batch_size", min(batch_size, max(8, train_items // 4)), f"for {train_items} training items")
