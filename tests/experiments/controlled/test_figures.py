@@ -23,6 +23,7 @@ def rows(outcome, *settings):
 
 SETTINGS = {
     "circle": [tiny(dim=2)],
+    "modes": [tiny(modes=2)],
     "samples": [tiny(loss="mcinfonce", samples=1), tiny(loss="mcinfonce", samples=4), tiny(loss="exact")],
     "losses": [tiny(loss="exact"), tiny(loss="elk")],
     "encoder-dim": [tiny(encoder_dim=4), tiny(encoder_dim=8)],
@@ -48,13 +49,14 @@ NAMES = {
     "phases": {"kappa-ambiguous"},
     "published": {"kappa-ambiguous"},
     "laws": {"kappa-ambiguous"},
+    "modes": {"entropy-ambiguous"},
 }
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_drawn(name, outcome):
     settings = SETTINGS.get(name, [tiny()])
-    run = run_seed(replace(settings[0]), 4) if name == "circle" else outcome
+    run = run_seed(replace(settings[0]), 4) if name in ("circle", "modes") else outcome
     figures = FIGURES[name](rows(run, *settings), [run.arrays] * len(settings))
     assert set(figures) == NAMES[name]
     for figure in figures.values():
