@@ -65,9 +65,9 @@ def test_every_run_is_made_once_and_summed_up(tmp_path):
 def test_the_cache_key_does_not_depend_on_where_the_function_lives(monkeypatch):
     """The recorded key: were it to change, finished runs would not be found again."""
     run = ExperimentRun(toss, Coin("fair coin", bias=0.25), 7)
-    assert run.key == "fair-coin-exact-ac0b62c972/7"
+    assert run.key == "fair-coin-exact-def14428eb/7"
     monkeypatch.setattr(toss_coin, "__module__", "somewhere.else")
-    assert run.key == "fair-coin-exact-ac0b62c972/7"
+    assert run.key == "fair-coin-exact-def14428eb/7"
     assert ExperimentRun(RunFunction("coins", print), run.setting, 7).key == run.key
     others = [
         ExperimentRun(RunFunction("other coins", toss_coin), run.setting, 7),
@@ -75,6 +75,23 @@ def test_the_cache_key_does_not_depend_on_where_the_function_lives(monkeypatch):
         ExperimentRun(toss, run.setting, 8),
     ]
     assert len({run.key, *(other.key for other in others)}) == 4
+
+
+@dataclass(frozen=True)
+class MintedCoin(Coin):
+    mint: str = "Berlin"
+
+
+def test_a_new_field_keeps_finished_runs_and_a_new_default_does_not(tmp_path):
+    run_rows(toss, [Row(Coin("fair"), (1,))], "cpu", tmp_path, "coins", 1, False)
+    run_rows(toss, [Row(MintedCoin("fair"), (1,))], "cpu", tmp_path, "coins", 1, False)
+    assert made(tmp_path) == ["fair 1"]
+    outcome = next(tmp_path.glob("fair-*/1/outcome.json"))
+    record = json.loads(outcome.read_text())
+    record["setting"]["bias"] = 0.75  # as if this had been the default when the run was made
+    outcome.write_text(json.dumps(record))
+    run_rows(toss, [Row(Coin("fair"), (1,))], "cpu", tmp_path, "coins", 1, False)
+    assert made(tmp_path) == ["fair 1", "fair 1"]
 
 
 def test_what_one_run_cannot_tell_has_no_mean(tmp_path):

@@ -87,8 +87,11 @@ class ExperimentRun:
 
     @property
     def key(self) -> str:
-        """Cache key, also the run's folder: readable, and different for every family, setting and seed."""
-        text = json.dumps([self.function.family, _fields(self.setting)], sort_keys=True)
+        """Cache key, also the run's folder: readable, and different for every family, setting and seed.
+
+        Fields with their default value are left out, so a new field does not change the keys of finished runs.
+        """
+        text = json.dumps([self.function.family, _chosen_fields(self.setting)], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         return f"{file_name(f'{self.setting.name}-{self.setting.loss}')}-{digest}/{self.seed}"
 
@@ -186,8 +189,24 @@ def _fields(setting: AnySetting) -> dict[str, Any]:
     return dataclasses.asdict(setting)  # type: ignore[call-overload]
 
 
+def _chosen_fields(setting: AnySetting) -> dict[str, Any]:
+    """The fields of a setting that do not have their default value, by name."""
+    chosen = _fields(setting)
+    for field in dataclasses.fields(setting):  # type: ignore[arg-type]
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if getattr(setting, field.name) == default:
+            del chosen[field.name]
+    return chosen
+
+
 def _is_finished(runs: Path, run: ExperimentRun) -> bool:
-    return (runs / run.key / "outcome.json").is_file()
+    """Whether a run has an outcome, and no default of its setting has changed since."""
+    path = runs / run.key / "outcome.json"
+    if not path.is_file():
+        return False
+    stored = json.loads(path.read_text())["setting"]
+    today = json.loads(json.dumps(_fields(run.setting)))  # tuples as lists, as in the file
+    return all(today[name] == value for name, value in stored.items() if name in today)
 
 
 def _run_all(todo: list[ExperimentRun], device: str, runs: Path, jobs: int | None, progress: bool | None) -> None:
