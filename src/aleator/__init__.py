@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         match_probability,
         pairwise_log_positivity,
     )
+    from aleator.own_data import AleatorModel
     from aleator.posteriors import VMFMixture, VonMisesFisher
     from aleator.retrieval import CredibleIndex
     from aleator.training import FitResult, Recipe, fit
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 # nothing. Type checkers read the imports above; a test holds the three lists equal.
 _PACKAGE_OF = {
     "AcceptanceKernel": "matching",
+    "AleatorModel": "own_data",
     "ContrastiveLoss": "losses",
     "CredibleIndex": "retrieval",
     "ELK": "losses",
@@ -77,6 +79,7 @@ __all__ = [
     "ELK",
     "HIB",
     "AcceptanceKernel",
+    "AleatorModel",
     "ContrastiveLoss",
     "CredibleIndex",
     "Encoder",

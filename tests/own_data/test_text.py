@@ -56,5 +56,5 @@ def test_lines_of_text_are_embedded(run, tmp_path):
 
 def test_a_model_that_is_not_there(tmp_path):
     settings = Settings(backbone=f"hf:{tmp_path}/nowhere", steps=2)
-    with pytest.raises(ValueError, match=r"nowhere'.*cannot be loaded"):
+    with pytest.raises(ValueError, match=r"nowhere'.*there is no such folder"):
         train(read_collection(example_sentences()), tmp_path / "run", settings)

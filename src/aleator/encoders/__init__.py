@@ -18,6 +18,7 @@ from aleator.encoders.ensemble import Ensemble
 from aleator.encoders.heads import is_lazy
 from aleator.encoders.huggingface import HubText, HubVision, Pooling
 from aleator.encoders.loading import load_encoder
+from aleator.encoders.model_sources import cached_model, find_model, hub_answers
 from aleator.encoders.small_resnet import SmallResNet
 
 __all__ = [
@@ -40,7 +41,10 @@ __all__ = [
     "SmallResNet",
     "Standardise",
     "UnitScale",
+    "cached_model",
     "controlled_encoder",
+    "find_model",
+    "hub_answers",
     "is_lazy",
     "load_encoder",
     "register_backbone",

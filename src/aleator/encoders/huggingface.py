@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from aleator.encoders.backbones import register_backbone
+from aleator.encoders.model_sources import find_model
 from aleator.foundation import require, require_one_of
 
 Pooling = Literal["cls", "mean"]
@@ -114,13 +115,17 @@ class HubVision(_HubBackbone):
         """Load a network with its weights.
 
         Args:
-            name: Name on the hub, or a folder.
+            name: A folder, or a name on the hub; see `find_model`.
             pooling: "cls" or "mean".
 
         Returns:
             The backbone.
+
+        Raises:
+            ValueError: If the model is not on this machine and the hub does not answer.
         """
-        network = _transformers().AutoModel.from_pretrained(name)
+        transformers = _transformers()
+        network = transformers.AutoModel.from_pretrained(find_model(name))
         return cls(_config(network), pooling, network=network)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -184,14 +189,18 @@ class HubText(_HubBackbone):
         """Load a network with its weights, and its tokeniser.
 
         Args:
-            name: Name on the hub, or a folder.
+            name: A folder, or a name on the hub; see `find_model`.
             pooling: "cls" or "mean".
             max_length: Longer texts are cut to this number of tokens.
 
         Returns:
             The backbone.
+
+        Raises:
+            ValueError: If the model is not on this machine and the hub does not answer.
         """
         transformers = _transformers()
+        name = find_model(name)
         network = transformers.AutoModel.from_pretrained(name)
         tokens = transformers.AutoTokenizer.from_pretrained(name).backend_tokenizer.to_str()
         return cls(_config(network), tokens, pooling, max_length, network=network)

@@ -12,11 +12,13 @@ from aleator.own_data.embedding import embed
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, figures
 from aleator.own_data.labels import LabelKind, Labels, read_labels
 from aleator.own_data.learning import train
+from aleator.own_data.model import AleatorModel
 from aleator.own_data.one_mode import certainty_score, mode_weights, one_mode
 from aleator.own_data.questions import Questions, fit_match_maps, held_out_questions
 from aleator.own_data.run import Run, load_run, save_run
 
 __all__ = [
+    "AleatorModel",
     "Answers",
     "Audit",
     "Collection",

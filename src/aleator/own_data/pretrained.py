@@ -1,10 +1,12 @@
 """Pretrained networks from Hugging Face, frozen, and how their inputs are prepared."""
 
+import importlib.util
+
 from torch import nn
 
 from aleator.data import Inputs
-from aleator.encoders import HubText, HubVision
-from aleator.foundation import reject
+from aleator.encoders import HubText, HubVision, find_model
+from aleator.foundation import reject, require
 
 # Used if a network comes without its own mean and deviation.
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -12,16 +14,17 @@ _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 def load_pretrained(name: str, kind: str) -> tuple[nn.Module, Inputs]:
     """Load a network for "images" or "text", frozen, and its `Inputs`; `name` is a name on the hub or a folder."""
+    installed = importlib.util.find_spec("transformers") is not None
+    require(installed, "backbone", f"hf:{name}", "needs the package transformers", "pip install 'aleator[hub]'")
+    source = find_model(name, "backbone")  # before transformers is imported, which takes seconds
     try:
         _hide_progress_bars()
         if kind == "text":
-            network: nn.Module = HubText.from_pretrained(name)
+            network: nn.Module = HubText.from_pretrained(source)
             inputs = Inputs("text")
         else:
-            network = HubVision.from_pretrained(name)
-            inputs = _vision_inputs(name)
-    except ImportError:
-        reject("backbone", f"hf:{name}", "needs the package transformers", "pip install 'aleator[hub]'")
+            network = HubVision.from_pretrained(source)
+            inputs = _vision_inputs(source)
     except (OSError, ValueError) as problem:
         first_line = str(problem).strip().splitlines()[0]
         reject("backbone", f"hf:{name}", f"cannot be loaded ({first_line})", "name a folder, or a model on the hub")

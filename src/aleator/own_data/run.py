@@ -4,6 +4,7 @@ RUN/encoder/       the weights, for `load_encoder`
 RUN/inputs.json    how raw items are prepared
 RUN/config.json    settings, those given and those chosen; kernel, prior and maps of match probabilities
 RUN/metrics.json   metrics on held-out items
+RUN/README.md      the model card: data, figures, how to load it, limits
 RUN/items.npz      digests of the items that were trained on, calibrated on and tested on
 RUN/figures/       figures of these metrics
 RUN/labels/        label probabilities, for `Run.label_probabilities`
@@ -25,6 +26,7 @@ from aleator.foundation import reject, require, write_json
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.answers import Answers, load_answers, save_answers
 from aleator.own_data.evaluation import figures
+from aleator.own_data.model_card import write_model_card
 from aleator.own_data.views import posteriors_and_views
 from aleator.posteriors import PosteriorBatch
 
@@ -183,6 +185,7 @@ def save_run(
     (folder / "figures").mkdir(exist_ok=True)
     for name, figure in figures(metrics).items():
         figure.savefig(folder / "figures" / f"{name}.png")
+    write_model_card(folder, inputs.to_dict(), config, metrics)
     write_json(folder / "metrics.json", metrics)
 
 

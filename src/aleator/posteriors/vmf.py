@@ -19,6 +19,7 @@ from aleator.foundation import require, require_float, require_probability
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.caps import cap_angle, cap_mass
 from aleator.posteriors.overlap import log_overlap
+from aleator.posteriors.pooling import pooled_parameters
 from aleator.posteriors.sampling import draw_noise, sample_from_noise
 from aleator.special import bessel_ratio, log_growth, log_sphere_area
 
@@ -299,6 +300,40 @@ class VonMisesFisher(PosteriorBatch):
             Probabilities, shape (...).
         """
         return self._cap_mass(torch.as_tensor(angle, dtype=torch.float64, device=self.kappa.device))
+
+    def pool(self, dim: int = 0, weights: Tensor | None = None) -> "VonMisesFisher":
+        """One posterior from several independent looks at one thing, such as photos of one animal.
+
+        It is the normalised product of the posteriors: kappa mu add up (see pooling.py). This is Bayes' rule if, given
+        the thing, the looks are independent, and if every direction is as likely beforehand. Looks that agree make it
+        sharper, looks that contradict each other make it wider. Near copies of one photo are not independent: give
+        them weights that sum to 1.
+
+        Args:
+            dim: The batch dimension of the looks. Negative numbers count from the end of the batch shape.
+            weights: How many independent looks each counts for, numbers >= 0 that broadcast with the batch. Default: 1.
+
+        Returns:
+            Posteriors without that batch dimension.
+
+        Raises:
+            ValueError: If there is no batch dimension, a weight is negative, or two looks are point masses (kappa =
+                inf) in different directions.
+
+        Examples:
+            >>> import torch, aleator as al
+            >>> looks = al.VonMisesFisher(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), torch.tensor([3.0, 4.0]))
+            >>> looks.pool().kappa
+            tensor(5.)
+        """
+        problem = f"the batch shape is {tuple(self.batch_shape)}"
+        there = -len(self.batch_shape) <= dim < len(self.batch_shape)
+        require(there, "dim", dim, problem, "pass the batch dimension of the looks")
+        if weights is not None:
+            require((weights >= 0) & weights.isfinite(), "weights", weights, "negative or not finite", "clip them")
+            weights = weights.expand(self.batch_shape).movedim(dim, -1)
+        mu = self.mu.movedim(dim if dim >= 0 else dim - 1, -2)
+        return self._derive(*pooled_parameters(mu, self.kappa.movedim(dim, -1), weights))
 
     def detach_kappa(self) -> "VonMisesFisher":
         return self._derive(self.mu, self.kappa.detach())
