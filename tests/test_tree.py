@@ -26,6 +26,7 @@ TESTED_IN = {
     "fused.softmax_share": "fused/test_functions.py",
     "losses.softmax_share": "losses/test_sampled.py",
     "matching.zonal": "matching/test_kernels.py",
+    "own_data.collection": "own_data/test_reading.py",
     "quickstart.circle": "quickstart/test_quickstart.py",
     "quickstart.digits": "quickstart/test_quickstart.py",
     "quickstart.report": "quickstart/test_quickstart.py",

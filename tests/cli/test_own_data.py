@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
@@ -187,3 +188,27 @@ def test_help_has_an_example(command):
 @pytest.mark.parametrize("command", ["build", "add", "remove", "info"])
 def test_help_of_index_has_an_example(command):
     assert f"aleator index {command}" in " ".join(run_command("index", command, "--help").stdout.split())
+
+
+def test_problems_are_reported_once_and_the_work_goes_on(tmp_path):
+    generator = np.random.default_rng(0)
+    for i in range(40):
+        path = tmp_path / "photos" / ("cat", "dog")[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(path)
+    (tmp_path / "photos/cat/0.png").write_text("no image")
+    (tmp_path / "photos/dog/1.png").write_bytes(b"")
+    (tmp_path / "photos/loose.png").write_text("no image")
+    settings = ("--steps", 2, "--dim", 4, "--width", 4, "--size", 8, "--holdout", 0.4, "--augment", "none")
+    command = ("train", tmp_path / "photos", "--output", tmp_path / "run", *settings, "--no-rivals")
+    strict = run_command(*command, "--strict", code=2)
+    assert "loose.png" in strict.stderr
+    result = run_command(*command)
+    assert result.stderr.count("cannot be used") == 1
+    assert "3 of 41 items" in result.stderr
+    assert "left out; --strict stops" in result.stderr
+    embed = ("embed", tmp_path / "run", tmp_path / "photos", "--output", tmp_path / "a.safetensors")
+    assert "3 of 41 items" in run_command(*embed, "--strict", code=2).stderr
+    result = run_command(*embed)
+    assert "38 items, 3 left out" in result.stdout
+    assert "38 items, 3 left out" in run_command(*embed).stdout  # it is finished

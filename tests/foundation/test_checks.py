@@ -85,3 +85,13 @@ def test_new_folders(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     assert message(require_new_folder, "output", tmp_path) == f"output = '{tmp_path}': is not empty; name a new folder"
     assert "is a file; try again" in message(require_new_folder, "output", tmp_path / "thesis.txt", "try again")
+
+
+def test_errors_carry_their_parts_and_can_be_pickled():
+    import pickle
+
+    with pytest.raises(ValueError) as caught:
+        require(False, "dim", 1, "too small", "pass 2 or more")
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (error.argument, error.value, error.problem, error.way_out) == ("dim", "1", "too small", "pass 2 or more")
+    assert str(error) == str(caught.value) == "dim = 1: too small; pass 2 or more"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from aleator.own_data import read_collection
+from aleator.own_data import read_collection, read_labels
 from tests.own_data.conftest import write
 
 
@@ -42,5 +42,37 @@ def test_bad_label_arrays(tmp_path, labels, problem):
 def test_pairs_of_rows_that_are_not_there(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((4, 2)))
     pairs = write(tmp_path / "pairs.csv", "first,second\n0,1\n2,4\n")
-    with pytest.raises(ValueError, match=r"'4' in row 3 of .*no row of the features"):
+    with pytest.raises(ValueError, match=r"'4' in row 3 of .*is no item; write ids such as 0 and 3"):
         read_collection(tmp_path / "x.npy", pairs)
+
+
+def test_labels_are_joined_by_id(tmp_path):
+    path = write(tmp_path / "labels.csv", "label,id\nb,2\na,0\nc,1\nz,9\n")
+    labels = read_labels(path, 3, "x.npy")
+    assert [labels.names[value] for value in labels.values] == ["a", "c", "b"]
+    named = write(tmp_path / "named.csv", "path,label\nb.png,b\na.png,a\n")
+    labels = read_labels(named, 2, "photos", ids=["a.png", "b.png"])
+    assert [labels.names[value] for value in labels.values] == ["a", "b"]
+    in_order = read_labels(named, 2, "x.npy")  # row numbers cannot be looked up among paths
+    assert [in_order.names[value] for value in in_order.values] == ["b", "a"]
+
+
+def test_soft_labels_are_joined_by_id(tmp_path):
+    path = write(tmp_path / "labels.csv", "id,cat,dog\n1,0.25,0.75\n0,1,0\n")
+    assert read_labels(path, 2, "x.npy").values.tolist() == [[1, 0], [0.25, 0.75]]
+
+
+def test_pairs_of_paths_are_found_by_id(tmp_path):
+    path = write(tmp_path / "pairs.csv", "first,second\nb.png,c.png\n./a.png,c.png\n")
+    labels = read_labels(path, 3, "photos", ids=["a.png", "b.png", "c.png"])
+    assert labels.values.tolist() == [[1, 2], [0, 2]]
+
+
+def test_joins_that_do_not_fit(tmp_path):
+    path = write(tmp_path / "labels.csv", "id,label\na,1\nb,2\n")
+    with pytest.raises(ValueError, match=r"no row for 2 of 3 items of photos \(c, d\)"):
+        read_labels(path, 3, "photos", ids=["a", "c", "d"])
+    with pytest.raises(ValueError, match=r"row 3.*a is in row 2 too"):
+        read_labels(write(tmp_path / "twice.csv", "id,label\na,1\na,2\n"), 1, "photos", ids=["a"])
+    with pytest.raises(ValueError, match="no column of labels"):
+        read_labels(write(tmp_path / "none.csv", "id\na\n"), 1, "photos", ids=["a"])

@@ -16,14 +16,14 @@ from tests.own_data.conftest import write
         ("path,label\ncat/1.png,cat\n,cat\n", r"row 3 of .*items\.csv.*is empty"),
         ("path,label\ncat/1.png,cat\ncat/1.png,dog\n", "row 3.*is in row 2 too"),
         ("path,label\ncat/1.png\n", "row 2.*has 1 fields, and the header has 2"),
-        ("path,label\ncat/1.png,\n", r"label = 'row 2 of .*is empty"),
+        ("path,label\ncat/1.png,\n", r"row 2 of .*label: is empty"),
         ("path,label,group\ncat/1.png,a,b\n", "a label and a group"),
         ("path,path\ncat/1.png,a\n", "names a column twice"),
         ("path,colour\ncat/1.png,red\n", "column colour is not known"),
         ("path,cat,dog\ncat/1.png,0.5,0.5\ncat/2.png,0.5,0.4\n", r"row 3 of .*items\.csv.*sum to 0\.9, not to 1"),
         ("path,cat,dog\ncat/1.png,1.5,-0.5\n", r"row 2 of .*negative"),
         ("path,cat,dog\ncat/1.png,nan,1\n", r"row 2 of .*not finite"),
-        ("path,cat,dog\ncat/1.png,most,some\n", r"'most' in row 2 of .*is not a probability"),
+        ("path,cat,dog\ncat/1.png,most,some\n", r"row 2 of .*cat: 'most' is not a probability"),
         ("first,second\ncat/1.png,cat/1.png\n", "row 2.*with itself"),
         ("first,second\ncat/1.png,cat/7.png\n", r"row 2.*cat/7\.png is not there"),
         ('path,label\n"cat/1.png,cat\n', "is not valid CSV"),
@@ -40,3 +40,33 @@ def test_text_that_is_not_text(tmp_path):
         read_collection(tmp_path / "t.txt")
     with pytest.raises(ValueError, match=r"line 2 of .*is empty"):
         read_collection(write(tmp_path / "gap.txt", "one\n\nthree\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'path;label\ncat/1.png;"a;b"\ndog/1.png;c, d\n',
+        'path\tlabel\ncat/1.png\ta;b\ndog/1.png\t"c, d"\n',
+        'sep=;\npath;label\ncat/1.png;"a;b"\ndog/1.png;c, d\n',
+        'path,label\ncat/1.png,a;b\ndog/1.png,"c, d"\n',
+    ],
+    ids=["semicolons", "tabs", "spreadsheet", "commas"],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_the_header_says_what_separates_cells(pets, text, encoding):
+    (pets / "items.csv").write_bytes(text.encode(encoding))
+    collection = read_collection(pets / "items.csv")
+    assert collection.items == ["cat/1.png", "dog/1.png"]
+    assert collection.labels.names == ("a;b", "c, d")
+
+
+def test_numbers_with_decimal_commas_need_another_separator(pets):
+    collection = read_collection(write(pets / "items.csv", "path;cat;dog\ncat/1.png;0,75;0,25\n"))
+    assert collection.labels.values.tolist() == [[0.75, 0.25]]
+    with pytest.raises(ValueError, match=r"row 2 .*contain semicolons"):
+        read_collection(write(pets / "items.csv", "path;label\ncat/1.png;a;b\n"))
+
+
+def test_line_separators_inside_cells_do_not_end_a_row(tmp_path):
+    collection = read_collection(write(tmp_path / "t.csv", "text,label\none \u2028 still one,a\ntwo,b\n"))
+    assert collection.items == ["one \u2028 still one", "two"]

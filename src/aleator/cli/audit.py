@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aleator.cli.errors import plain_errors
-from aleator.cli.own_data import AsJson, Device, LabelFile
+from aleator.cli.own_data import AsJson, Device, LabelFile, Strict
 
 if TYPE_CHECKING:
     from aleator.own_data import Audit
@@ -30,6 +30,7 @@ def audit(
     folds: Annotated[int, typer.Option(help="folds of the cross-fitting")] = 5,
     seed: Annotated[int, typer.Option(help="seed of folds and heads")] = 0,
     as_json: AsJson = False,
+    strict: Strict = False,
     device: Device = "auto",
 ) -> None:
     """Find label errors, near duplicates, confused classes and odd ones out; write them as CSV files and figures.
@@ -49,7 +50,8 @@ def audit(
         way_out = "name a run folder of `aleator train`, or a .npy file"
         require(is_run or source.suffix == ".npy", "source", str(source), "is neither a run nor features", way_out)
         require(data is not None or not is_run, "data", None, "a run has no items of its own", "name the items too")
-        collection = read_collection(source if data is None else data, labels, labels_optional=True)
+        items = source if data is None else data
+        collection = read_collection(items, labels, labels_optional=True, strict=strict)
         found = run_audit(
             collection,
             output,
@@ -58,6 +60,7 @@ def audit(
             folds=folds,
             seed=seed,
             device=device,
+            strict=strict,
             log=lambda line: Console(stderr=True, soft_wrap=True).print(Text(line)),
         )
     if as_json:

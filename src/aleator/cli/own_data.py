@@ -18,7 +18,14 @@ Data = Annotated[
     Path,
     typer.Argument(help="folder with class folders of images, .csv table, .npy features, or .txt (one text per line)"),
 ]
-LabelFile = Annotated[Path | None, typer.Option(help="labels of .npy features: .npy or .csv, one row per item")]
+LabelFile = Annotated[
+    Path | None,
+    typer.Option(help="labels: .csv with a column id or path, or for .npy features one row per item (.npy or .csv)"),
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="stop if items cannot be used; otherwise they are listed and left out"),
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto")]
 NoRivals = Annotated[bool, typer.Option("--no-rivals", help="do not compare with raw neighbours and a linear head")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
@@ -83,6 +90,7 @@ def train(
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of everything random")] = 0,
     no_rivals: NoRivals = False,
+    strict: Strict = False,
     device: Device = "auto",
 ) -> None:
     """Train an encoder on labelled data; write its metrics on held-out items, and figures.
@@ -117,8 +125,10 @@ def train(
         seed=seed,
     )
     with plain_errors():
-        collection = read_collection(data, labels)
-        run = run_training(collection, output, settings, device=device, rivals=not no_rivals, log=_print_log)
+        collection = read_collection(data, labels, strict=strict)
+        run = run_training(
+            collection, output, settings, device=device, rivals=not no_rivals, strict=strict, log=_print_log
+        )
     if _first_process():
         _print_metrics(run.metrics)
         print(f"Run: {output}    Figures: {output / 'figures'}")
@@ -134,6 +144,7 @@ def embed(
     batch_size: Annotated[int | None, typer.Option(help="items in a batch")] = None,
     threads: Annotated[int, typer.Option(help="threads that load items ahead")] = 2,
     replace: Annotated[bool, typer.Option("--replace", help="replace a file that exists")] = False,
+    strict: Strict = False,
     device: Device = "auto",
 ) -> None:
     """Embed a collection: write the mu and kappa of every item to a posteriors file.
@@ -147,9 +158,10 @@ def embed(
     """
     from aleator.own_data import embed as run_embedding
     from aleator.own_data import load_run, read_collection
+    from aleator.retrieval import read_header
 
     with plain_errors():
-        collection = read_collection(data, labels, labels_optional=True)
+        collection = read_collection(data, labels, labels_optional=True, strict=strict)
         path = run_embedding(
             load_run(run),
             collection,
@@ -158,9 +170,14 @@ def embed(
             device=device,
             threads=threads,
             replace=replace,
+            strict=strict,
+            log=_print_log,
         )
+        left_out = int(read_header(path).get("left_out", 0))
     if _first_process():
-        print(f"{len(collection)} items: {path} and {path.with_suffix('.jsonl').name}")
+        count = len(collection) + len(collection.problems) - left_out
+        without = f", {left_out} left out" if left_out else ""
+        print(f"{count} items{without}: {path} and {path.with_suffix('.jsonl').name}")
 
 
 def evaluate(
@@ -192,7 +209,7 @@ def evaluate(
         else:
             embedded = read_embedded(posteriors)
             item_labels = embedded.labels() if labels is None else read_labels(labels, len(embedded.q), str(posteriors))
-            items = None if data is None else read_collection(data, labels_optional=True)
+            items = None if data is None else read_collection(data, labels_optional=True, strict=False)
             metrics = evaluate_embedded(embedded, item_labels, data=items, rivals=not no_rivals)
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)

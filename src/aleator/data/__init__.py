@@ -20,7 +20,9 @@ from aleator.data.cifar import (
 )
 from aleator.data.downloads import download
 from aleator.data.generative import Family, GenerativeProcess, ProcessKappaOf, Smoothing
-from aleator.data.inputs import IMAGE_SUFFIXES, InputKind, Inputs, open_image
+from aleator.data.images import IMAGE_SUFFIXES, MOST_PIXELS, as_rgb, open_image, readable_formats
+from aleator.data.inputs import InputKind, Inputs
+from aleator.data.levels import Levels, measure_levels
 from aleator.data.negatives import RolledNegatives, SharedNegatives
 from aleator.data.noisy_direction import NoiseFamily, NoisyDirection
 from aleator.data.pair_sampler import PairSampler, PositiveLaw
@@ -34,6 +36,7 @@ __all__ = [
     "FOLDS",
     "IMAGE_SUFFIXES",
     "MEAN",
+    "MOST_PIXELS",
     "STD",
     "Batches",
     "CalledSource",
@@ -45,6 +48,7 @@ __all__ = [
     "Inputs",
     "LabelRowBatches",
     "LabelledBatches",
+    "Levels",
     "NegativeRule",
     "NoiseFamily",
     "NoisyDirection",
@@ -60,6 +64,7 @@ __all__ = [
     "SoftPairBatches",
     "SoftProcessBatches",
     "Source",
+    "as_rgb",
     "centre_crops",
     "data_folder",
     "download",
@@ -70,10 +75,12 @@ __all__ = [
     "load_crop_sizes",
     "load_folds",
     "match_weights",
+    "measure_levels",
     "normalise",
     "open_image",
     "open_source",
     "random_crops",
+    "readable_formats",
     "require_fit",
     "soft_labels",
     "to_bytes",

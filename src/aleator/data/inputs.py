@@ -4,32 +4,23 @@
     features   vectors, or one matrix -> (B, F), float32, normalised
     text       strings -> the list of strings, for a backbone with a tokeniser
 
-Files are not trusted. The size of an image is checked before it is decoded, and only common formats are tried. A file
-that is truncated or not an image, whatever its name says, raises a ValueError that names it.
+Image files are opened by `aleator.data.images`, which does not trust them.
 """
 
-import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from aleator.data.images import MOST_PIXELS, as_rgb, open_image
+from aleator.data.levels import Range
 from aleator.data.pixels import normalise, to_unit
 from aleator.foundation import reject, require, require_one_of
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 InputKind = Literal["images", "features", "text"]
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-# Formats that are decoded within this process. Others, such as EPS, would start programs.
-_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-MOST_PIXELS = 50_000_000  # 50 megapixels: 150 MB when decoded
 
 
 @dataclass(frozen=True)
@@ -43,6 +34,9 @@ class Inputs:
         std: Numbers to divide by, likewise. mean and std come together.
         features: F, the length of a feature vector. Needed for features.
         most_pixels: Images with more pixels are refused before they are decoded.
+        whole_levels: The values that are black and white in images of more than eight bits. Default: what each image
+            needs, see `aleator.data.levels`.
+        float_levels: The same for images of floating-point numbers.
 
     Raises:
         ValueError: If a needed argument is missing, or mean and std do not fit.
@@ -61,6 +55,8 @@ class Inputs:
     std: tuple[float, ...] | None = None
     features: int | None = None
     most_pixels: int = MOST_PIXELS
+    whole_levels: Range | None = None
+    float_levels: Range | None = None
 
     def __post_init__(self) -> None:
         require_one_of("kind", self.kind, get_args(InputKind))
@@ -78,6 +74,12 @@ class Inputs:
             object.__setattr__(self, name, value)  # JSON gives lists
             finite = len(value) == length and all(np.isfinite(value)) and (name == "mean" or min(value) > 0)
             require(finite, name, value[:8], f"not {length} usable numbers", "leave it out, or pass one for each")
+        for name in ("whole_levels", "float_levels"):
+            value = getattr(self, name)
+            if value is not None:
+                ordered = len(value) == 2 and all(np.isfinite(value)) and value[0] < value[1]
+                require(ordered, name, value, "not two numbers in order", "pass black and white, such as (0, 4095)")
+                object.__setattr__(self, name, tuple(value))
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments as JSON values, without those that are None.
@@ -142,7 +144,7 @@ class Inputs:
 
         image, name = open_image(item, self.most_pixels, self.size)
         with image:
-            square = ImageOps.fit(_rgb(image), (self.size, self.size))  # type: ignore[arg-type]
+            square = ImageOps.fit(as_rgb(image, self.whole_levels, self.float_levels), (self.size, self.size))  # type: ignore[arg-type]
         require(square.mode == "RGB", "image", name, f"has the mode {square.mode}", "convert it to RGB")
         return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
@@ -181,72 +183,3 @@ class Inputs:
         require(isinstance(item, str), "text", item, f"item {number} is not text", "pass strings")
         require(bool(item.strip()), "text", item, f"item {number} is empty", "leave it out")
         return item
-
-
-def open_image(item: Any, most_pixels: int = MOST_PIXELS, size: int | None = None) -> tuple["Image", str]:
-    """Open and decode an image. It is rotated as its EXIF orientation says.
-
-    Args:
-        item: Path, bytes, PIL image, array (H, W[, 3]) or tensor (3, H, W).
-        most_pixels: Larger images are refused before they are decoded.
-        size: A JPEG may be decoded at a fraction of its size, with sides of at least this many pixels.
-
-    Returns:
-        The image, and its name for errors.
-
-    Raises:
-        ValueError: If the image cannot be read.
-    """
-    from PIL import Image, ImageOps
-
-    if isinstance(item, Image.Image):
-        return item.copy(), "the image given"
-    if isinstance(item, np.ndarray | Tensor):
-        return _from_array(item), "the array given"
-    name = "the bytes given" if isinstance(item, bytes) else os.fspath(item)
-    if not isinstance(item, bytes):
-        require(Path(name).is_file(), "image", name, "there is no such file", "check the path")
-    way_out = "convert it to PNG or JPEG again, or leave it out"
-    try:
-        with Image.open(io.BytesIO(item) if isinstance(item, bytes) else name, formats=_FORMATS) as image:
-            width, height = image.size
-            if width * height <= most_pixels:
-                if size is not None:
-                    image.draft("RGB", (size, size))
-                return ImageOps.exif_transpose(image), name
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        width, height = -1, -1
-    except Image.UnidentifiedImageError:
-        reject("image", name, "is not an image in a format that can be read here", way_out)
-    except Exception as damage:  # decoders raise errors of any kind for damaged files
-        reject("image", name, f"is damaged ({damage})", way_out)
-    pixels = "far too many" if width < 0 else f"{width} x {height}"
-    return reject("image", name, f"has {pixels} pixels, and {most_pixels} are allowed", "make it smaller")
-
-
-def _from_array(item: np.ndarray | Tensor) -> "Image":
-    """A PIL image from an array (H, W[, 3]) or a tensor (3, H, W) of uint8."""
-    from PIL import Image
-
-    array = np.asarray(item.cpu() if isinstance(item, Tensor) else item)
-    if isinstance(item, Tensor) and array.ndim == 3 and array.shape[0] in (1, 3):
-        array = array.transpose(1, 2, 0)  # torch keeps colours first
-    if array.ndim == 3 and array.shape[2] == 1:
-        array = array[:, :, 0]
-    fits = array.dtype == np.uint8 and array.size > 0 and (array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3))
-    problem = f"{array.dtype} of shape {array.shape} is not an image"
-    require(fits, "image", type(item).__name__, problem, "pass uint8 (H, W) or (H, W, 3), or a tensor (3, H, W)")
-    return Image.fromarray(np.ascontiguousarray(array))
-
-
-def _rgb(image: "Image") -> "Image":
-    """Convert any mode to RGB. 16-bit values keep their upper eight bits; transparent pixels become white."""
-    from PIL import Image
-
-    if image.mode.startswith("I"):
-        sixteen = np.asarray(image).astype(np.int64).clip(0, 65535)
-        return Image.fromarray((sixteen >> 8).astype(np.uint8)).convert("RGB")
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        layers = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", layers.size, "white"), layers).convert("RGB")
-    return image.convert("RGB")

@@ -2,6 +2,7 @@
 
 from aleator.foundation.bundle import DamagedBundleError, pack_state, read_bundle, unpack_state, write_bundle
 from aleator.foundation.checks import (
+    BadArgumentError,
     reject,
     require,
     require_at_least,
@@ -37,6 +38,7 @@ from aleator.foundation.randomness import (
 )
 
 __all__ = [
+    "BadArgumentError",
     "CountBar",
     "DamagedBundleError",
     "ProcessGroup",

@@ -13,6 +13,28 @@ import torch
 from torch import Tensor
 
 
+class BadArgumentError(ValueError):
+    """The error for a bad argument: "argument = value: problem; way out".
+
+    Args:
+        argument: Name of the argument.
+        value: Its value, as text.
+        problem: What is wrong with it.
+        way_out: What the user can do.
+
+    Examples:
+        >>> str(BadArgumentError("dim", "1", "too small", "pass 2 or more"))
+        'dim = 1: too small; pass 2 or more'
+    """
+
+    def __init__(self, argument: str, value: str, problem: str, way_out: str):
+        super().__init__(argument, value, problem, way_out)  # all of them, so that it can be pickled
+        self.argument, self.value, self.problem, self.way_out = argument, value, problem, way_out
+
+    def __str__(self) -> str:
+        return f"{self.argument} = {self.value}: {self.problem}; {self.way_out}"
+
+
 def reject(argument: str, value: Any, problem: str, way_out: str) -> NoReturn:
     """Raise the error for a bad argument.
 
@@ -23,9 +45,9 @@ def reject(argument: str, value: Any, problem: str, way_out: str) -> NoReturn:
         way_out: What the user can do.
 
     Raises:
-        ValueError: Always: "argument = value: problem; way out".
+        BadArgumentError: Always. It is a ValueError.
     """
-    raise ValueError(f"{argument} = {_show(value)}: {problem}; {way_out}")
+    raise BadArgumentError(argument, _show(value), problem, way_out)
 
 
 def require(ok: bool | Tensor, argument: str, value: Any, problem: str, way_out: str) -> None:
@@ -44,7 +66,7 @@ def require(ok: bool | Tensor, argument: str, value: Any, problem: str, way_out:
     Examples:
         >>> require(2 > 3, "dim", 2, "too small", "pass 3 or more")
         Traceback (most recent call last):
-        ValueError: dim = 2: too small; pass 3 or more
+        aleator.foundation.checks.BadArgumentError: dim = 2: too small; pass 3 or more
     """
     if isinstance(ok, Tensor):
         if bool(ok.all()):

@@ -3,7 +3,7 @@
 from aleator.own_data.answers import Answers, label_metrics, label_rows
 from aleator.own_data.audit_files import read_findings
 from aleator.own_data.auditing import Audit, audit
-from aleator.own_data.collection import Collection, example_sentences, read_collection
+from aleator.own_data.collection import Collection
 from aleator.own_data.comparison import Items, compare_with_rivals
 from aleator.own_data.defaults import Settings, kernel_width
 from aleator.own_data.embedded import EmbeddedCollection, rank_by_certainty, rank_by_kappa, read_embedded
@@ -14,7 +14,9 @@ from aleator.own_data.labels import LabelKind, Labels, read_labels
 from aleator.own_data.learning import train
 from aleator.own_data.model import AleatorModel
 from aleator.own_data.one_mode import certainty_score, mode_weights, one_mode
+from aleator.own_data.problems import Problem, describe_problems
 from aleator.own_data.questions import Questions, fit_match_maps, held_out_questions
+from aleator.own_data.reading import example_sentences, read_collection
 from aleator.own_data.run import Run, load_run, save_run
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Items",
     "LabelKind",
     "Labels",
+    "Problem",
     "Questions",
     "Run",
     "Settings",
@@ -33,6 +36,7 @@ __all__ = [
     "calibrate_on_labels",
     "certainty_score",
     "compare_with_rivals",
+    "describe_problems",
     "embed",
     "evaluate",
     "evaluate_embedded",

@@ -1,6 +1,7 @@
 """Features for an audit: given ones, or those of a run's network."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from aleator.foundation import reject, require
 from aleator.own_data.arrays import FeatureFile
 from aleator.own_data.collection import Collection
 from aleator.own_data.embedding import BATCH_SIZES, require_fit
+from aleator.own_data.left_out import prepare_readable
+from aleator.own_data.problems import Problem, stop_at
 from aleator.own_data.rows import spans, stream_rows
 from aleator.own_data.run import Run
 
@@ -25,11 +28,13 @@ class AuditFeatures:
         rows: Features, shape (N, F), float32.
         source: Where they come from, in words.
         saw_labels: Whether the network that made them was trained on labels of such items.
+        problems: What is wrong with items that could not be read, by their number. `rows` is without them.
     """
 
     rows: Tensor
     source: str
     saw_labels: bool = False
+    problems: Mapping[int, Problem] = field(default_factory=dict)
 
     def describe(self) -> dict[str, Any]:
         """What summary.json says about them."""
@@ -43,6 +48,7 @@ def audit_features(
     cache: Path,
     device: torch.device,
     progress: bool | None,
+    strict: bool = True,
 ) -> AuditFeatures:
     """Features of every item of a collection.
 
@@ -56,6 +62,7 @@ def audit_features(
         cache: Folder for rows that are not complete yet.
         device: Where the network runs.
         progress: Whether to show a progress bar. None: on a terminal.
+        strict: Whether items that cannot be read are an error. Otherwise they are left out.
     """
     if features is not None:
         require(run is None, "features", str(features), "a run is given too", "pass one of them")
@@ -70,7 +77,7 @@ def audit_features(
     network, saw_labels = _network(run)
     width = _width(network, run, collection, device)
     path = cache / "features.rows"
-    stream_rows(
+    problems = stream_rows(
         path,
         width,
         network,
@@ -82,9 +89,11 @@ def audit_features(
         batch_size=BATCH_SIZES[collection.kind],
         device=device,
         progress=progress,
+        strict=strict,
     )
     rows = np.fromfile(path, np.float32).reshape(len(collection), width)
-    return AuditFeatures(torch.from_numpy(rows), f"network of {run.folder}", saw_labels)
+    rows = np.delete(rows, list(problems), axis=0)
+    return AuditFeatures(torch.from_numpy(rows), f"network of {run.folder}", saw_labels, problems)
 
 
 def _read(file: FeatureFile, collection: Collection) -> Tensor:
@@ -105,6 +114,14 @@ def _network(run: Run) -> tuple[nn.Module, bool]:
 @torch.inference_mode()
 def _width(network: nn.Module, run: Run, collection: Collection, device: torch.device) -> int:
     """F, the number of features that the network gives."""
-    batch = run.inputs.prepare(collection.raw(0, 1))
+    batch: Any = None
+    problems: dict[int, Problem] = {}
+    for i in range(len(collection)):
+        batch, _, problem = prepare_readable(run.inputs, collection, i, i + 1)
+        if not problem:
+            break
+        problems |= problem
+    else:
+        stop_at(list(problems.values()), len(collection))
     output = network.to(device).eval()(batch.to(device) if isinstance(batch, Tensor) else batch)
     return int(output.shape[1])

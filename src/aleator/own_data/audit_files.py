@@ -191,13 +191,14 @@ def _sheet(collection: Collection, entries: list[tuple[int, str]]) -> "Figure":
 
 
 def _picture(collection: Collection, number: int) -> np.ndarray:
-    from aleator.data import open_image
+    from aleator.data import as_rgb, open_image
 
     (path,) = collection.raw(number, number + 1)
     image, _ = open_image(path, size=128)
     with image:
-        image.thumbnail((128, 128))
-        return np.asarray(image.convert("RGB"))
+        small = as_rgb(image)
+        small.thumbnail((128, 128))
+        return np.asarray(small)
 
 
 def _short(value: Any) -> str:

@@ -37,6 +37,7 @@ from aleator.own_data.audit_features import AuditFeatures, audit_features
 from aleator.own_data.audit_files import claim_audit_folder, write_audit
 from aleator.own_data.collection import Collection
 from aleator.own_data.labels import Labels
+from aleator.own_data.left_out import describe_left_out, leave_out
 from aleator.own_data.run import Run
 
 NEIGHBOURS = 30
@@ -87,6 +88,7 @@ def audit(
     folds: int = 5,
     seed: int = 0,
     device: str = "auto",
+    strict: bool = True,
     progress: bool | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> Audit:
@@ -103,6 +105,8 @@ def audit(
         folds: Number of folds of the cross-fitting.
         seed: Seed of folds and heads.
         device: "auto", "cpu", "cuda" or "cuda:1", for example.
+        strict: Whether items that cannot be read are an error, which lists them all. If not, they are left out, and the
+            log lists them.
         progress: Whether to show progress bars. Default: on a terminal.
         log: Called with each line of the log, such as `print`.
 
@@ -130,7 +134,11 @@ def audit(
     require(len(collection) >= _FEWEST_ITEMS, "data", len(collection), "too few items to compare", way_out)
     cache = claim_audit_folder(output, collection, run, features)
     chosen_device = resolve_device(device)
-    found = audit_features(collection, run, features, cache, chosen_device, progress)
+    found = audit_features(collection, run, features, cache, chosen_device, progress, strict)
+    collection = leave_out(collection, found.problems)
+    report = describe_left_out(collection)
+    if report:
+        log(report)
     if found.saw_labels:
         log(
             "The network of this run learned from labels. If it learned from these, it may know wrong ones by heart, "

@@ -9,12 +9,14 @@ import torch
 from aleator.data import Inputs
 from aleator.foundation import require, sample_numbers
 from aleator.own_data.answers import label_metrics, label_rows
-from aleator.own_data.collection import Collection, read_collection
+from aleator.own_data.collection import Collection
 from aleator.own_data.comparison import Items, compare_with_rivals
 from aleator.own_data.embedded import EmbeddedCollection
 from aleator.own_data.evaluation import evaluate, evaluation_labels
 from aleator.own_data.labels import Labels
+from aleator.own_data.left_out import select_items
 from aleator.own_data.questions import Questions, held_out_questions
+from aleator.own_data.reading import read_collection
 from aleator.own_data.rows import prefetched, spans
 from aleator.own_data.splits import can_be_evaluated, select_labels
 from aleator.own_data.used_items import CALIBRATION, TRAINING
@@ -134,15 +136,11 @@ def _compare(
     if data is None:
         try:
             require(embedded.source is not None, "data", None, "the file does not say what was embedded", "pass --data")
-            data = read_collection(str(embedded.source), labels_optional=True)
+            data = read_collection(str(embedded.source), labels_optional=True, strict=False)
         except ValueError as problem:
             notes.append(f"no rivals: the items are not at hand ({problem})")
             return None
-    count, way_out = len(embedded.q), "name the data that was embedded"
-    require(len(data) == count, "data", str(data.source), f"has {len(data)} items for {count} posteriors", way_out)
-    if data.kind == "images":
-        ids = [record["id"] for record in embedded.records]
-        require(data.items == ids, "data", str(data.source), "holds other images", way_out)
+    data = _of_embedded(data, [record["id"] for record in embedded.records])
     most_questions, most_gallery = _MOST[data.kind]
     if labels.kind in ("groups", "pairs"):
         gallery = gallery[:0]
@@ -162,6 +160,20 @@ def _compare(
     has_labels = embedded.label_model is not None and labels.kind in ("classes", "soft")
     probabilities = embedded.label_model.probabilities(questions.q) if has_labels else None  # type: ignore[union-attr]
     return compare_with_rivals(questions, items, label_probabilities=probabilities, inputs=inputs, seed=seed)
+
+
+def _of_embedded(data: Collection, ids: list[Any]) -> Collection:
+    """The items with these ids, in their order. Items that were left out of the embedding are left out here too."""
+    found, way_out = data.ids(), "name the data that was embedded"
+    if found == ids:
+        return data
+    problem = f"has {len(found)} items for {len(ids)} posteriors"
+    require(data.kind != "features" and len(found) >= len(ids), "data", str(data.source), problem, way_out)
+    number_of = {id: i for i, id in enumerate(found)}
+    missing = [id for id in ids if id not in number_of]
+    problem = f"holds other {'images' if data.kind == 'images' else 'items'} ({len(missing)} are not there)"
+    require(not missing, "data", str(data.source), problem, way_out)
+    return select_items(data, np.array([number_of[id] for id in ids], np.int64))
 
 
 def _with_names(labels: Labels, names: tuple[str, ...]) -> Labels:

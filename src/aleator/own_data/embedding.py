@@ -6,6 +6,8 @@ rows are in `NAME.partial/`, one file for each process. The same command resumes
 
 import json
 import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from aleator.foundation import process_group, replace_file, require, require_at_least, resolve_device
+from aleator.data import Inputs, measure_levels
+from aleator.foundation import process_group, replace_file, require, require_at_least, resolve_device, write_json
 from aleator.own_data.collection import Collection
+from aleator.own_data.left_out import describe_left_out, leave_out
+from aleator.own_data.problems import Problem, stop_at
 from aleator.own_data.rows import read_rows, stream_rows
 from aleator.own_data.run import Run
 from aleator.own_data.used_items import marked_records, used_as
@@ -32,7 +37,9 @@ def embed(
     device: str = "auto",
     threads: int = 2,
     replace: bool = False,
+    strict: bool = True,
     progress: bool | None = None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Embed a collection and write a posteriors file.
 
@@ -47,7 +54,10 @@ def embed(
         device: "auto", "cpu", "cuda" or "cuda:1", for example.
         threads: Number of threads that load items ahead.
         replace: Whether a file of another embedding may be replaced.
+        strict: Whether items that cannot be read are an error, which lists them all. If not, they are left out, and the
+            log lists them.
         progress: Whether to show a progress bar. Default: on a terminal.
+        log: Called with each line of the log, such as `print`.
 
     Returns:
         Path of the .safetensors file.
@@ -87,8 +97,10 @@ def embed(
     with process_group() as group:
         if group.first:
             _claim_folder(parts, identity | {"processes": group.count})
+            if scaled_alone(run.inputs, collection):
+                log("images of more than 8 bits: the run has not seen such images, so each is scaled by its own values")
         group.wait()
-        stream_rows(
+        problems = stream_rows(
             _part(parts, group.rank),
             columns,
             _Rows(run),
@@ -102,16 +114,27 @@ def embed(
             threads=threads,
             progress=progress,
             speaks=group.first,
+            strict=strict,
         )
+        write_json(_problems_of(parts, group.rank), {number: asdict(found) for number, found in problems.items()})
         group.wait()
         if group.first:
+            problems = _all_problems(parts, group.count)
+            if len(problems) == count:
+                stop_at(list(problems.values()), count)
+            collection = leave_out(collection, problems)
+            report = describe_left_out(collection)
+            if report:
+                log(report)
+                header["left_out"] = str(len(collection.problems))
             used = used_as(run.folder, collection)
             header |= {"source": str(collection.source.absolute())} | ({} if used is None else {"used": "marked"})
             write_items(output.with_suffix(".jsonl"), marked_records(collection, used))
             blocks = (rows for rank in range(group.count) for rows in read_rows(_part(parts, rank), columns))
             novelty = run.answers.novelty is not None
-            split = (split_rows(rows, dim, modes) for rows in blocks)
-            write_posteriors(output, count, dim, split, header, novelty=novelty, labels=labels, modes=modes)
+            kept = without_rows(blocks, problems)
+            split = (split_rows(rows, dim, modes) for rows in kept)
+            write_posteriors(output, len(collection), dim, split, header, novelty=novelty, labels=labels, modes=modes)
             shutil.rmtree(parts)
         group.wait()
     return output
@@ -126,6 +149,14 @@ def require_fit(collection: Collection, run: Run) -> None:
         width = collection.features
         problem = f"has rows of {width}, the run takes {inputs.features}"
         require(width == inputs.features, "data", source, problem, "pass features of the network it was trained on")
+
+
+def scaled_alone(inputs: Inputs, collection: Collection) -> bool:
+    """Whether images of more than eight bits are scaled one by one, for want of levels. A few images are looked at."""
+    if collection.kind != "images" or inputs.whole_levels or inputs.float_levels:
+        return False
+    sample = collection.raw(0, len(collection))[:: len(collection) // 20 + 1]
+    return measure_levels(sample, inputs.most_pixels).images > 0
 
 
 def _claim_folder(parts: Path, identity: dict[str, Any]) -> None:
@@ -148,6 +179,29 @@ def _claim_folder(parts: Path, identity: dict[str, Any]) -> None:
 def _part(parts: Path, rank: int) -> Path:
     """The row file of one process."""
     return parts / f"part-{rank:04d}.rows"
+
+
+def _problems_of(parts: Path, rank: int) -> Path:
+    """The file with the items that one process could not read."""
+    return parts / f"part-{rank:04d}.problems.json"
+
+
+def _all_problems(parts: Path, processes: int) -> dict[int, Problem]:
+    """The items that could not be read, by number."""
+    found: dict[int, Problem] = {}
+    for rank in range(processes):
+        facts = json.loads(_problems_of(parts, rank).read_text())
+        found |= {int(number): Problem(**problem) for number, problem in facts.items()}
+    return found
+
+
+def without_rows(blocks: Iterable[np.ndarray], left_out: Mapping[int, Any]) -> Iterator[np.ndarray]:
+    """Blocks of rows, without the rows of these numbers."""
+    start = 0
+    for block in blocks:
+        gone = [i - start for i in left_out if start <= i < start + len(block)]
+        start += len(block)
+        yield np.delete(block, gone, axis=0) if gone else block
 
 
 class _Rows(nn.Module):

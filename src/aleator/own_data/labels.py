@@ -18,7 +18,7 @@ from aleator.own_data.tables import Table, read_table
 #   pairs     pairs of items that match
 LabelKind = Literal["classes", "groups", "soft", "pairs"]
 
-LABEL_COLUMNS, PAIR_COLUMNS = ("label", "group"), ("first", "second")
+LABEL_COLUMNS, PAIR_COLUMNS, ID_COLUMNS = ("label", "group"), ("first", "second"), ("id", "path")
 _SUM_TOLERANCE = 1e-3  # how far the probabilities of an item may be from a sum of 1
 
 
@@ -66,20 +66,25 @@ class Labels:
         return self.values.sum(0) if self.kind == "soft" else np.bincount(self.values, minlength=len(self.names))
 
 
-def read_labels(path: Path, count: int, owner: str) -> Labels:
+def read_labels(path: Path, count: int, owner: str, ids: Sequence[str | int] | None = None) -> Labels:
     """Read the labels of items that are stored elsewhere.
+
+    A .csv file with a column `id` or `path` is joined by it: its rows may be in any order, and rows of other items are
+    left out. Without such a column, and in a .npy file, row i belongs to item i.
 
     Args:
         path: A .npy file: whole numbers or strings (N,), or probabilities (N, C). Or a .csv file with a column `label`
-            or `group`, with one column of probabilities for each class, or with the columns `first` and `second`.
+            or `group`, with one column of probabilities for each class, or with the columns `first` and `second`,
+            which hold ids.
         count: N, the number of items.
         owner: Name of the items' file, for errors.
+        ids: Ids of the items. Default: their numbers, from 0.
 
     Returns:
         The labels, in the order of the items.
 
     Raises:
-        ValueError: If the file is missing, damaged, or has another number of rows.
+        ValueError: If the file is missing or damaged, or if items have no label.
 
     Examples:
         >>> import numpy as np
@@ -93,15 +98,87 @@ def read_labels(path: Path, count: int, owner: str) -> Labels:
     require(path.is_file(), "labels", str(path), "there is no such file", "check the path")
     require(path.suffix in (".npy", ".csv"), "labels", str(path), "has an unknown ending", "use .npy or .csv")
     if path.suffix == ".npy":
-        labels: Labels | None = _labels_from_array(path)
-    else:
-        table = read_table(path)
-        if set(PAIR_COLUMNS) <= set(table.header):
-            return _pairs_of_rows(table, count)
-        labels = labels_from_table(table, table.header)
+        return _of_every_item(_labels_from_array(path), path, count, owner)
+    table = read_table(path)
+    if set(PAIR_COLUMNS) <= set(table.header):
+        return pairs_from_table(table, range(count) if ids is None else ids)
+    rows, key = rows_by_id(table, range(count) if ids is None else ids)
+    columns = [name for name in table.header if name not in ID_COLUMNS] if key else table.header
+    if key is None or (ids is None and all(row is None for row in rows)):  # names that say nothing about row numbers
+        labels = labels_from_table(table, [name for name in columns if name != key])
+        return _of_every_item(labels, path, count, owner)
+    missing = [i for i, row in enumerate(rows) if row is None]
+    if missing:
+        names = ", ".join(str(missing[k] if ids is None else ids[missing[k]]) for k in range(min(3, len(missing))))
+        problem = f"has no row for {len(missing)} of {count} items of {owner} ({names})"
+        reject("labels", str(path), problem, f"give each item a row with its {key}")
+    labels = labels_from_table(table.select([row for row in rows if row is not None]), columns)
+    require(labels is not None, "labels", str(path), "has no column of labels", "add a column label")
+    assert labels is not None
+    return labels
+
+
+def rows_by_id(table: Table, ids: Sequence[str | int]) -> tuple[list[int | None], str | None]:
+    """Find the row of each item by its id.
+
+    Args:
+        table: A table with a column `id` or `path`.
+        ids: Ids of the items.
+
+    Returns:
+        For each item the index of its row, None if there is none; and the name of the column, None if there is none.
+
+    Raises:
+        ValueError: If an id has two rows.
+    """
+    key = next((name for name in ID_COLUMNS if name in table.header), None)
+    if key is None:
+        return [None] * len(ids), None
+    row_of: dict[str, int] = {}
+    for i, cell in enumerate(table.column(key)):
+        earlier = row_of.setdefault(_plain(cell), i)
+        problem = f"{cell} is in row {table.lines[earlier]} too"
+        require(earlier == i, key, table.where(i), problem, "give each item one row")
+    return [row_of.get(_plain(id)) for id in ids], key
+
+
+def pairs_from_table(table: Table, ids: Sequence[str | int]) -> Labels:
+    """Pairs of items from the columns `first` and `second`, which hold ids.
+
+    Args:
+        table: The table.
+        ids: Ids of the items.
+
+    Returns:
+        The pairs, as item numbers.
+
+    Raises:
+        ValueError: If an id is not known, or a row pairs an item with itself.
+    """
+    number_of = {_plain(id): i for i, id in enumerate(ids)}
+    example = f"write ids such as {ids[0]!r} and {ids[-1]!r}" if ids else "there are no items"
+    pairs = np.empty((len(table), 2), np.int64)
+    for i, row in enumerate(table.rows):
+        for side, column in enumerate(PAIR_COLUMNS):
+            number = number_of.get(_plain(row[column]))
+            if number is None:
+                reject(column, f"{row[column]!r} in {table.where(i)}", "is no item", example)
+            pairs[i, side] = number
+        require_different(table, i, *pairs[i])
+    return Labels("pairs", pairs)
+
+
+def _plain(id: str | int) -> str:
+    """An id as text; "./cat/1.png" and "cat\\1.png" are the path "cat/1.png"."""
+    return str(id).strip().replace("\\", "/").removeprefix("./")
+
+
+def _of_every_item(labels: Labels | None, path: Path, count: int, owner: str) -> Labels:
+    """The labels, if there are as many as items."""
+    require(labels is not None, "labels", str(path), "has no column of labels", "add a column label")
     assert labels is not None
     rows = len(labels.values)
-    way_out = "give every row its label, in the same order"
+    way_out = "give every row its label in the same order, or give the labels a column id"
     require(rows == count, "labels", str(path), f"has {rows} rows, and {owner} has {count}", way_out)
     return labels
 
@@ -129,15 +206,37 @@ def labels_from_table(table: Table, columns: Sequence[str]) -> Labels | None:
         f"the column {columns[0]} is not known",
         "call it label or group, or give every class a column with its probability",
     )
-    probabilities = np.empty((len(table), len(columns)), np.float64)
-    for i, row in enumerate(table.rows):
-        for c, name in enumerate(columns):
-            try:
-                probabilities[i, c] = float(row[name])
-            except ValueError:
-                cell = f"{row[name]!r} in {table.where(i)}"
-                reject(name, cell, "is not a probability", "write a number, or name the column label")
+    probabilities = np.array([_row_of_probabilities(table, i, columns) for i in range(len(table))])
     return _soft_labels(table.path, probabilities, tuple(columns), table.lines)
+
+
+def require_label(table: Table, index: int, columns: Sequence[str]) -> None:
+    """Raise unless the label of a row can be used: a filled cell, or probabilities that sum to 1.
+
+    Args:
+        table: The table.
+        index: The row.
+        columns: The columns of labels, as for `labels_from_table`.
+    """
+    named = [name for name in LABEL_COLUMNS if name in columns]
+    for name in named:
+        require(bool(table.rows[index][name].strip()), name, table.where(index), "is empty", "fill it in")
+    if not named and len(columns) > 1:
+        row = np.array([_row_of_probabilities(table, index, columns)])
+        _soft_labels(table.path, row, tuple(columns), [table.lines[index]])
+
+
+def _row_of_probabilities(table: Table, index: int, columns: Sequence[str]) -> list[float]:
+    """The probabilities in a row."""
+    numbers = []
+    for name in columns:
+        cell = table.rows[index][name]
+        try:
+            numbers.append(table.number(cell))
+        except ValueError:
+            way_out = "write a number, or name the column label"
+            reject(name, table.where(index), f"{cell!r} is not a probability", way_out)
+    return numbers
 
 
 def require_different(table: Table, index: int, first: int, second: int) -> None:
@@ -171,16 +270,3 @@ def _soft_labels(path: Path, probabilities: np.ndarray, names: tuple[str, ...], 
         problem = f"sum to {total[i]:.6g}, not to 1"
         reject("probabilities", f"row {rows[i]} of {path}", problem, "divide votes by their number")
     return Labels("soft", (probabilities / total[:, None]).astype(np.float32), names)
-
-
-def _pairs_of_rows(table: Table, count: int) -> Labels:
-    """Pairs of row numbers of a feature file with `count` rows."""
-    pairs = np.empty((len(table), 2), np.int64)
-    for i, row in enumerate(table.rows):
-        for side, column in enumerate(PAIR_COLUMNS):
-            inside = row[column].strip().isdecimal() and int(row[column]) < count
-            cell, way_out = f"{row[column]!r} in {table.where(i)}", f"write row numbers from 0 to {count - 1}"
-            require(inside, column, cell, "is no row of the features", way_out)
-            pairs[i, side] = int(row[column])
-        require_different(table, i, *pairs[i])
-    return Labels("pairs", pairs)

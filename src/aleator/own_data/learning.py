@@ -33,6 +33,7 @@ from aleator.own_data.defaults import Settings, choose_settings, held_out_share
 from aleator.own_data.encoded_items import EncodedItems, encode_items
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, evaluation_labels
 from aleator.own_data.labels import Labels
+from aleator.own_data.left_out import describe_left_out, leave_out, record_left_out
 from aleator.own_data.preparation import Job, PreparedTraining, prepare
 from aleator.own_data.questions import Questions, fit_match_maps, held_out_questions
 from aleator.own_data.recipe import train_encoder
@@ -55,6 +56,7 @@ def train(
     *,
     device: str = "auto",
     rivals: bool = True,
+    strict: bool = True,
     progress: bool | None = None,
     log: Log = lambda line: None,
 ) -> Run:
@@ -69,6 +71,8 @@ def train(
         settings: How to train. Settings that are None are chosen from the data.
         device: "auto", "cpu", "cuda" or "cuda:1", for example.
         rivals: Whether to compare the result with raw neighbours and a linear head; see `compare_with_rivals`.
+        strict: Whether items that cannot be read are an error, which lists them all. If not, they are left out, and the
+            log lists them.
         progress: Whether to show progress bars. Default: on a terminal.
         log: Called with each line of the log, such as `print`.
 
@@ -109,8 +113,19 @@ def train(
             log(_summary(collection, labels, split))
             for choice in choices:
                 log(f"{choice.name} = {choice.value}: {choice.reason}")
-        job = Job(folder, group, device, progress, log)
+        job = Job(folder, group, device, progress, log, strict)
         training = prepare(collection, complete_settings, job)
+        if group.first:
+            record_left_out(folder, training.problems)
+        if training.problems:
+            collection = leave_out(collection, training.problems)
+            labels = require_trainable(collection)
+            split = split_items(collection, labels, holdout, settings.seed)
+            if settings.batch_size is None:  # it was chosen for all items
+                complete_settings["batch_size"] = min(complete_settings["batch_size"], len(split.train))
+        report = describe_left_out(collection)
+        if report and group.first:
+            log(report)
         result, learned = train_encoder(training, labels, split, complete_settings, job, identity=config["data"])
         if group.first:
             seed = complete_settings["seed"]

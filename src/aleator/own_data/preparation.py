@@ -1,7 +1,8 @@
 """Prepare training: read every item once, which finds bad ones before training, and build an encoder for them."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from aleator.data import Inputs, to_unit
+from aleator.data import Inputs, measure_levels, to_unit
 from aleator.encoders import (
     MLP,
     AveragedViews,
@@ -21,10 +22,11 @@ from aleator.encoders import (
     Standardise,
     UnitScale,
 )
-from aleator.foundation import CountBar, ProcessGroup, resolve_device, writing_atomically
+from aleator.foundation import CountBar, ProcessGroup, resolve_device, write_json, writing_atomically
 from aleator.own_data.collection import Collection
 from aleator.own_data.defaults import FROM_SCRATCH, compares_with_classes
 from aleator.own_data.pretrained import load_pretrained
+from aleator.own_data.problems import Problem, problem_of, stop_at
 from aleator.own_data.rows import prefetched, spans, stream_rows
 from aleator.posteriors import PosteriorBatch
 
@@ -42,6 +44,7 @@ class Job:
         device: As the user named it: "auto", "cpu" or "cuda:1", for example.
         progress: Whether to show progress bars. None: on a terminal.
         log: Called with each line of the log.
+        strict: Whether items that cannot be read are an error. Otherwise they are left out.
     """
 
     folder: Path
@@ -49,6 +52,7 @@ class Job:
     device: str = "auto"
     progress: bool | None = None
     log: Callable[[str], None] = lambda line: None
+    strict: bool = True
 
     @property
     def torch_device(self) -> torch.device:
@@ -64,10 +68,20 @@ class PreparedTraining:
         encoder: The encoder to be trained. It takes rows of `items`, normalised.
         items: Images (N, 3, S, S) uint8, or features (N, F) float32. It may be mapped from a file.
         frozen: Pretrained network that turned raw items into features, if there is one.
+        problems: What is wrong with items of the collection that could not be read, by their number. `items` is
+            without them.
     """
 
-    def __init__(self, inputs: Inputs, encoder: Encoder, items: Tensor, frozen: nn.Module | None = None):
+    def __init__(
+        self,
+        inputs: Inputs,
+        encoder: Encoder,
+        items: Tensor,
+        frozen: nn.Module | None = None,
+        problems: Mapping[int, Problem] | None = None,
+    ):
         self.inputs, self.encoder, self.items, self.frozen = inputs, encoder, items, frozen
+        self.problems = dict(problems or {})
 
     @property
     def learns_from_pixels(self) -> bool:
@@ -123,6 +137,7 @@ def prepare(collection: Collection, settings: dict[str, Any], job: Job) -> Prepa
     """
     torch.manual_seed(settings["seed"])
     backbone = settings["backbone"]
+    problems: dict[int, Problem] = {}
     if backbone in FROM_SCRATCH:
         return _prepare_images(collection, settings, job)
     if backbone == "features":
@@ -131,19 +146,20 @@ def prepare(collection: Collection, settings: dict[str, Any], job: Job) -> Prepa
         features = torch.from_numpy(np.concatenate(blocks))
     else:
         frozen, inputs = load_pretrained(backbone.removeprefix("hf:"), collection.kind)
-        features = _network_features(frozen, inputs, collection, job)
+        inputs = with_levels(inputs, collection, job)
+        features, problems = _network_features(frozen, inputs, collection, job)
     # From almost no certainty, the class probabilities start out linear in the embedding, like a softmax layer.
     with_classes = collection.labels is not None and compares_with_classes(collection.labels)
     encoder = _head_encoder(features, settings, first_kappa=1 / 16 if with_classes else 1.0)
-    return PreparedTraining(inputs, encoder, features, frozen)
+    return PreparedTraining(inputs, encoder, features, frozen, problems)
 
 
 def _prepare_images(collection: Collection, settings: dict[str, Any], job: Job) -> PreparedTraining:
     """Images in memory or in a file, and a network that learns from them."""
-    inputs = Inputs("images", size=settings["size"])
-    images = _decoded_images(collection, inputs, job)
+    inputs = with_levels(Inputs("images", size=settings["size"]), collection, job)
+    images, problems = _decoded_images(collection, inputs, job)
     mean, std = _colour_statistics(images)
-    inputs = Inputs("images", size=settings["size"], mean=mean, std=std)
+    inputs = replace(inputs, mean=mean, std=std)
     network = (SmallResNet if settings["backbone"] == "small-resnet" else ResNet18)(width=settings["width"])
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast on a CPU
     shift = 0 if settings["augment"] == "none" else settings["size"] // 16
@@ -151,7 +167,17 @@ def _prepare_images(collection: Collection, settings: dict[str, Any], job: Job) 
         AveragedViews(network, settings["augment"] == "flip", shift), settings["dim"], modes=settings["modes"]
     )
     _set_initial_kappa(encoder, inputs.normalise(images[:: len(images) // 256 + 1]))
-    return PreparedTraining(inputs, encoder, images)
+    return PreparedTraining(inputs, encoder, images, None, problems)
+
+
+def with_levels(inputs: Inputs, collection: Collection, job: Job) -> Inputs:
+    """The inputs, with one black and white for all images of more than eight bits, if there are any."""
+    if collection.kind != "images":
+        return inputs
+    levels = measure_levels(collection.raw(0, len(collection)), inputs.most_pixels)
+    if levels.images and job.group.first:
+        job.log(f"images of more than 8 bits are scaled to 8: {levels}")
+    return replace(inputs, whole_levels=levels.whole, float_levels=levels.float)
 
 
 def _head_encoder(features: Tensor, settings: dict[str, Any], first_kappa: float) -> Encoder:
@@ -175,42 +201,66 @@ def _set_initial_kappa(encoder: Encoder, sample: Tensor, middle: float = 1.0) ->
     encoder.eval().set_kappa_range(sample, kappa_range=(0.5 * middle * encoder.dim, 2.0 * middle * encoder.dim))
 
 
-def _decoded_images(collection: Collection, inputs: Inputs, job: Job) -> Tensor:
-    """All images (N, 3, S, S) uint8: in memory, or mapped from a file if they are large."""
+def _decoded_images(collection: Collection, inputs: Inputs, job: Job) -> tuple[Tensor, dict[int, Problem]]:
+    """All images that can be read, (N, 3, S, S) uint8: in memory, or mapped from a file if they are large.
+
+    The others are returned by their number, with what is wrong with them.
+    """
     side = inputs.size or 0
     shape = (len(collection), 3, side, side)
+    problems: dict[int, Problem] = {}
+
+    def load(span: tuple[int, int]) -> tuple[list[Tensor], dict[int, Problem]]:
+        images, bad = [], {}
+        for number, item in enumerate(collection.raw(*span), span[0]):
+            try:
+                images.append(inputs.load(item))
+            except ValueError as error:
+                bad[number] = problem_of(str(item), error)
+        return images, bad
 
     def read_into(images: np.ndarray) -> None:
+        done = 0
         with CountBar("reading images", len(collection), 0, job.progress, job.group.first) as bar:
-            load = lambda span: torch.stack([inputs.load(item) for item in collection.raw(*span)])  # noqa: E731
-            batches = list(spans(0, len(collection), 64))
-            for (start, stop), batch in zip(batches, prefetched(load, batches), strict=True):
-                images[start:stop] = batch.numpy()
-                bar.advance(stop - start)
+            for batch, bad in prefetched(load, spans(0, len(collection), 64)):
+                problems.update(bad)
+                if batch:
+                    images[done : done + len(batch)] = torch.stack(batch).numpy()
+                done += len(batch)
+                bar.advance(len(batch) + len(bad))
+        if job.strict or not done:
+            stop_at(list(problems.values()), len(collection))
 
     if np.prod(shape) <= _MEMORY_LIMIT:
         images = np.empty(shape, np.uint8)
         read_into(images)
-        return torch.from_numpy(images)
-    path = job.folder / "cache" / "images.npy"
+        return torch.from_numpy(images)[: len(collection) - len(problems)], problems
+    path, beside = job.folder / "cache" / "images.npy", job.folder / "cache" / "problems.json"
     if job.group.first and not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing_atomically(path) as temporary:
             file = np.lib.format.open_memmap(temporary, "w+", np.uint8, shape)
             read_into(file)
             file.flush()
+            write_json(beside, {number: asdict(problem) for number, problem in problems.items()})
     job.group.wait()
-    return torch.from_numpy(np.load(path, mmap_mode="c"))
+    problems = {int(number): Problem(**facts) for number, facts in json.loads(beside.read_text()).items()}
+    return torch.from_numpy(np.load(path, mmap_mode="c"))[: len(collection) - len(problems)], problems
 
 
-def _network_features(network: nn.Module, inputs: Inputs, collection: Collection, job: Job) -> Tensor:
-    """Features (N, F) of every item from a frozen network, mapped from a file. They are computed once for each run."""
+def _network_features(
+    network: nn.Module, inputs: Inputs, collection: Collection, job: Job
+) -> tuple[Tensor, dict[int, Problem]]:
+    """Features (N, F) of every item that can be read from a frozen network, mapped from a file.
+
+    They are computed once for each run. Items that cannot be read are returned by their number, with what is wrong.
+    """
     width = network.out_features
     assert isinstance(width, int)
-    path = job.folder / "cache" / "features.rows"
+    path, beside = job.folder / "cache" / "features.rows", job.folder / "cache" / "problems.json"
     if job.group.first:
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream_rows(
+        problems = stream_rows(
             path,
             width,
             network,
@@ -222,9 +272,16 @@ def _network_features(network: nn.Module, inputs: Inputs, collection: Collection
             batch_size=64,
             device=job.torch_device,
             progress=job.progress,
+            strict=job.strict,
         )
+        write_json(beside, {number: asdict(problem) for number, problem in problems.items()})
     job.group.wait()
-    return torch.from_numpy(np.memmap(path, np.float32, "c", shape=(len(collection), width)))
+    problems = {int(number): Problem(**facts) for number, facts in json.loads(beside.read_text()).items()}
+    if len(problems) == len(collection):
+        stop_at(list(problems.values()), len(collection))
+    rows = torch.from_numpy(np.memmap(path, np.float32, "c", shape=(len(collection), width)))
+    kept = [i for i in range(len(collection)) if i not in problems]
+    return (rows[kept] if problems else rows), problems
 
 
 def _colour_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

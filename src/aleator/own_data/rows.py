@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from aleator.data import Inputs
 from aleator.foundation import CountBar
 from aleator.own_data.collection import Collection
+from aleator.own_data.left_out import prepare_readable, unreadable_items
+from aleator.own_data.problems import Problem, stop_at
 
 _Item = TypeVar("_Item")
 _Loaded = TypeVar("_Loaded")
@@ -113,8 +115,11 @@ def stream_rows(
     threads: int = 2,
     progress: bool | None = None,
     speaks: bool = True,
-) -> None:
+    strict: bool = True,
+) -> dict[int, Problem]:
     """Run items through a network and append its outputs to a `RowFile`; rows that are there already are kept.
+
+    The row of an item that cannot be read is NaN. It is tried again when the work is resumed.
 
     Args:
         path: The row file.
@@ -130,10 +135,20 @@ def stream_rows(
         threads: Number of threads that load items ahead.
         progress: Whether to show a progress bar. None: on a terminal.
         speaks: Whether this process is the one that shows it.
+        strict: Whether items that cannot be read are an error. The rest is then read to the end, but not computed.
+
+    Returns:
+        What is wrong with the items that cannot be read, by their number.
+
+    Raises:
+        ValueError: If an item cannot be read and `strict` is set. The error lists all such items.
     """
 
-    def load(batch: tuple[int, int]) -> Any:
-        return inputs.prepare(collection.raw(*batch))
+    def load(batch: tuple[int, int]) -> tuple[Any, np.ndarray, dict[int, Problem]]:
+        return prepare_readable(inputs, collection, *batch)
+
+    def compute(batch: Any) -> np.ndarray:
+        return as_rows(network(batch.to(device) if isinstance(batch, Tensor) else batch)).float().cpu().numpy()
 
     network.to(device).eval()
     if inputs.kind == "images":
@@ -143,7 +158,39 @@ def stream_rows(
         RowFile(path, width) as rows,
         CountBar(title, last - first, rows.done, progress, speaks) as bar,
     ):
-        for batch in prefetched(load, spans(first + rows.done, last, batch_size), threads):
-            output = as_rows(network(batch.to(device) if isinstance(batch, Tensor) else batch))
-            rows.append(output.float().cpu().numpy())
-            bar.advance(len(output))
+        problems = _mend_rows(path, width, inputs, collection, (first, first + rows.done), compute)
+        todo = list(spans(first + rows.done, last, batch_size))
+        for (start, stop), (batch, numbers, bad) in zip(todo, prefetched(load, todo, threads), strict=True):
+            problems |= bad
+            bar.advance(stop - start)
+            if strict and problems:
+                continue
+            block = np.full((stop - start, width), np.nan, np.float32)
+            if batch is not None:
+                block[numbers - start] = compute(batch)
+            rows.append(block)
+    if strict:
+        stop_at(list(problems.values()), len(collection))
+    return problems
+
+
+def _mend_rows(
+    path: Path,
+    width: int,
+    inputs: Inputs,
+    collection: Collection,
+    span: tuple[int, int],
+    compute: Callable[[Any], np.ndarray],
+) -> dict[int, Problem]:
+    """Try again the items of rows that are NaN, which could not be read before; returns what is still wrong."""
+    first, last = span
+    if first == last:
+        return {}
+    rows = np.memmap(path, np.float32, "r+", shape=(last - first, width))
+    numbers = first + np.flatnonzero(np.isnan(rows[:, 0]))
+    problems = unreadable_items(inputs, collection, numbers)
+    for i in numbers.tolist():
+        if i not in problems:
+            rows[i - first] = compute(inputs.prepare([collection.raw(i, i + 1)[0]]))[0]
+    rows.flush()
+    return problems

@@ -1,20 +1,25 @@
 """CSV tables and text files of a user, checked; errors name the file and the row."""
 
+import codecs
 import csv
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from aleator.foundation import reject, require
 
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+
 
 @dataclass(frozen=True)
 class Table:
-    """A CSV file: its column names, its rows, and the line of the file that each row ends on."""
+    """A CSV file: its column names, its rows, the line of the file that each row ends on, and what separates cells."""
 
     path: Path
     header: list[str]
     rows: list[dict[str, str]]
     lines: list[int]
+    separator: str = ","
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -27,6 +32,19 @@ class Table:
         """Where a row is, for an error: "row 3 of items.csv"."""
         return f"row {self.lines[index]} of {self.path}"
 
+    def number(self, cell: str) -> float:
+        """The number in a cell. Where semicolons or tabs separate cells, it may have a decimal comma."""
+        return float(cell if self.separator == "," else cell.replace(",", "."))
+
+    def without(self, indices: Collection[int]) -> "Table":
+        """The table without some of its rows."""
+        return self.select([i for i in range(len(self)) if i not in indices])
+
+    def select(self, indices: Sequence[int]) -> "Table":
+        """Some rows of the table, in the order of their indices."""
+        rows, lines = [self.rows[i] for i in indices], [self.lines[i] for i in indices]
+        return Table(self.path, self.header, rows, lines, self.separator)
+
     def require_filled(self, name: str, way_out: str = "fill it in") -> None:
         """Raise if a cell of a column is empty."""
         for i, cell in enumerate(self.column(name)):
@@ -34,11 +52,19 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a CSV file with a header and at least one row. Empty lines are skipped."""
-    reader = csv.reader(read_text(path).splitlines(keepends=True), strict=True)
+    """Read a CSV file with a header and at least one row. Empty lines are skipped.
+
+    Cells are separated by commas, semicolons or tabs, whichever separates the header.
+    """
+    lines_of_file = [line + "\n" for line in read_text(path).split("\n")]  # not at other signs, as splitlines does
+    if lines_of_file[0].startswith("sep="):  # spreadsheets write it for other spreadsheets
+        lines_of_file[0] = "\n"
+    header_line = next((line for line in lines_of_file if line.strip()), "")
+    separator = separator_of(header_line)
+    reader = csv.reader(lines_of_file, delimiter=separator, strict=True)
     rows, lines = [], []
     try:
-        header = [name.strip() for name in next(reader, [])]
+        header = [name.strip() for name in next((cells for cells in reader if cells), [])]
         require(bool(header), "data", str(path), "is empty", "write a header and one row per item")
         require(len(set(header)) == len(header), "data", str(path), "names a column twice", "rename one")
         for cells in reader:
@@ -49,19 +75,39 @@ def read_table(path: Path) -> Table:
                 "data",
                 f"row {reader.line_num} of {path}",
                 f"has {len(cells)} fields, and the header has {len(header)}",
-                "put quotes around fields that contain commas",
+                f"put quotes around fields that contain {_SEPARATORS[separator]}",
             )
             rows.append(dict(zip(header, cells, strict=True)))
             lines.append(reader.line_num)
     except csv.Error as damage:
         reject("data", f"row {reader.line_num} of {path}", f"is not valid CSV ({damage})", "export it again")
     require(bool(rows), "data", str(path), "has no row", "write one row per item below the header")
-    return Table(path, header, rows, lines)
+    return Table(path, header, rows, lines, separator)
+
+
+def separator_of(header: str) -> str:
+    """What separates the cells of a header: a comma, a semicolon or a tab.
+
+    Args:
+        header: The first line of a table.
+
+    Returns:
+        The one that makes the most cells; a comma if none makes more than one.
+    """
+
+    def cells(separator: str) -> int:
+        return len(next(csv.reader([header], delimiter=separator), []))
+
+    return max(_SEPARATORS, key=cells)
 
 
 def read_text(path: Path) -> str:
-    r"""Read a UTF-8 file, with or without a byte order mark; lines end in "\n"."""
+    r"""Read a UTF-8 file, with or without a byte order mark, or UTF-16 with one; lines end in "\n"."""
+    data = path.read_bytes()
+    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     try:
-        return path.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
+        return data.decode(encoding).replace("\r\n", "\n")
     except UnicodeDecodeError as damage:
-        reject("data", str(path), f"is not UTF-8 text (byte {damage.start})", "save it as UTF-8")
+        reject(
+            "data", str(path), f"is not UTF-8 text (byte {damage.start})", "save it as UTF-8 (spreadsheets: CSV UTF-8)"
+        )

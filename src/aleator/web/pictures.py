@@ -9,12 +9,11 @@ from collections import OrderedDict
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from aleator.data import open_image
+from aleator.data import as_rgb, open_image, readable_formats
 from aleator.web.problems import ProblemError
 
 # Formats that browsers show. Other formats are converted to PNG.
 _TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif", "BMP": "image/bmp"}
-_READABLE = (*_TYPES, "TIFF", "PPM")
 
 
 class Picture(NamedTuple):
@@ -72,6 +71,8 @@ class Pictures:
                 return Picture(data, _TYPES[format])
             if size is not None:
                 image.thumbnail((size, size))
+            if image.mode == "F" or image.mode.startswith("I"):
+                image = as_rgb(image)
             opaque = image.mode in ("RGB", "L", "CMYK", "YCbCr") and "transparency" not in image.info
             out = io.BytesIO()
             if opaque and max(image.size) > 64:
@@ -117,7 +118,7 @@ def image_format(data: bytes) -> str | None:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(data), formats=_READABLE) as image:
+        with Image.open(io.BytesIO(data), formats=readable_formats()) as image:
             return image.format
     except Exception:  # decoders raise many kinds of errors for damaged files
         return None
@@ -128,12 +129,12 @@ def check_upload(data: bytes, most_pixels: int) -> None:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(data), formats=_READABLE) as image:
+        with Image.open(io.BytesIO(data), formats=readable_formats()) as image:
             width, height = image.size
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         width = height = most_pixels
     except Image.UnidentifiedImageError:
-        formats = ", ".join(_READABLE)
+        formats = ", ".join(readable_formats())
         raise ProblemError(415, f"this file is not an image that the server can read; send one of {formats}") from None
     except Exception as damage:
         raise ProblemError(422, f"the image is damaged ({damage}); convert it to PNG or JPEG again") from None

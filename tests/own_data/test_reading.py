@@ -94,5 +94,67 @@ def test_bad_folders(tmp_path, pets):
         read_collection(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="unknown ending"):
         read_collection(write(tmp_path / "data.parquet", "x"))
-    with pytest.raises(ValueError, match=r"labels.*go with \.npy"):
+    with pytest.raises(ValueError, match=r"labels.*does not name the images.*\.csv"):
         read_collection(pets, tmp_path / "labels.npy")
+
+
+def test_problems_of_a_folder_are_listed_and_left_out(pets):
+    (pets / "bird").mkdir()
+    image(pets / "loose.png")
+    (pets / "cat" / "raw.NEF").write_bytes(b"raw")
+    collection = read_collection(pets, strict=False)
+    assert len(collection) == 5
+    assert {problem.item.removeprefix(f"{pets}/"): problem.way_out for problem in collection.problems} == {
+        "cat/raw.NEF": "convert it to JPEG, PNG or TIFF",
+        "loose.png": "move it into the folder of its class",
+        "bird": "fill or remove the folder",
+    }
+    assert collection.ignored == 1
+    with pytest.raises(ValueError, match="3 of 8 items cannot be used"):
+        read_collection(pets)
+
+
+def test_problems_of_a_table_are_listed_and_left_out(pets):
+    rows = ("cat/1.png,cat", "cat/9.png,cat", ",cat", "dog/1.png,", "cat/1.png,dog", "dog/2.png,dog")
+    collection = read_collection(write(pets / "t.csv", "\n".join(("path,label", *rows))), strict=False)
+    assert collection.items == ["cat/1.png", "dog/2.png"]
+    assert collection.labels.names == ("cat", "dog")
+    assert [problem.reason for problem in collection.problems] == [
+        "path: cat/9.png is not there",
+        "path: is empty",
+        "label: is empty",
+        "path: cat/1.png is in row 2 too",
+    ]
+    with pytest.raises(ValueError, match="2 of 2 items"):
+        read_collection(write(pets / "t.csv", "path,label\na.png,a\nb.png,b\n"), strict=False)
+
+
+def test_texts_keep_their_numbers(tmp_path):
+    lines = read_collection(write(tmp_path / "lines.txt", "one\n\nthree\n"), strict=False)
+    assert [record["id"] for record in lines.records()] == [0, 2]
+    table = read_collection(write(tmp_path / "t.csv", "text,label\none,a\n  ,b\nthree,b\n"), strict=False)
+    assert [(record["id"], record["label"]) for record in table.records()] == [(0, "a"), (2, "b")]
+
+
+def test_bad_pairs_are_left_out(pets):
+    text = "first,second\ncat/1.png,cat/2.png\ncat/1.png,nowhere.png\ndog/1.png,dog/1.png\ndog/2.png,dog/1.png\n"
+    collection = read_collection(write(pets / "pairs.csv", text), strict=False)
+    assert collection.items == ["cat/1.png", "cat/2.png", "dog/2.png", "dog/1.png"]
+    assert collection.labels.values.tolist() == [[0, 1], [2, 3]]
+    assert len(collection.problems) == 2
+
+
+def test_a_file_of_labels_is_joined_by_path(pets):
+    labels = write(pets.parent / "labels.csv", "path;label\ndog/2.png;x\n./cat/1.png;y\nother.png;z\ncat/2.png;\n")
+    collection = read_collection(pets, labels, strict=False)
+    assert [(record["id"], record["label"]) for record in collection.records()] == [
+        ("cat/1.png", "y"),
+        ("dog/2.png", "x"),
+    ]
+    assert [problem.reason for problem in collection.problems] == [
+        "is empty",
+        "has no row in labels.csv",
+        "has no row in labels.csv",
+    ]
+    pairs = write(pets.parent / "pairs.csv", "first,second\ndog/2.png,dog/1.png\n")
+    assert read_collection(pets, pairs).labels.values.tolist() == [[4, 3]]
