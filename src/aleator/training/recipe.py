@@ -97,7 +97,7 @@ class Recipe:
         [Phase(part='mu', start=0, end=500), Phase(part='kappa', start=500, end=1000)]
         >>> al.Recipe(steps=1000, schedule="linear")
         Traceback (most recent call last):
-        ValueError: schedule = 'linear': not known; choose one of 'constant', 'step', 'cosine', 'one-cycle'
+        aleator.foundation.checks.BadArgumentError: schedule = 'linear': not known; choose one of 'constant', 'step', 'cosine', 'one-cycle'
     """
 
     steps: int
