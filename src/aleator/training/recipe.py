@@ -95,9 +95,9 @@ class Recipe:
         >>> recipe = al.Recipe(steps=1000, learning_rate=1e-3, schedule="cosine", phases="mu-then-kappa")
         >>> recipe.plan()
         [Phase(part='mu', start=0, end=500), Phase(part='kappa', start=500, end=1000)]
-        >>> al.Recipe(steps=1000, schedule="linear")
+        >>> al.Recipe(steps=0)
         Traceback (most recent call last):
-        aleator.foundation.checks.BadArgumentError: schedule = 'linear': not known; choose one of 'constant', 'step', 'cosine', 'one-cycle'
+        aleator.foundation.checks.BadArgumentError: steps = 0: not a positive whole number; pass steps >= 1
     """
 
     steps: int
