@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         match_probability,
         pairwise_log_positivity,
     )
-    from aleator.own_data import AleatorModel
+    from aleator.own_data import AleatorClassifier, AleatorModel
     from aleator.posteriors import VMFMixture, VonMisesFisher
     from aleator.retrieval import CredibleIndex
     from aleator.training import FitResult, Recipe, fit
@@ -33,6 +33,7 @@ __version__ = "0.1.0"
 # nothing. Type checkers read the imports above; a test holds the three lists equal.
 _PACKAGE_OF = {
     "AcceptanceKernel": "matching",
+    "AleatorClassifier": "own_data",
     "AleatorModel": "own_data",
     "ContrastiveLoss": "losses",
     "CredibleIndex": "retrieval",
@@ -79,6 +80,7 @@ __all__ = [
     "ELK",
     "HIB",
     "AcceptanceKernel",
+    "AleatorClassifier",
     "AleatorModel",
     "ContrastiveLoss",
     "CredibleIndex",

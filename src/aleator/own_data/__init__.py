@@ -1,5 +1,7 @@
 """A user's own data, end to end: read a collection, train, embed, evaluate."""
 
+from typing import TYPE_CHECKING, Any
+
 from aleator.own_data.answers import Answers, label_metrics, label_rows
 from aleator.own_data.audit_files import read_findings
 from aleator.own_data.auditing import Audit, audit
@@ -19,7 +21,11 @@ from aleator.own_data.questions import Questions, fit_match_maps, held_out_quest
 from aleator.own_data.reading import example_sentences, read_collection
 from aleator.own_data.run import Run, load_run, save_run
 
+if TYPE_CHECKING:
+    from aleator.own_data.estimator import AleatorClassifier
+
 __all__ = [
+    "AleatorClassifier",
     "AleatorModel",
     "Answers",
     "Audit",
@@ -59,3 +65,11 @@ __all__ = [
     "save_run",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "AleatorClassifier":  # on demand, because its base classes need scikit-learn
+        from aleator.own_data.estimator import AleatorClassifier
+
+        return AleatorClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

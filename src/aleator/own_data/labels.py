@@ -207,7 +207,7 @@ def labels_from_table(table: Table, columns: Sequence[str]) -> Labels | None:
         "call it label or group, or give every class a column with its probability",
     )
     probabilities = np.array([_row_of_probabilities(table, i, columns) for i in range(len(table))])
-    return _soft_labels(table.path, probabilities, tuple(columns), table.lines)
+    return soft_labels(table.path, probabilities, tuple(columns), table.lines)
 
 
 def require_label(table: Table, index: int, columns: Sequence[str]) -> None:
@@ -223,7 +223,7 @@ def require_label(table: Table, index: int, columns: Sequence[str]) -> None:
         require(bool(table.rows[index][name].strip()), name, table.where(index), "is empty", "fill it in")
     if not named and len(columns) > 1:
         row = np.array([_row_of_probabilities(table, index, columns)])
-        _soft_labels(table.path, row, tuple(columns), [table.lines[index]])
+        soft_labels(table.path, row, tuple(columns), [table.lines[index]])
 
 
 def _row_of_probabilities(table: Table, index: int, columns: Sequence[str]) -> list[float]:
@@ -256,17 +256,20 @@ def _labels_from_array(path: Path) -> Labels:
         "store whole numbers (N,), or probabilities (N, C)",
     )
     names = tuple(str(c) for c in range(array.shape[1]))
-    return _soft_labels(path, array, names, range(len(array)))
+    return soft_labels(path, array, names, range(len(array)))
 
 
-def _soft_labels(path: Path, probabilities: np.ndarray, names: tuple[str, ...], rows: Sequence[int]) -> Labels:
+def soft_labels(
+    source: Path | str, probabilities: np.ndarray, names: tuple[str, ...], rows: Sequence[int] | None = None
+) -> Labels:
     """Soft labels (N, C), checked; `rows` are the row numbers that errors name."""
+    rows = range(len(probabilities)) if rows is None else rows
     probabilities = probabilities.astype(np.float64)
     valid = np.isfinite(probabilities).all(1) & (probabilities >= 0).all(1)
     for i in np.flatnonzero(~valid)[:1]:
-        reject("probabilities", f"row {rows[i]} of {path}", "are negative or not finite", "write numbers from 0 to 1")
+        reject("probabilities", f"row {rows[i]} of {source}", "are negative or not finite", "write numbers from 0 to 1")
     total = probabilities.sum(1)
     for i in np.flatnonzero(abs(total - 1) > _SUM_TOLERANCE)[:1]:
         problem = f"sum to {total[i]:.6g}, not to 1"
-        reject("probabilities", f"row {rows[i]} of {path}", problem, "divide votes by their number")
+        reject("probabilities", f"row {rows[i]} of {source}", problem, "divide votes by their number")
     return Labels("soft", (probabilities / total[:, None]).astype(np.float32), names)

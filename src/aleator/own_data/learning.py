@@ -57,6 +57,7 @@ def train(
     device: str = "auto",
     rivals: bool = True,
     strict: bool = True,
+    figures: bool = True,
     progress: bool | None = None,
     log: Log = lambda line: None,
 ) -> Run:
@@ -73,6 +74,7 @@ def train(
         rivals: Whether to compare the result with raw neighbours and a linear head; see `compare_with_rivals`.
         strict: Whether items that cannot be read are an error, which lists them all. If not, they are left out, and the
             log lists them.
+        figures: Whether to draw figures of the metrics.
         progress: Whether to show progress bars. Default: on a terminal.
         log: Called with each line of the log, such as `print`.
 
@@ -150,7 +152,7 @@ def train(
             save_used_items(folder, collection, split)
             metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
             config["settings"] = complete_settings  # with the number of steps
-            save_run(folder, training.complete_encoder(), training.inputs, config, metrics, match, answers)
+            save_run(folder, training.complete_encoder(), training.inputs, config, metrics, match, answers, figures)
             shutil.rmtree(folder / "training" / "encoder", ignore_errors=True)  # RUN/encoder is the complete one
             shutil.rmtree(folder / "cache", ignore_errors=True)
         group.wait()

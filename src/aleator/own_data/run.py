@@ -166,6 +166,7 @@ def save_run(
     metrics: dict[str, Any],
     match: dict[str, Any],
     answers: Answers | None = None,
+    draw: bool = True,
 ) -> None:
     """Write a run folder. metrics.json is written last: a folder that has it is complete.
 
@@ -177,14 +178,16 @@ def save_run(
         metrics: Metrics on held-out items, as `evaluate` returns them.
         match: "kappa_pos", "prior" and "maps" (as `MatchMaps.to_dict` gives them) of calibrated match probabilities.
         answers: Label probabilities and novelty, if there are any.
+        draw: Whether to draw figures of the metrics.
     """
     encoder.to("cpu").save(folder / "encoder", overwrite=True)
     write_json(folder / "inputs.json", inputs.to_dict())
     write_json(folder / "config.json", config | {"match": match})
     save_answers(folder, answers or Answers())
-    (folder / "figures").mkdir(exist_ok=True)
-    for name, figure in figures(metrics).items():
-        figure.savefig(folder / "figures" / f"{name}.png")
+    if draw:
+        (folder / "figures").mkdir(exist_ok=True)
+        for name, figure in figures(metrics).items():
+            figure.savefig(folder / "figures" / f"{name}.png")
     write_model_card(folder, inputs.to_dict(), config, metrics)
     write_json(folder / "metrics.json", metrics)
 
