@@ -49,6 +49,8 @@ class PrototypeLoss(ContrastiveLoss):
         kernel: What counts as a match. Default: `VMFKernel()`.
         pairs: Weight of the loss of all pairs of the batch. 0 compares inputs with classes only.
         terms: Number of terms of the series. Default: as many as the kernel needs.
+        most_paired: Number of inputs of a batch that are compared with each other, the first ones. The cost of pairs
+            grows with its square. Default: all.
         agreement: Weight of the loss of agreement: whether two labels of the same input are equal. It needs soft labels
             that are people's votes or their shares. Hard labels always agree, which says nothing about an input.
 
@@ -76,6 +78,7 @@ class PrototypeLoss(ContrastiveLoss):
         pairs: float = 0.0,
         terms: int | None = None,
         agreement: float = 0.0,
+        most_paired: int | None = None,
     ):
         super().__init__()
         require_at_least("pairs", pairs, 0, "pass 0 to compare with classes only")
@@ -86,7 +89,9 @@ class PrototypeLoss(ContrastiveLoss):
         require(enough, "shares", tuple(shares.shape), "not the shares of two classes or more", way_out)
         require((shares > 0) & shares.isfinite(), "shares", shares, "not positive", way_out)
         self.kernel = check_kernel(kernel if kernel is not None else VMFKernel())
-        self.pairs, self.terms, self.agreement = pairs, terms, agreement
+        if most_paired is not None:
+            require_at_least("most_paired", most_paired, 2, "pass None to compare all inputs of a batch")
+        self.pairs, self.terms, self.agreement, self.most_paired = pairs, terms, agreement, most_paired
         self.direction = nn.Parameter(_first_directions(len(shares), dim))
         self.log_kappa = nn.Parameter(torch.full((len(shares),), math.log(_FIRST_KAPPA * dim)))
         self.register_buffer("log_shares_of_classes", (shares / shares.sum()).log().float())
@@ -143,9 +148,10 @@ class PrototypeLoss(ContrastiveLoss):
         with torch.autocast(anchor.device.type, enabled=False), matmul_precision("highest"):
             value = soft_cross_entropy(self.log_probabilities(anchor), targets, compared)
             if self.pairs:
-                others = compared_candidates(anchor, None, None)
-                log_r = pairwise_log_positivity(anchor, anchor, self.kernel, self.terms)
-                same_class = targets @ targets.mT
+                few, rows = anchor[: self.most_paired], targets[: self.most_paired]
+                others = compared_candidates(few, None, None)
+                log_r = pairwise_log_positivity(few, few, self.kernel, self.terms)
+                same_class = rows @ rows.mT
                 value = value + self.pairs * soft_cross_entropy(log_shares_of(log_r, others), same_class, others)
             if self.agreement:
                 log_r_self = log_positivity(anchor, anchor, self.kernel, self.terms)

@@ -70,8 +70,10 @@ def fit_answers(
     kernel: VMFKernel,
     seed: int,
     learned: LabelModel | None = None,
-) -> tuple[Answers, dict[str, Any]]:
+) -> tuple[Answers, LabelModel | None, dict[str, Any]]:
     """Fit label probabilities and novelty, and measure them on the held-out items that evaluate.
+
+    Label probabilities are fitted twice: on the items that calibrate, to be measured, and on all held-out items.
 
     Args:
         encoded: The held-out items, and those training items that `gallery_sample` names.
@@ -83,20 +85,26 @@ def fit_answers(
         learned: Label probabilities of the training itself, if it had any.
 
     Returns:
-        The answers, and metrics: those of `label_metrics` if there are label probabilities, and "unlike", the share of
-        the evaluated items that are flagged.
+        The answers; the label probabilities that were measured; and metrics: those of `label_metrics` if there are
+        label probabilities, and "unlike", the share of the evaluated items that are flagged.
     """
     sample = gallery_sample(labels, split.train, seed)
     novelty = fit_novelty(_views(encoded, collection, sample), _views(encoded, collection, split.calibration))
     unlike = novelty.unlike(_views(encoded, collection, split.test))
     metrics: dict[str, Any] = {"unlike": unlike.double().mean().item()}
     if labels.kind not in ("classes", "soft") or len(labels.names) > _MOST_CLASSES:
-        return Answers(None, novelty), metrics
+        return Answers(None, novelty), None, metrics
     rows = label_rows(labels)
-    gallery_rows = _in_proportion(rows[sample], rows[split.train])
-    q, asked, tested = (encoded.posteriors(numbers) for numbers in (sample, split.calibration, split.test))
-    model = fit_label_model(q, gallery_rows, asked, rows[split.calibration], kernel, labels.names, learned=learned)
-    return Answers(model, novelty), metrics | label_metrics(model.probabilities(tested), rows[split.test])
+    gallery, gallery_rows = encoded.posteriors(sample), _in_proportion(rows[sample], rows[split.train])
+
+    def fitted_on(numbers: np.ndarray) -> LabelModel:
+        asked, own = encoded.posteriors(numbers), rows[numbers]
+        return fit_label_model(gallery, gallery_rows, asked, own, kernel, labels.names, learned=learned)
+
+    measured = fitted_on(split.calibration)
+    metrics |= label_metrics(measured.probabilities(encoded.posteriors(split.test)), rows[split.test])
+    held_out = np.concatenate([split.calibration, split.test])
+    return Answers(fitted_on(held_out), novelty), measured, metrics
 
 
 def label_metrics(probabilities: Tensor, rows: Tensor) -> dict[str, float | None]:

@@ -97,7 +97,7 @@ class Choice:
 
 
 def choose_settings(
-    collection: Collection, labels: Labels, train_items: int, requested: Settings
+    collection: Collection, labels: Labels, train_items: int, requested: Settings, gpu: bool = False
 ) -> tuple[dict[str, Any], list[Choice]]:
     """Fill in the settings that the user left open.
 
@@ -106,6 +106,7 @@ def choose_settings(
         labels: Its labels.
         train_items: Number of items to train on.
         requested: The user's settings.
+        gpu: Whether training runs on a GPU, which takes larger batches and networks in the same time.
 
     Returns:
         All settings by name, and the choices that were made.
@@ -121,7 +122,6 @@ def choose_settings(
     choose("backbone", _DEFAULT_BACKBONES[collection.kind], f"the collection holds {collection.kind}")
     _require_backbone(settings["backbone"], collection.kind)
     from_scratch = settings["backbone"] in FROM_SCRATCH
-    gpu = torch.cuda.is_available()
 
     lift = match_lift(labels, len(collection))
     settings["modes"] = 1 if settings["modes"] is None else settings["modes"]

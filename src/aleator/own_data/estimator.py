@@ -17,12 +17,12 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from aleator.evaluation import label_certainty
 from aleator.foundation import require, require_one_of
 from aleator.own_data.collection import Collection
-from aleator.own_data.reading import read_collection
 from aleator.own_data.defaults import Settings, held_out_share
 from aleator.own_data.labels import Labels, soft_labels
 from aleator.own_data.learning import train
 from aleator.own_data.model import AleatorModel
 from aleator.own_data.one_mode import one_mode
+from aleator.own_data.reading import read_collection
 from aleator.own_data.splits import require_trainable, split_items
 from aleator.posteriors import PosteriorBatch
 

@@ -63,8 +63,8 @@ def train(
 ) -> Run:
     """Train an encoder on a labelled collection and write a run folder.
 
-    A part of the items is held out. Half of it calibrates match probabilities, the other half is evaluated. Under
-    torchrun several processes train one encoder.
+    A part of the items is held out. Half of it calibrates match and label probabilities, the other half evaluates
+    them. Then both halves calibrate those that the run keeps. Under torchrun several processes train one encoder.
 
     Args:
         collection: Items with labels.
@@ -96,12 +96,12 @@ def train(
     """
     began = time.time()
     folder = Path(folder).expanduser()
-    resolve_device(device)  # a device that is not there is refused before any work
+    gpu = resolve_device(device).type == "cuda"  # a device that is not there is refused before any work
     labels = require_trainable(collection)
     holdout = settings.holdout if settings.holdout is not None else held_out_share(len(collection))
     settings = replace(settings, holdout=holdout)
     split = split_items(collection, labels, holdout, settings.seed)
-    complete_settings, choices = choose_settings(collection, labels, len(split.train), settings)
+    complete_settings, choices = choose_settings(collection, labels, len(split.train), settings, gpu)
     config: dict[str, Any] = {
         "settings": dict(complete_settings),
         "chosen": [choice.name for choice in choices],
@@ -140,14 +140,15 @@ def train(
             prior, maps, metrics = _fit_and_measure_matches(
                 encoded, labels, len(collection), split, gallery, kernel, seed
             )
+            held_out = len(split.calibration) + len(split.test)
             log(
-                f"calibrated on {len(split.calibration)} held-out items: kappa x {calibration.kappa_scale:.2f}, "
+                f"calibrated on {held_out} held-out items: kappa x {calibration.kappa_scale:.2f}, "
                 f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities, {prior:.3g} of random pairs match"
             )
-            answers, label_metrics = fit_answers(encoded, collection, labels, split, kernel, seed, learned)
+            answers, tested, label_metrics = fit_answers(encoded, collection, labels, split, kernel, seed, learned)
             metrics |= label_metrics
             if rivals:
-                metrics["rivals"] = compare_held_out(training, encoded, labels, split, answers.labels, seed)
+                metrics["rivals"] = compare_held_out(training, encoded, labels, split, tested, seed)
             match = {"kappa_pos": calibration.kappa_pos, "prior": prior, "maps": maps.to_dict()}
             save_used_items(folder, collection, split)
             metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
@@ -185,12 +186,12 @@ def _fit_and_measure_matches(
     kernel: VMFKernel,
     seed: int,
 ) -> tuple[float, MatchMaps, dict[str, Any]]:
-    """Fit match probabilities on one half of the held-out items; evaluate the other half.
+    """Fit match probabilities on one half of the held-out items and evaluate the other half; then fit on both.
 
     Both halves are asked against training items, as the new items of a user will be.
 
     Returns:
-        Prior and maps of match probabilities, and the metrics.
+        Prior and maps of match probabilities, from all held-out items; and the metrics, from the first fit.
     """
     all_labels = evaluation_labels(labels, count)
     gallery = encoded.posteriors(gallery_numbers)
@@ -200,17 +201,17 @@ def _fit_and_measure_matches(
         return held_out_questions(encoded.posteriors(numbers), numbers, gallery, gallery_numbers, all_labels)
 
     questions = ask(split.calibration)
-    maps = fit_match_maps(questions, kernel, seed)
     metrics = evaluate(
         encoded.posteriors(split.test),
         select_labels(labels, split.test),
         kernel,
         questions.prior,
-        maps=maps,
+        maps=fit_match_maps(questions, kernel, seed),
         questions=ask(split.test),
         seed=seed,
     )
-    return questions.prior, maps, metrics
+    questions = ask(np.concatenate([split.calibration, split.test]))
+    return questions.prior, fit_match_maps(questions, kernel, seed), metrics
 
 
 def _describe(collection: Collection, labels: Labels) -> dict[str, Any]:

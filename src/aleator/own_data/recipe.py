@@ -30,6 +30,7 @@ from aleator.training import FitResult, Objective, Recipe, fit
 # Weight of the comparison of items with each other. It costs some accuracy, most of all where there are many classes.
 # Where people's votes differ, it makes kappa follow them.
 _PAIRS, _PAIRS_OF_IMAGES, _PAIRS_OF_VOTES = 0.1, 0.3, 1.0
+_MOST_PAIRED = 64  # items of a batch that are compared with each other, if no votes are to be followed
 _AGREEMENT = 1.0  # weight of how often people agree about an item, if soft labels say it
 _MOST_PASSES = 80  # over the training images; more would not help
 _LEAST_STEPS = 200
@@ -108,7 +109,8 @@ def _loss(labels: Labels, settings: dict[str, Any], pairs: float = _PAIRS) -> Pr
         return ExactInfoNCE(kernel)
     disputed = labels.kind == "soft" and bool((labels.values.max(1) < 1).any())
     agreement = _AGREEMENT if disputed else 0.0
-    return PrototypeLoss(settings["dim"], labels.counts(), kernel, pairs, agreement=agreement)
+    few = None if disputed else _MOST_PAIRED
+    return PrototypeLoss(settings["dim"], labels.counts(), kernel, pairs, agreement=agreement, most_paired=few)
 
 
 @torch.no_grad()
