@@ -4,7 +4,8 @@ import os
 import pytest
 import torch
 
-from aleator.foundation.bundle import DamagedBundleError, pack_state, read_bundle, unpack_state, write_bundle
+from aleator.foundation import DamagedFileError
+from aleator.foundation.bundle import pack_state, read_bundle, unpack_state, write_bundle
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([1, 2])}
 
@@ -75,7 +76,7 @@ def test_damage_is_noticed(tmp_path, target, damage):
     else:
         data = bytearray()
     path.write_bytes(data)
-    with pytest.raises(DamagedBundleError, match="damaged"):
+    with pytest.raises(DamagedFileError, match="damaged"):
         read_bundle(tmp_path, "thing", 1)
 
 

@@ -17,8 +17,10 @@ from safetensors.torch import load_file
 from aleator.data.inputs import Inputs
 from aleator.encoders.backbones import ResNet18
 from aleator.encoders.encoder import Encoder
+from aleator.foundation import lock_beside, only_process
 from aleator.matching.kernels import VMFKernel
 from aleator.own_data import Run, embed, load_run, read_collection, read_embedded
+from aleator.own_data.rows import RowFile
 from tests.own_data.conftest import blobs
 
 HERE = Path(__file__).parent
@@ -83,7 +85,7 @@ def test_a_killed_process_goes_on(run, features, whole, tmp_path):
     before = part.read_bytes()[: 200 * 4 * (run.encoder.dim + 1)]
     assert np.frombuffer(before, np.float32).reshape(200, -1).shape[1] == run.encoder.dim + 1
     collection = read_collection(features / "x.npy")
-    with pytest.raises(ValueError, match="unfinished work of another run, other items"):
+    with pytest.raises(ValueError, match="unfinished work of another collection; finish that first, or pass --replace"):
         embed(run, read_collection(write_rows(tmp_path, 10)), output)
     embed(run, collection, output)
     assert not part.parent.exists()
@@ -153,3 +155,78 @@ def test_images_text_and_features_do_not_mix(run, photos, tmp_path):
 def test_an_unknown_device_is_refused(run, features, tmp_path, device):
     with pytest.raises(ValueError, match="device"):
         embed(load_run(run.folder), read_collection(features / "x.npy"), tmp_path / "x.safetensors", device=device)
+
+
+def stop_after(blocks: int, run, features, output):
+    """Embed in batches of 40, and stop as if the process were killed."""
+    append, done = RowFile.append, []
+
+    def append_or_stop(self, rows):
+        if len(done) == blocks:
+            raise KeyboardInterrupt
+        done.append(len(rows))
+        append(self, rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RowFile, "append", append_or_stop)
+        with pytest.raises(KeyboardInterrupt):
+            embed(run, read_collection(features / "x.npy"), output, batch_size=40, device="cpu")
+
+
+def test_of_two_embeddings_into_one_file_the_second_is_told(run, features, tmp_path):
+    output = tmp_path / "all.safetensors"
+    stop_after(3, run, features, output)
+    partial = {path.name: path.read_bytes() for path in (tmp_path / "all.partial").iterdir()}
+    with only_process(lock_beside(output), "output", "embed"):  # as the first one holds it
+        for replace in (False, True):
+            with pytest.raises(ValueError, match=f"embed, process {os.getpid()} on .*; wait for it or stop it"):
+                embed(run, read_collection(features / "x.npy"), output, replace=replace)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "all.partial").iterdir()} == partial
+    embed(run, read_collection(features / "x.npy"), output, batch_size=40, device="cpu")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.jsonl", "all.safetensors"]
+
+
+@pytest.mark.parametrize("record", [None, b"", b"{", b"[]", b"null"])
+def test_unfinished_work_without_its_record_begins_again(run, features, tmp_path, record):
+    parts = tmp_path / "all.partial"
+    parts.mkdir()
+    (parts / "part-0000.rows").write_bytes(b"\1" * 1000)
+    (parts / ".embedding.json.123.partial").write_bytes(b"{")
+    if record is not None:
+        (parts / "embedding.json").write_bytes(record)
+    made = embed(run, read_collection(features / "x.npy"), tmp_path / "all.safetensors", device="cpu")
+    torch.testing.assert_close(read_embedded(made).q.mu, run.posteriors(blobs()[0]).mu)
+    assert not parts.exists()
+
+
+def test_unfinished_work_of_another_run_is_explained_and_can_be_replaced(run, features, tmp_path):
+    parts, collection = tmp_path / "all.partial", read_collection(features / "x.npy")
+    parts.mkdir()
+    (parts / "embedding.json").write_text('{"fingerprint": "other", "items": "others", "processes": 1}')
+    (parts / "part-0000.rows").write_bytes(b"\1" * 1000)
+    with pytest.raises(ValueError, match="another run and collection; finish that first, or pass --replace"):
+        embed(run, collection, tmp_path / "all.safetensors", device="cpu")
+    made = embed(run, collection, tmp_path / "all.safetensors", device="cpu", replace=True)
+    torch.testing.assert_close(read_embedded(made).q.mu, run.posteriors(blobs()[0]).mu)
+    (parts).mkdir()
+    (parts / "letters.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"letters\.txt.*is not ours"):
+        embed(run, collection, tmp_path / "all.safetensors", device="cpu", replace=True)
+    shutil.rmtree(parts)
+    parts.write_text("a file")
+    with pytest.raises(ValueError, match="is a file where the unfinished work belongs"):
+        embed(run, collection, tmp_path / "all.safetensors", device="cpu", replace=True)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "sums", "sums flipped"])
+def test_damaged_rows_of_unfinished_work_are_made_again(run, features, whole, tmp_path, damage):
+    output = tmp_path / "all.safetensors"
+    stop_after(4, run, features, output)
+    rows, sums = (tmp_path / "all.partial" / f"part-0000.{ending}" for ending in ("rows", "sums"))
+    target = sums if "sums" in damage else rows
+    data = bytearray(target.read_bytes())
+    if "flip" in damage:
+        data[len(data) // 2] ^= 16
+    target.write_bytes(data if "flip" in damage else data[: len(data) // 2])
+    embed(run, read_collection(features / "x.npy"), output, batch_size=40, device="cpu")
+    torch.testing.assert_close(load_file(output)["mu"], load_file(whole)["mu"], rtol=1e-5, atol=1e-6)

@@ -12,7 +12,6 @@ import sys
 import time
 import zlib
 
-import psycopg
 import torch
 
 from aleator import VonMisesFisher
@@ -61,7 +60,7 @@ def insist(index, location, ids):
             if ids[0] not in index:
                 index.add(posterior_of(ids), ids, metadata_of(ids))
             return index
-        except psycopg.Error:
+        except ConnectionError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)

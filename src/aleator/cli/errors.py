@@ -7,6 +7,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from aleator.foundation import redacted
+
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
@@ -14,5 +16,5 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        Console(stderr=True, soft_wrap=True).print(Text(str(error), style="red"))
+        Console(stderr=True, soft_wrap=True).print(Text(redacted(str(error)), style="red"))
         raise typer.Exit(2) from None

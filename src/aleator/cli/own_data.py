@@ -184,7 +184,10 @@ def evaluate(
     posteriors: Annotated[
         Path, typer.Argument(help="posteriors file, or run folder, whose metrics are then shown again")
     ],
-    labels: LabelFile = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="labels: .csv with the columns id (or path) and label; .npy where ids are row numbers"),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="the items, for the rivals; default: where they were embedded from")
     ] = None,
@@ -200,7 +203,7 @@ def evaluate(
 
     Example: aleator evaluate photos.safetensors --figures figures/
     """
-    from aleator.own_data import evaluate_embedded, load_run, read_collection, read_embedded, read_labels
+    from aleator.own_data import evaluate_embedded, load_run, read_collection, read_embedded, read_labels_of
     from aleator.own_data import figures as draw
 
     with plain_errors():
@@ -208,7 +211,8 @@ def evaluate(
             metrics = load_run(posteriors).metrics
         else:
             embedded = read_embedded(posteriors)
-            item_labels = embedded.labels() if labels is None else read_labels(labels, len(embedded.q), str(posteriors))
+            records = embedded.records
+            item_labels = embedded.labels() if labels is None else read_labels_of(labels, records, str(posteriors))
             items = None if data is None else read_collection(data, labels_optional=True, strict=False)
             metrics = evaluate_embedded(embedded, item_labels, data=items, rivals=not no_rivals)
         if figures is not None:

@@ -1,6 +1,7 @@
 """`aleator index` and `aleator query`."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -14,7 +15,7 @@ from aleator.cli.label_text import could_be
 
 if TYPE_CHECKING:
     from aleator.posteriors import PosteriorBatch
-    from aleator.retrieval import CredibleIndex, Hit, Metadata, SearchBy, SetsOf
+    from aleator.retrieval import CredibleIndex, Hit, SearchBy, SetsOf
 
 index_app = typer.Typer(no_args_is_help=True, help="Build, change and describe an index of posteriors.")
 
@@ -34,6 +35,19 @@ def _items_beside(posteriors: Path) -> Path | None:
     """The .jsonl that `aleator embed` writes beside a posteriors file."""
     beside = posteriors.with_suffix(".jsonl")
     return beside if posteriors.suffix == ".safetensors" and beside.is_file() else None
+
+
+def _ids_and_metadata(posteriors: Path, items: Path | None) -> Any:
+    """Ids and metadata of the posteriors. A file that names the same ids as `aleator embed` did is joined by id."""
+    from aleator.retrieval import join_items, read_items
+
+    ids, metadata = read_items(_items_beside(posteriors))
+    if items is None:
+        return ids, metadata
+    own_ids, own_metadata = read_items(items)
+    if ids is None or not set(ids) & set(own_ids or []):  # other names for the same rows
+        return own_ids, own_metadata
+    return ids, join_items(ids, own_ids, own_metadata, str(items))
 
 
 @index_app.command("build")
@@ -61,7 +75,6 @@ def index_build(
         match_settings,
         read_answers,
         read_header,
-        read_items,
         read_posteriors,
         share_of_matches,
     )
@@ -70,7 +83,7 @@ def index_build(
         q = read_posteriors(posteriors)
         header = read_header(posteriors)
         written_kernel, written_prior, maps = match_settings(header)
-        ids, metadata = read_items(_items_beside(posteriors) if items is None else items)
+        ids, metadata = _ids_and_metadata(posteriors, items)
         if kappa_pos is not None:
             maps = MatchMaps()  # they belong to the written kernel
         own_prior = share_of_matches(metadata) if maps.calibrated else None
@@ -95,12 +108,12 @@ def index_add(location: Location, posteriors: Posteriors, items: Items = None, f
 
     Example: aleator index add gallery/ more-photos.safetensors
     """
-    from aleator.retrieval import CredibleIndex, read_header, read_items, read_posteriors
+    from aleator.retrieval import CredibleIndex, read_header, read_posteriors
 
     with plain_errors():
         q = read_posteriors(posteriors)
         made_by = fingerprint or read_header(posteriors).get("fingerprint")
-        ids, metadata = read_items(_items_beside(posteriors) if items is None else items)
+        ids, metadata = _ids_and_metadata(posteriors, items)
     with plain_errors(), CredibleIndex.open(location, fingerprint=made_by) as index:
         added = index.add(q, ids, metadata)
         index.save()
@@ -155,16 +168,16 @@ def index_calibrate(
 
     Example: aleator index calibrate gallery/ questions.safetensors --coverage 0.95 --error 0.05
     """
-    from aleator.retrieval import CredibleIndex, read_header, read_items, read_posteriors
+    from aleator.retrieval import CredibleIndex, read_header, read_posteriors
 
     with plain_errors():
         q = read_posteriors(questions)
         made_by = fingerprint or read_header(questions).get("fingerprint")
-        right = _right_answers(questions, read_items(_items_beside(questions) if items is None else items)[1])
+        chosen, right = _right_answers(questions, items, len(q))
         with CredibleIndex.open(location, fingerprint=made_by) as index:
             how = cast("SetsOf | None", sets)  # `calibrate` checks it
             promise = index.calibrate(
-                q, right, coverage, error=error, assurance=assurance, sets=how, allow_empty=allow_empty
+                q[chosen], right, coverage, error=error, assurance=assurance, sets=how, allow_empty=allow_empty
             )
     if as_json:
         print(json.dumps(promise.to_dict()))
@@ -177,19 +190,34 @@ def index_calibrate(
         print(f"Sure enough to answer: {100 * promise.rejection.answered:.1f} % of the questions.")
 
 
-def _right_answers(questions: Path, metadata: "list[Metadata] | None") -> Any:
-    """The right answers of questions: their "right" ids, or their labels."""
-    from aleator.foundation import reject
+def _right_answers(questions: Path, items: Path | None, count: int) -> "tuple[list[int], list[Any]]":
+    """Numbers of the questions that may calibrate, and their right answers: "right" ids, or labels.
 
-    for name in ("right", "label"):
-        if metadata and all(name in item for item in metadata):
-            return [item[name] for item in metadata]
-    reject(
-        "items",
-        str(questions),
-        "the right answers are not known",
-        'pass --items with one line {"id": ..., "label": ...} or {"id": ..., "right": [ids]} per question',
-    )
+    Right answers of another file are joined by id. Questions that the encoder was trained on are left out.
+    """
+    from aleator.foundation import reject, require
+    from aleator.retrieval import join_items, read_items
+
+    ids, beside = read_items(_items_beside(questions))
+    metadata = beside if items is None else join_items(ids, *read_items(items), str(items))
+    known = next((name for name in ("right", "label") if metadata and all(name in one for one in metadata)), None)
+    if metadata is None or known is None:
+        reject(
+            "items",
+            str(items or questions),
+            "the right answers are not known",
+            'pass --items with one line {"id": ..., "label": ...} or {"id": ..., "right": [ids]} per question',
+        )
+    problem, way_out = f"has {len(metadata)} lines for {count} questions", "write one line for each"
+    require(len(metadata) == count, "items", str(items or questions), problem, way_out)
+    used = [bool(one.get("used")) for one in (beside if beside is not None else metadata)]
+    chosen = [number for number in range(count) if not used[number]]
+    problem = "the encoder was trained or calibrated on all of them, so a promise from them would not hold"
+    require(bool(chosen), "questions", str(questions), problem, "embed labelled items that it has not seen")
+    if len(chosen) < count:
+        left_out = f"{count - len(chosen)} questions are left out: the encoder was trained or calibrated on them"
+        print(left_out, file=sys.stderr)
+    return chosen, [metadata[number][known] for number in chosen]
 
 
 @index_app.command("info")

@@ -1,6 +1,6 @@
 """Tools of all other packages: checks, devices, precision, randomness, processes, files, progress, provenance."""
 
-from aleator.foundation.bundle import DamagedBundleError, pack_state, read_bundle, unpack_state, write_bundle
+from aleator.foundation.bundle import pack_state, read_bundle, unpack_state, write_bundle
 from aleator.foundation.checks import (
     BadArgumentError,
     reject,
@@ -25,6 +25,8 @@ from aleator.foundation.distributed import (
     require_equal_batches,
 )
 from aleator.foundation.files import replace_file, write_json, writing_atomically
+from aleator.foundation.integrity import DamagedFileError, file_sha256, verify_checksums, write_checksums
+from aleator.foundation.locks import lock_beside, only_process
 from aleator.foundation.precision import matmul_precision
 from aleator.foundation.progress import CountBar, progress_bar
 from aleator.foundation.provenance import command, describe_run
@@ -36,19 +38,23 @@ from aleator.foundation.randomness import (
     seed_generators,
     set_random_state,
 )
+from aleator.foundation.redaction import redacted
 
 __all__ = [
     "BadArgumentError",
     "CountBar",
-    "DamagedBundleError",
+    "DamagedFileError",
     "ProcessGroup",
     "command",
     "derived_seed",
     "describe_run",
+    "file_sha256",
     "gather_batch",
     "launched_process",
+    "lock_beside",
     "matmul_precision",
     "one_thread",
+    "only_process",
     "pack_state",
     "pass_on",
     "preserved_randomness",
@@ -58,6 +64,7 @@ __all__ = [
     "progress_bar",
     "random_state",
     "read_bundle",
+    "redacted",
     "reject",
     "replace_file",
     "require",
@@ -74,7 +81,9 @@ __all__ = [
     "seed_generators",
     "set_random_state",
     "unpack_state",
+    "verify_checksums",
     "write_bundle",
+    "write_checksums",
     "write_json",
     "writing_atomically",
 ]

@@ -22,10 +22,9 @@ from torch import Tensor
 
 from aleator.foundation.checks import reject, require
 from aleator.foundation.files import replace_file
+from aleator.foundation.integrity import DamagedFileError
 
-
-class DamagedBundleError(ValueError):
-    """A bundle does not match its checksums."""
+_WAY_OUT = "restore it from a copy, or save it again"
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def read_bundle(folder: str | Path, name: str, version: int) -> Bundle:
 
     Raises:
         ValueError: If there is no such bundle, or if it has another version.
-        DamagedBundleError: If it is incomplete or altered.
+        DamagedFileError: If it is incomplete or altered.
     """
     from safetensors.torch import load
 
@@ -121,7 +120,7 @@ def read_bundle(folder: str | Path, name: str, version: int) -> Bundle:
         recorded_sha = document.pop("sha256")
         written_format, written_version = document["format"], document["version"]
     except (ValueError, KeyError, AttributeError, TypeError):
-        raise DamagedBundleError(f"{index} is damaged: it is not the JSON that was written; save it again") from None
+        raise DamagedFileError(index, "it is not the JSON that was written", _WAY_OUT) from None
     require(
         written_format == f"aleator-{name}", "path", str(folder), f"holds {written_format!r}", f"name a saved {name}"
     )
@@ -133,7 +132,7 @@ def read_bundle(folder: str | Path, name: str, version: int) -> Bundle:
         "load it with the release that wrote it, and save it again with this one",
     )
     if recorded_sha != _fingerprint(document):
-        raise DamagedBundleError(f"{index} is damaged: its content does not match its checksum; save it again")
+        raise DamagedFileError(index, "its content does not match its checksum", _WAY_OUT)
     tensor_file = folder / document["tensors"]["file"]
     require(
         _is_tensor_file(tensor_file.name, name) and tensor_file.parent == folder,
@@ -145,7 +144,7 @@ def read_bundle(folder: str | Path, name: str, version: int) -> Bundle:
     data = tensor_file.read_bytes() if tensor_file.is_file() else b""
     if hashlib.sha256(data).hexdigest() != document["tensors"]["sha256"]:
         problem = f"{len(data)} bytes that do not match their checksum" if data else "missing or empty"
-        raise DamagedBundleError(f"{tensor_file} is damaged: {problem}; save it again")
+        raise DamagedFileError(tensor_file, problem, _WAY_OUT)
     return Bundle(document["facts"], load(data), recorded_sha)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from aleator.foundation.redaction import redacted
+
 _LIBRARIES = ("aleator", "torch", "numpy", "scipy", "faiss-cpu", "lightning-fabric", "pytorch-lightning")
 
 
@@ -39,7 +41,11 @@ def describe_run(began: float, device: str | torch.device | None = None) -> dict
 
 
 def command() -> str:
-    """The command line of this process, without the folders of programs, which differ between machines."""
+    """The command line of this process, without passwords, tokens and the folders of programs."""
+    return redacted(_command())
+
+
+def _command() -> str:
     program, *arguments = sys.orig_argv
     if arguments and Path(arguments[0]).is_absolute():  # a script; an installed command is shown without python
         script = Path(arguments.pop(0))

@@ -12,6 +12,7 @@ from aleator.own_data.embedded import EmbeddedCollection, rank_by_certainty, ran
 from aleator.own_data.embedded_evaluation import evaluate_embedded
 from aleator.own_data.embedding import embed
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, figures
+from aleator.own_data.label_join import read_labels_of
 from aleator.own_data.labels import LabelKind, Labels, read_labels
 from aleator.own_data.learning import train
 from aleator.own_data.model import AleatorModel
@@ -62,6 +63,7 @@ __all__ = [
     "read_embedded",
     "read_findings",
     "read_labels",
+    "read_labels_of",
     "save_run",
     "train",
 ]

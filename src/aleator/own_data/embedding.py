@@ -4,7 +4,9 @@
 rows are in `NAME.partial/`, one file for each process. The same command resumes the work there.
 """
 
+import contextlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -16,7 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from aleator.data import Inputs, measure_levels
-from aleator.foundation import process_group, replace_file, require, require_at_least, resolve_device, write_json
+from aleator.foundation import (
+    lock_beside,
+    only_process,
+    process_group,
+    reject,
+    replace_file,
+    require,
+    require_at_least,
+    resolve_device,
+    write_json,
+)
 from aleator.own_data.collection import Collection
 from aleator.own_data.left_out import describe_left_out, leave_out
 from aleator.own_data.problems import Problem, stop_at
@@ -94,9 +106,10 @@ def embed(
     count, dim, modes = len(collection), run.encoder.dim, run.encoder.modes
     columns = posterior_columns(dim, modes) + (run.answers.novelty is not None)
     parts = output.with_suffix(".partial")
-    with process_group() as group:
+    with process_group() as group, contextlib.ExitStack() as held:
         if group.first:
-            _claim_folder(parts, identity | {"processes": group.count})
+            held.enter_context(only_process(lock_beside(output), "output", "embed"))
+            _claim_folder(parts, identity | {"processes": group.count}, replace)
             if scaled_alone(run.inputs, collection):
                 log("images of more than 8 bits: the run has not seen such images, so each is scaled by its own values")
         group.wait()
@@ -159,21 +172,43 @@ def scaled_alone(inputs: Inputs, collection: Collection) -> bool:
     return measure_levels(sample, inputs.most_pixels).images > 0
 
 
-def _claim_folder(parts: Path, identity: dict[str, Any]) -> None:
-    """Create the folder of unfinished parts, or check that it belongs to the same embedding."""
+def _claim_folder(parts: Path, identity: dict[str, Any], replace: bool) -> None:
+    """Create the folder of unfinished parts, or check that it belongs to the same embedding.
+
+    Unfinished work whose record is lost cannot be trusted. It is removed, and the work begins again.
+    """
     record = parts / "embedding.json"
-    if record.is_file():
-        require(
-            json.loads(record.read_text()) == identity,
-            "output",
-            str(parts),
-            "is the unfinished work of another run, other items or another number of processes",
-            "finish that first, or remove the folder",
-        )
+    require(not parts.is_file(), "output", str(parts), "is a file where the unfinished work belongs", "remove it")
+    found = _read_record(record)
+    if found == identity:
         return
+    if found is not None and not replace:
+        different = " and ".join(name for key, name in _PARTS_OF_IDENTITY.items() if found.get(key) != identity[key])
+        way_out = "finish that first, or pass --replace to begin again"
+        reject("output", str(parts), f"is the unfinished work of another {different or 'embedding'}", way_out)
     parts.mkdir(parents=True, exist_ok=True)
-    require(not any(parts.iterdir()), "output", str(parts), "holds other files", "remove the folder")
+    others = [path.name for path in parts.iterdir() if not _is_part(path.name)]
+    require(not others, "output", f"{parts}/{others[0] if others else ''}", "is not ours", "move it elsewhere")
+    for path in list(parts.iterdir()):
+        path.unlink()
     replace_file(record, json.dumps(identity).encode())
+
+
+_PARTS_OF_IDENTITY = {"fingerprint": "run", "items": "collection", "processes": "number of processes"}
+
+
+def _read_record(record: Path) -> dict[str, Any] | None:
+    """What the unfinished work says it is; None if it does not say it, or cannot be read."""
+    try:
+        found = json.loads(record.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_part(name: str) -> bool:
+    """Whether a file of the folder of unfinished parts is one of ours."""
+    return re.fullmatch(r"(\.?embedding|\.?part-\d{4,}\.problems)\.json(\.\d+\.partial)?|part-\d{4,}\.(rows|sums)", name) is not None
 
 
 def _part(parts: Path, rank: int) -> Path:

@@ -1,11 +1,13 @@
 """Outputs of a network for a whole collection, streamed to a file of rows.
 
 Memory use does not grow with the collection, and work that was stopped is resumed. A `RowFile` only grows. Whenever a
-process is killed, the file holds complete rows and at most a part of one more, which the next process removes.
+process is killed, the file holds whole blocks of rows and at most a part of one more, which the next process removes.
 """
 
 import os
+import struct
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,46 +27,93 @@ from aleator.own_data.problems import Problem, stop_at
 _Item = TypeVar("_Item")
 _Loaded = TypeVar("_Loaded")
 _SYNC_SECONDS = 5.0  # a power failure costs at most this much work
+_CHUNK = 1 << 24  # bytes read at a time
+_SUM = struct.Struct("<QI")  # length and CRC-32 of a block of rows
 
 
 class RowFile:
     """Rows (width,) of float32, appended to a file.
 
-    The file is not written atomically, because it is resumed under its own name.
+    The file is not written atomically, because it is resumed under its own name. A second file beside it (.sums) has
+    the length and the checksum of each block that was appended. What does not match is cut off and made again.
 
     Args:
-        path: The file. If it exists, new rows follow its complete rows.
+        path: The file. If it exists, new rows follow its whole blocks.
         width: Length of a row.
     """
 
     def __init__(self, path: Path, width: int):
-        row_bytes = 4 * width
-        path.touch()
-        self.done = path.stat().st_size // row_bytes
-        os.truncate(path, self.done * row_bytes)
+        self.done = _whole_rows(path, 4 * width)
         self.file = open(path, "ab")  # noqa: SIM115 (closed by `close`)
+        self.sums = open(_sums_of(path), "ab")  # noqa: SIM115
         self.synced = time.monotonic()
 
     def append(self, rows: np.ndarray) -> None:
         """Append rows (n, width)."""
-        self.file.write(np.ascontiguousarray(rows, dtype=np.float32).tobytes())
+        data = np.ascontiguousarray(rows, dtype=np.float32).tobytes()
+        self.file.write(data)
         self.file.flush()
+        self.sums.write(_SUM.pack(len(data), zlib.crc32(data)))
+        self.sums.flush()
         if time.monotonic() - self.synced > _SYNC_SECONDS:
-            os.fsync(self.file.fileno())
-            self.synced = time.monotonic()
+            self._sync()
         self.done += len(rows)
 
+    def _sync(self) -> None:
+        for file in (self.file, self.sums):
+            file.flush()
+            os.fsync(file.fileno())
+        self.synced = time.monotonic()
+
     def close(self) -> None:
-        """Write everything to the disk and close the file."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
+        """Write everything to the disk and close the files."""
+        try:
+            self._sync()
+        finally:
+            self.file.close()
+            self.sums.close()
 
     def __enter__(self) -> "RowFile":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _sums_of(path: Path) -> Path:
+    return path.with_suffix(".sums")
+
+
+def _whole_rows(path: Path, row_bytes: int) -> int:
+    """Number of rows in the whole blocks of a row file. Whatever follows them is cut off, in both files."""
+    path.touch()
+    size, sums = path.stat().st_size, _sums_of(path)
+    if not sums.exists() and size:  # of an older release: without checksums
+        whole = size // row_bytes * row_bytes
+        _renew_sums(path, whole)
+        os.truncate(path, whole)
+        return whole // row_bytes
+    end, blocks = 0, 0
+    recorded = sums.read_bytes() if sums.exists() else b""
+    with open(path, "rb") as file:
+        for length, crc in _SUM.iter_unpack(recorded[: len(recorded) // _SUM.size * _SUM.size]):
+            if length % row_bytes or length > size - end or zlib.crc32(file.read(length)) != crc:
+                break
+            end, blocks = end + length, blocks + 1
+    sums.touch()
+    os.truncate(path, end)
+    os.truncate(sums, blocks * _SUM.size)
+    return end // row_bytes
+
+
+def _renew_sums(path: Path, length: int) -> None:
+    """Record the first bytes of a row file as one whole block, after a change in place."""
+    with open(path, "rb") as file:
+        crc = 0
+        for start in range(0, length, _CHUNK):
+            crc = zlib.crc32(file.read(min(_CHUNK, length - start)), crc)
+    sums = _sums_of(path)
+    sums.write_bytes(_SUM.pack(length, crc) if length else b"")  # in place: a `RowFile` appends to it
 
 
 def read_rows(path: Path, width: int, at_once: int = 65_536) -> Iterator[np.ndarray]:
@@ -193,4 +242,6 @@ def _mend_rows(
         if i not in problems:
             rows[i - first] = compute(inputs.prepare([collection.raw(i, i + 1)[0]]))[0]
     rows.flush()
+    if len(numbers) > len(problems):
+        _renew_sums(path, rows.nbytes)
     return problems

@@ -9,6 +9,7 @@ from aleator.retrieval.label_share import share_of_matches
 from aleator.retrieval.mixture_search import highest_log_density, region_thresholds
 from aleator.retrieval.plots import plot_hits
 from aleator.retrieval.posteriors_file import (
+    join_items,
     label_header,
     match_header,
     match_settings,
@@ -50,6 +51,7 @@ __all__ = [
     "encode_id",
     "group_by_mode",
     "highest_log_density",
+    "join_items",
     "label_header",
     "match_header",
     "match_settings",

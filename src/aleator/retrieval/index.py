@@ -326,6 +326,8 @@ def _folder_store() -> Any:
 
 
 def _postgres_store() -> Any:
-    from aleator.retrieval.stores.postgres import PostgresStore
-
+    try:
+        from aleator.retrieval.stores.postgres import PostgresStore
+    except ModuleNotFoundError as missing:
+        reject("location", "postgresql://...", f"needs {missing.name}", "pip install 'aleator[postgres]'")
     return PostgresStore

@@ -14,7 +14,7 @@ A file from elsewhere may also be an .npz with the arrays mu and kappa, and log_
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -214,12 +214,43 @@ def read_items(path: Path | None) -> tuple[list[Id] | None, list[Metadata] | Non
         try:
             item = json.loads(line)
             ids.append(item.pop("id"))
-        except (ValueError, KeyError, AttributeError, TypeError):
+            hash(ids[-1])
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             reject(
                 "items", f"line {number} of {path}", "is not a JSON object with an id", 'write {"id": ..., "key": ...}'
             )
         metadata.append(item)
     return ids, metadata
+
+
+def join_items(
+    ids: Sequence[Id] | None, named: Sequence[Id] | None, metadata: list[Metadata] | None, file: str
+) -> list[Metadata] | None:
+    """Metadata of a second file, in the order of the ids.
+
+    Args:
+        ids: Ids of the posteriors. None: they have none, and the second file is taken line by line.
+        named: Ids of the second file.
+        metadata: Metadata of the second file.
+        file: Name of the second file, for errors.
+
+    Returns:
+        The metadata of each id. Lines of other ids are left out.
+
+    Raises:
+        ValueError: If the second file names an id twice, or not at all.
+    """
+    if ids is None or named is None or metadata is None:
+        return metadata
+    line_of: dict[Id, int] = {}
+    for line, id in enumerate(named):
+        problem = f"{id!r} is in line {line_of.get(id, 0) + 1} too"
+        require(
+            line_of.setdefault(id, line) == line, "items", f"line {line + 1} of {file}", problem, "keep one of them"
+        )
+    for id in ids:
+        require(id in line_of, "items", file, f"has no line for {id!r}", "write one line for each id of the posteriors")
+    return [metadata[line_of[id]] for id in ids]
 
 
 def write_items(path: Path, items: Iterable[Mapping[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from aleator.foundation import DamagedBundleError, pack_state, read_bundle, require, unpack_state, write_bundle
+from aleator.foundation import DamagedFileError, pack_state, read_bundle, require, unpack_state, write_bundle
 
 FORMAT_VERSION = 1
 
@@ -51,7 +51,7 @@ class Checkpoints:
                 continue
             try:
                 bundle = read_bundle(path, "checkpoint", FORMAT_VERSION)
-            except DamagedBundleError as damage:
+            except DamagedFileError as damage:
                 warnings.warn(f"checkpoint refused, going back to the one before: {damage}", stacklevel=3)
                 damaged.append(path.name)
                 continue

@@ -82,10 +82,8 @@ class Service:
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._workers, lambda: task(*args, **kwargs))
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] == "psycopg":  # the database server is gone
-                raise busy("the index cannot be reached") from error
-            raise
+        except ConnectionError as error:  # the database server is gone
+            raise busy("the index cannot be reached") from error
 
     def close(self) -> None:
         """Cancel waiting tasks. New threads are ready in case the application starts again."""

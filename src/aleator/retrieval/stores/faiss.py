@@ -5,6 +5,8 @@ the cosine less t. So one call with radius 0 answers a batch of queries with a r
 inverted file are stored as [c, 0], so that the extra coordinate does not change which lists are chosen.
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,10 @@ import faiss
 import numpy as np
 from faiss.contrib.ivf_tools import add_preassigned
 
+from aleator.foundation import DamagedFileError
 from aleator.retrieval.scoring import slack
+from aleator.retrieval.stores.ledger_checks import WAY_OUT
+from aleator.retrieval.stores.vector_parts import PartVerifier, VectorParts
 
 _BLOCK = 65_536  # vectors copied at a time
 _ALL_COSINES = -4.0  # a radius below every cosine
@@ -28,6 +33,8 @@ class VectorIndex:
 
     def __init__(self, index: Any):
         self.index = index
+        self._path: Path | None = None
+        self._verifier: PartVerifier | None = None  # of a file that stays on disk
 
     @classmethod
     def build(cls, mu: np.ndarray, lists: int = 0) -> "VectorIndex":
@@ -43,14 +50,41 @@ class VectorIndex:
         return cls(_inverted_file(mu, np.asarray(kmeans.centroids)))
 
     @classmethod
-    def read(cls, path: Path, memory_map: bool = False) -> "VectorIndex":
-        """Read an index from a file; with `memory_map` its vectors stay on disk."""
+    def read(cls, path: Path, memory_map: bool = False, digests: bytes | None = None) -> "VectorIndex":
+        """Read an index from a file; with `memory_map` its vectors stay on disk.
+
+        Args:
+            path: The file.
+            memory_map: Whether the vectors stay on disk.
+            digests: Checksums of the parts of the file. Each is verified when it is first read. None: none is verified.
+
+        Raises:
+            DamagedFileError: If the file cannot be read, or its frame is damaged.
+        """
         flags = faiss.IO_FLAG_MMAP_IFC if memory_map else 0
-        return cls(faiss.read_index(str(path), flags))
+        with faiss_errors(path):
+            read = cls(faiss.read_index(str(path), flags))
+        if digests is not None:
+            read._path, read._verifier = path, PartVerifier(read.index, digests)
+            if not read._verifier.frame_is_whole():
+                raise DamagedFileError(path, "the centroids or positions do not match their checksum", WAY_OUT)
+        return read
+
+    def digests(self) -> bytes:
+        """Checksums of the parts, for `read`."""
+        return VectorParts(self.index).digests()
+
+    @property
+    def dim(self) -> int:
+        """Dimension D of the vectors."""
+        return self.index.d - 1
 
     def write(self, path: Path) -> None:
         """Write the index to a file."""
-        faiss.write_index(self.index, str(path))
+        try:
+            faiss.write_index(self.index, str(path))
+        except RuntimeError as error:  # faiss has one error for everything
+            raise OSError(f"{path}: the vectors could not be written; check the disk ({_first_line(error)})") from error
 
     def __len__(self) -> int:
         return self.index.ntotal
@@ -69,10 +103,13 @@ class VectorIndex:
         """The vectors at the given positions, (n, D) float32, exactly as they were added."""
         if len(positions) == 0:
             return np.empty((0, self.index.d - 1), np.float32)
+        if self._verifier is not None:
+            self._require_whole(self._verifier.parts.of_positions(positions))
         return self.index.reconstruct_batch(positions)[:, :-1]
 
     def within(self, mu: np.ndarray, radius: np.ndarray, probes: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Query and position of each found vector whose cosine may reach the query's radius; `radius` is (Q,)."""
+        self._require_searched(mu, probes)
         wide = np.maximum(radius - slack(mu.shape[1]), _ALL_COSINES)
         bounds, _, position = self.index.range_search(_extended(mu, -wide), 0.0, params=self._params(probes))
         counts = np.subtract(bounds[1:], bounds[:-1], dtype=np.int64, casting="unsafe")
@@ -83,10 +120,24 @@ class VectorIndex:
         if k >= len(self):
             no_radius = np.full(len(mu), -np.inf)
             return *self.within(mu, no_radius, None), no_radius
+        self._require_searched(mu, probes)
         score, position = self.index.search(_extended(mu, 0), k, params=self._params(probes))
         valid = position >= 0  # faiss fills up with -1
         reach = np.where(valid[:, -1], score[:, -1].astype(np.float64), -np.inf)
         return np.nonzero(valid)[0], position[valid], reach
+
+    def _require_searched(self, mu: np.ndarray, probes: int | None) -> None:
+        """Raise if a part that a search will read is damaged."""
+        if self._verifier is not None:
+            some = self.lists and probes
+            self._require_whole(self.index.quantizer.assign(_extended(mu, 0), probes).ravel() if some else None)
+
+    def _require_whole(self, parts: np.ndarray | None) -> None:
+        assert self._verifier is not None
+        assert self._path is not None
+        damaged = self._verifier.first_damaged(parts)
+        if damaged is not None:
+            raise DamagedFileError(self._path, f"part {damaged} of the vectors does not match its checksum", WAY_OUT)
 
     def _params(self, probes: int | None) -> Any:
         if not self.lists:
@@ -119,3 +170,16 @@ def _extended(mu: np.ndarray, last: float | np.ndarray) -> np.ndarray:
     extended[:, :-1] = mu
     extended[:, -1] = last
     return extended
+
+
+@contextlib.contextmanager
+def faiss_errors(path: Path) -> Iterator[None]:
+    """What faiss says about a file that it cannot read, as damage of the file."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise DamagedFileError(path, f"faiss cannot read the vectors ({_first_line(error)})", WAY_OUT) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

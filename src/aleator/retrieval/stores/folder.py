@@ -7,12 +7,13 @@ The ledger decides what the index holds, and names the current vector file. So
 - a process that is killed leaves the state before or after the call, and at worst an unused file.
 
 Several processes may open one folder. Each call sees what the others have committed. Writers wait for each other.
+
+Everything that decides an answer has a checksum. It is verified when the index is opened. A memory-mapped vector file
+is verified in parts, when a search first reads them.
 """
 
 import contextlib
-import hashlib
 import secrets
-import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from aleator.foundation import reject, require, writing_atomically
+from aleator.foundation import DamagedFileError, file_sha256, reject, require, writing_atomically
 from aleator.retrieval.items import Items, decode_id
 from aleator.retrieval.recall import tune_recall
 from aleator.retrieval.stores.base import Candidates, Store
+from aleator.retrieval.stores.consistency import arrays_problem, config_problem, directions_problem
 from aleator.retrieval.stores.faiss import VectorIndex, list_count
 from aleator.retrieval.stores.ledger import Ledger, VectorFile
+from aleator.retrieval.stores.ledger_checks import WAY_OUT, sqlite_errors
 
 _LEDGER = "ledger.sqlite"
 # How the names of vector files begin: finished ones, and temporary ones that a killed save left behind.
@@ -52,6 +55,7 @@ class FolderStore(Store):
         self._memory_map = memory_map
         self._lock = threading.RLock()
         self._loaded_version: int | None = None  # version of the ledger that the arrays reflect
+        self._verify = True  # when the ledger is first read
 
     @classmethod
     def create(cls, items: Items, config: dict[str, Any]) -> "FolderStore":
@@ -72,20 +76,18 @@ class FolderStore(Store):
         """Open the store in a folder. With `memory_map` the vectors stay on disk, and the store is read-only."""
         path = folder / _LEDGER
         require(path.is_file(), "location", str(folder), "holds no index", "build one there first")
-        try:
-            store = cls(Ledger(path), folder, memory_map)
-            with contextlib.ExitStack() as on_failure:
-                on_failure.callback(store.close)
-                with store._up_to_date():
-                    on_failure.pop_all()
-            return store
-        except sqlite3.DatabaseError as error:
-            reject("location", str(folder), f"the ledger is damaged: {error}", "restore it from a copy")
+        store = cls(Ledger(path), folder, memory_map)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(store.close)
+            with store._up_to_date():
+                on_failure.pop_all()
+        return store
 
     @staticmethod
     def exists(folder: Path) -> bool:
         """Whether the folder holds an index."""
-        return Ledger.exists(folder / _LEDGER)
+        with sqlite_errors(folder / _LEDGER):
+            return Ledger.exists(folder / _LEDGER)
 
     @property
     def location(self) -> str | None:
@@ -93,10 +95,7 @@ class FolderStore(Store):
 
     def __len__(self) -> int:
         with self._up_to_date():
-            if self.weight is None:
-                return int(self.alive.sum())
-            first = self.rows[1:] != self.rows[:-1]
-            return int(self.alive[:1].sum() + np.count_nonzero(first & self.alive[1:]))
+            return self._count()
 
     @property
     def efforts(self) -> list[int]:
@@ -126,7 +125,7 @@ class FolderStore(Store):
         self.alive[self._positions(np.array(rows))[0]] = False
 
     def existing(self, keys: list[str]) -> set[str]:
-        with self._lock:
+        with self._in_place():
             return set(self._ledger.find(keys))
 
     def within(self, mu: np.ndarray, radius: np.ndarray, effort: int | None) -> Candidates:
@@ -139,7 +138,7 @@ class FolderStore(Store):
             return self._candidates(query, position), reach
 
     def describe(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
-        with self._lock:
+        with self._in_place():
             return self._ledger.describe(rows)
 
     def components(self, rows: np.ndarray) -> Candidates:
@@ -164,6 +163,20 @@ class FolderStore(Store):
             config = {**self.config, **changes}
             self._ledger.configure("config", config)
         self.config = config
+        with self._transaction():
+            self._ledger.seal(config)
+
+    def check(self) -> None:
+        """Verify every row of the ledger and every vector.
+
+        Raises:
+            DamagedFileError: If something is damaged.
+        """
+        with self._in_place(), self._ledger.transaction(write=False):
+            self._ledger.verify(thorough=True)
+            if self._folder is not None:
+                vector_file = self._ledger.vector_file()
+                self._read_vectors(self._folder, vector_file)
 
     def save(self, location: str | None = None) -> None:
         """Write changes into a new vector file. With a location, move there and replace the index in that folder."""
@@ -175,17 +188,24 @@ class FolderStore(Store):
         else:
             self._require_writable()
             with self._transaction():
-                if self._ledger.setting("saved"):
-                    return
-                self._rebuild_if_needed()
-                self._publish(target)
+                if not self._ledger.setting("saved"):
+                    self._rebuild_if_needed()
+                    self._publish(target)
         with self._transaction():  # the lock keeps other processes from making a new file current meanwhile
             _remove_unused_files(target, self._ledger.vector_file().file)
+            self._ledger.seal(self.config)
 
     def close(self) -> None:
         self._ledger.close()
 
     # In memory
+
+    def _count(self) -> int:
+        """Number of items."""
+        if self.weight is None:
+            return int(self.alive.sum())
+        first = self.rows[1:] != self.rows[:-1]
+        return int(self.alive[:1].sum() + np.count_nonzero(first & self.alive[1:]))
 
     def _candidates(self, query: np.ndarray, position: np.ndarray) -> Candidates:
         """Candidates at these positions, without the removed items."""
@@ -234,17 +254,16 @@ class FolderStore(Store):
     def _load(self, folder: Path) -> None:
         """Read the arrays that the ledger describes; inside a transaction."""
         self._ledger.require_format(folder)
-        self.config = self._ledger.setting("config")
+        if self._verify:
+            self._ledger.verify()
+        config = self._ledger.setting("config")
+        self._require_whole(config_problem(config))
         vector_file = self._ledger.vector_file()
-        path = folder / vector_file.file
-        require(
-            path.is_file() and (self._memory_map or _sha256(path) == vector_file.sha256),
-            "location",
-            str(folder),
-            f"the vector file {vector_file.file!r} is missing or damaged",
-            "restore the folder from a copy",
-        )
-        self.vectors = VectorIndex.read(path, self._memory_map)
+        vectors = self._read_vectors(folder, vector_file)
+        if vectors.dim != config["dim"]:
+            raise self._ledger.damage(f"dim = {config['dim']}, and its vectors have {vectors.dim} dimensions")
+        self._require_whole(arrays_problem(vector_file.rows, vector_file.kappa, vector_file.weight, len(vectors)))
+        self.config, self.vectors = config, vectors
         self.rows, self.kappa, self.weight = _compact(vector_file.rows), vector_file.kappa, vector_file.weight
         self.alive = np.ones(len(self.rows), bool)
         added = self._ledger.added(self.config["dim"])
@@ -256,8 +275,32 @@ class FolderStore(Store):
                 f"{len(added[0])} items were added since the last save",
                 "save the index once without memory_map",
             )
+            self._require_whole(directions_problem(added[2]))
             self._append(*added)
+            self._require_whole(arrays_problem(self.rows.astype(np.int64), self.kappa, self.weight, len(self.rows)))
         self.alive[self._positions(self._ledger.removed())[0]] = False
+        held, listed = self._count(), self._ledger.count_items()
+        if held != listed:
+            raise self._ledger.damage(f"it lists {listed} items, and there are vectors of {held}")
+
+    def _read_vectors(self, folder: Path, vector_file: VectorFile) -> VectorIndex:
+        """The vectors of a file, verified. Parts of a memory-mapped file are verified later."""
+        path = folder / vector_file.file
+        if path.parent != folder or not path.name.startswith("vectors-"):
+            raise self._ledger.damage(f"it names the vector file {vector_file.file!r}")
+        if not path.is_file():
+            raise DamagedFileError(path, "the vector file is missing", WAY_OUT)
+        # Faiss ends the process when a memory-mapped file is cut short, so the size is compared first.
+        if vector_file.size is not None and path.stat().st_size != vector_file.size:
+            raise DamagedFileError(path, f"the vector file had {vector_file.size} bytes when it was written", WAY_OUT)
+        lazily = self._memory_map and vector_file.digests is not None
+        if not lazily and file_sha256(path) != vector_file.sha256:
+            raise DamagedFileError(path, "the vectors do not match their checksum", WAY_OUT)
+        return VectorIndex.read(path, self._memory_map, vector_file.digests if lazily else None)
+
+    def _require_whole(self, problem: str | None) -> None:
+        if problem is not None:
+            raise self._ledger.damage(problem)
 
     # On disk
 
@@ -267,7 +310,8 @@ class FolderStore(Store):
         path = folder / f"vectors-{token}.faiss"
         with writing_atomically(path) as temporary:
             self.vectors.write(temporary)
-        vector_file = VectorFile(path.name, _sha256(path), self.rows, self.kappa, self.weight)
+        size, digests = path.stat().st_size, self.vectors.digests()
+        vector_file = VectorFile(path.name, file_sha256(path), self.rows, self.kappa, self.weight, size, digests)
         self._ledger.set_vector_file(vector_file, self.rows[~self.alive])
         self._ledger.configure("config", self.config)
         self._ledger.configure("saved", True)
@@ -311,7 +355,7 @@ class FolderStore(Store):
     @contextlib.contextmanager
     def _up_to_date(self) -> Iterator[None]:
         """Arrays that reflect all commits so far, of this and of other processes."""
-        with self._lock:
+        with self._in_place():
             if self._folder is not None and self._ledger.version() != self._loaded_version:
                 with self._transaction(write=False):
                     pass
@@ -320,24 +364,30 @@ class FolderStore(Store):
     @contextlib.contextmanager
     def _transaction(self, write: bool = True) -> Iterator[None]:
         """A transaction of the ledger, with arrays that reflect it."""
-        with self._lock, self._ledger.transaction(write):
+        with self._in_place(), self._ledger.transaction(write):
             if self._folder is not None:
                 version = self._ledger.version()
                 if version != self._loaded_version:
                     self._loaded_version = None
                     self._load(self._folder)
-                    self._loaded_version = version
+                    self._loaded_version, self._verify = version, False
+            if write:
+                self._ledger.upgrade()
+            yield
+
+    @contextlib.contextmanager
+    def _in_place(self) -> Iterator[None]:
+        """One thread at a time, on a folder that is still there. Errors of SQLite are translated."""
+        with self._lock, sqlite_errors(self._ledger.path):
+            if not self._ledger.in_place():
+                problem = "the folder was removed or replaced while the index was open"
+                reject("location", self.location, problem, "open it again")
             yield
 
 
 def _compact(rows: np.ndarray) -> np.ndarray:
     """Ascending rows as uint32, while the last one fits, or as int64."""
     return rows.astype(np.uint32 if len(rows) == 0 or rows[-1] < 2**32 else np.int64)
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _remove_unused_files(folder: Path, current: str) -> None:

@@ -15,17 +15,19 @@ import re
 import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import psycopg
 from pgvector.psycopg import register_vector
 from psycopg import sql
 
-from aleator.foundation import reject, require
+from aleator.foundation import DamagedFileError, redacted, reject, require
 from aleator.retrieval.items import Items, decode_id
 from aleator.retrieval.recall import tune_recall
 from aleator.retrieval.scoring import slack
 from aleator.retrieval.stores.base import Candidates, Store
+from aleator.retrieval.stores.consistency import config_problem
 
 _LARGEST_DIM = 16_000  # of pgvector's type
 _LARGEST_INDEXED_DIM = 2_000  # of an HNSW index
@@ -227,7 +229,7 @@ class PostgresStore(Store):
         large = len(self) >= self.config["exact_below"] and self.config["dim"] <= _LARGEST_INDEXED_DIM
         if not large:
             return
-        with self._lock:
+        with self._lock, self._plain_errors():
             connection = self._connected()
             with connection.cursor() as cursor:
                 state = self._index_state(cursor)
@@ -307,7 +309,11 @@ class PostgresStore(Store):
 
     def _stored_config(self, cursor: psycopg.Cursor) -> dict[str, Any]:
         (value,) = cursor.execute(self._sql("SELECT value FROM {schema}.config")).fetchone() or ("{}",)
-        return json.loads(value)
+        with contextlib.suppress(ValueError):
+            config = json.loads(value)
+            if config_problem(config) is None:
+                return config
+        raise DamagedFileError(self._place, "the settings of the index cannot be read", "restore the database")
 
     def _exists(self, cursor: psycopg.Cursor) -> bool:
         table = cursor.execute("SELECT to_regclass(%s)", (self._schema.as_string(None) + ".config",)).fetchone()
@@ -347,6 +353,28 @@ class PostgresStore(Store):
             register_vector(self._connection)
         return self._connection
 
+    @property
+    def _place(self) -> str:
+        """The location without user, password and options."""
+        try:
+            parts = urlsplit(self._url)
+            host = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
+            return f"{parts.scheme}://{host}{parts.path}#{self._name}"
+        except ValueError:  # a port that is not a number, for example
+            return f"postgresql://...#{self._name}"
+
+    @contextlib.contextmanager
+    def _plain_errors(self) -> Iterator[None]:
+        """Errors of psycopg as errors about this index, without user, password and traceback of the driver."""
+        try:
+            yield
+        except psycopg.errors.UniqueViolation:
+            raise  # `insert` says which id it is
+        except psycopg.Error as error:
+            cause, way_out = _translated(error)
+            # Not chained: the driver's own error may hold the whole URL.
+            raise ConnectionError(f"{self._place}: {redacted(cause, *_secrets(self._url))}; {way_out}") from None
+
     @contextlib.contextmanager
     def _closing_on_failure(self) -> Iterator[None]:
         try:
@@ -357,7 +385,26 @@ class PostgresStore(Store):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[psycopg.Cursor]:
-        with self._lock:
+        with self._lock, self._plain_errors():
             connection = self._connected()
             with connection.transaction(), connection.cursor(binary=True) as cursor:
                 yield cursor
+
+
+def _translated(error: psycopg.Error) -> tuple[str, str]:
+    """What happened, and what the user can do."""
+    said = " ".join(str(error).split())[:300] or type(error).__name__
+    if isinstance(error, psycopg.errors.DiskFull):
+        return f"the disk of the server is full ({said})", "free some space there and repeat it"
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return f"the user may not do this ({said})", "ask for the permission, or name another user"
+    if error.sqlstate is None or isinstance(error, psycopg.OperationalError):
+        way_out = "check the address, user and password, or start the server; a change may or may not have happened"
+        return f"the server cannot be reached or went away ({said})", way_out
+    return f"the server refuses ({said})", "check the database and its extension pgvector"
+
+
+def _secrets(url: str) -> list[str]:
+    """The password in a URL, as it stands there."""
+    found = re.findall(r"//[^/@:]*:([^@]*)@", url) + re.findall(r"(?i)password=([^&\s]+)", url)
+    return [secret for secret in found if secret]

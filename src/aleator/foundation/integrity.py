@@ -1,0 +1,83 @@
+"""Damage of files: one error for all of them, and checksums.
+
+Everything that this package writes to disk has a format version and checksums. A reader verifies them before it uses
+anything, and raises `DamagedFileError` where they do not match.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from aleator.foundation.checks import require
+from aleator.foundation.files import write_json
+
+_CHECKSUMS = "checksums.json"
+_CHECKSUMS_VERSION = 1
+
+
+class DamagedFileError(ValueError):
+    """A file is not what was written: it was cut short, altered or lost.
+
+    Args:
+        path: The file, or the folder.
+        problem: What is wrong with it.
+        way_out: What the user can do.
+
+    Examples:
+        >>> print(DamagedFileError("run/config.json", "it does not match its checksum", "restore it from a copy"))
+        run/config.json is damaged: it does not match its checksum; restore it from a copy
+    """
+
+    def __init__(self, path: str | Path, problem: str, way_out: str):
+        super().__init__(f"{path} is damaged: {problem}; {way_out}")
+        self.path = Path(path)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits. The file is read in blocks."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_checksums(folder: Path, names: Iterable[str]) -> None:
+    """Write `checksums.json`: the SHA-256 of files of a folder. It is the last file to be written.
+
+    Args:
+        folder: The folder.
+        names: The files, relative to the folder. Files that are not there are left out.
+    """
+    sums = {name: file_sha256(folder / name) for name in names if (folder / name).is_file()}
+    write_json(folder / _CHECKSUMS, {"version": _CHECKSUMS_VERSION, "sha256": sums})
+
+
+def verify_checksums(folder: Path, way_out: str) -> None:
+    """Raise unless the files of a folder match its `checksums.json`. A folder of an older release has none.
+
+    Args:
+        folder: The folder.
+        way_out: What the user can do about damage.
+
+    Raises:
+        DamagedFileError: If a file is missing or altered.
+        ValueError: If a newer release wrote the checksums.
+    """
+    path = folder / _CHECKSUMS
+    if not path.is_file():
+        return
+    document: Any = None
+    try:
+        document = json.loads(path.read_bytes())
+        version, sums = document["version"], dict(document["sha256"])
+    except (ValueError, KeyError, TypeError):
+        raise DamagedFileError(path, "it is not the JSON that was written", way_out) from None
+    known = version == _CHECKSUMS_VERSION
+    problem = f"has checksums of version {version}, and this release reads version {_CHECKSUMS_VERSION}"
+    require(known, "path", str(folder), problem, "open it with the release that wrote it")
+    for name, expected in sums.items():
+        file = folder / name
+        if not file.is_file():
+            raise DamagedFileError(file, "it is missing", way_out)
+        if file_sha256(file) != expected:
+            raise DamagedFileError(file, "its content does not match its checksum", way_out)
