@@ -117,8 +117,8 @@ def test_promises_that_cannot_be_made_are_one_line(labelled, tmp_path):
     assert "pass at least 199" in run(*calibrate, "--coverage", "0.995", code=2)
     assert "made by the encoder" in run(*calibrate, "--fingerprint", "b", code=2)
     assert "sets = 'x'" in run(*calibrate, "--sets", "x", code=2)
-    (tmp_path / "none.jsonl").write_text("\n".join(json.dumps({"id": i}) for i in range(120)))
+    (tmp_path / "none.jsonl").write_text("\n".join(json.dumps({"id": f"questions {i}"}) for i in range(120)))
     assert "the right answers are not known" in run(*calibrate, "--items", tmp_path / "none.jsonl", code=2)
-    rights = [json.dumps({"id": i, "right": [f"items {j}" for j in range(80)]}) for i in range(120)]
+    rights = [json.dumps({"id": f"questions {i}", "right": [f"items {j}" for j in range(80)]}) for i in range(120)]
     (tmp_path / "ids.jsonl").write_text("\n".join(rights))
     assert json.loads(run(*calibrate, "--items", tmp_path / "ids.jsonl", "--json"))["sets"] == "ranked"

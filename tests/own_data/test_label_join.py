@@ -24,9 +24,7 @@ def test_rows_in_another_order_are_joined_by_name(tmp_path, column):
 
 
 def test_other_spellings_of_a_path_and_rows_of_other_items(tmp_path):
-    table = write(
-        tmp_path / "l.csv", "path,label\n./dog/2.png,b\ncat\\1.png,a\ncat/2.png,a\ndog/1.png,b\nx.png,c\n"
-    )
+    table = write(tmp_path / "l.csv", "path,label\n./dog/2.png,b\ncat\\1.png,a\ncat/2.png,a\ndog/1.png,b\nx.png,c\n")
     assert labels_of(table) == ["a", "a", "b", "b"]
 
 

@@ -208,7 +208,10 @@ def _read_record(record: Path) -> dict[str, Any] | None:
 
 def _is_part(name: str) -> bool:
     """Whether a file of the folder of unfinished parts is one of ours."""
-    return re.fullmatch(r"(\.?embedding|\.?part-\d{4,}\.problems)\.json(\.\d+\.partial)?|part-\d{4,}\.(rows|sums)", name) is not None
+    return (
+        re.fullmatch(r"(\.?embedding|\.?part-\d{4,}\.problems)\.json(\.\d+\.partial)?|part-\d{4,}\.(rows|sums)", name)
+        is not None
+    )
 
 
 def _part(parts: Path, rank: int) -> Path:

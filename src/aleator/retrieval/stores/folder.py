@@ -108,21 +108,23 @@ class FolderStore(Store):
             return list(range(first, first + count))
 
     def insert(self, items: Items) -> None:
-        with self._change():
-            rows = self._ledger.record(items)
-            if self._folder is not None:
-                self._ledger.append(rows, items)
-        self._append(items.rows_of_vectors(rows), items.kappa, items.mu, items.weight)
+        with self._lock:  # also for the arrays: other threads may not come between
+            with self._change():
+                rows = self._ledger.record(items)
+                if self._folder is not None:
+                    self._ledger.append(rows, items)
+            self._append(items.rows_of_vectors(rows), items.kappa, items.mu, items.weight)
 
     def delete(self, keys: list[str]) -> None:
-        with self._change():
-            row_of_key = self._ledger.find(keys)
-            unknown = [key for key in keys if key not in row_of_key]
-            if unknown:
-                reject("ids", decode_id(unknown[0]), "not in the index", "remove only items that it holds")
-            rows = list(row_of_key.values())
-            self._ledger.delete(rows)
-        self.alive[self._positions(np.array(rows))[0]] = False
+        with self._lock:
+            with self._change():
+                row_of_key = self._ledger.find(keys)
+                unknown = [key for key in keys if key not in row_of_key]
+                if unknown:
+                    reject("ids", decode_id(unknown[0]), "not in the index", "remove only items that it holds")
+                rows = list(row_of_key.values())
+                self._ledger.delete(rows)
+            self.alive[self._positions(np.array(rows))[0]] = False
 
     def existing(self, keys: list[str]) -> set[str]:
         with self._in_place():
