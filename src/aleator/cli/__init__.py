@@ -3,6 +3,7 @@
 import typer
 
 from aleator.cli.audit import audit
+from aleator.cli.export import export
 from aleator.cli.own_data import embed, evaluate, rank, train
 from aleator.cli.quickstart import quickstart
 from aleator.cli.reproduce import reproduce
@@ -11,7 +12,7 @@ from aleator.cli.serve import serve
 
 app = typer.Typer(no_args_is_help=True, help="Embeddings that know what they do not know.")
 app.command("quickstart")(quickstart)
-for command in (train, embed, evaluate, rank, audit):
+for command in (train, embed, evaluate, rank, audit, export):
     app.command(command.__name__)(command)
 app.command("reproduce")(reproduce)
 app.add_typer(index_app, name="index")

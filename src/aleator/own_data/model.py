@@ -15,6 +15,7 @@ from torch import Tensor
 from aleator.encoders import Encoder, find_model, hub_answers
 from aleator.foundation import CountBar, reject, require, require_count, require_new_folder, resolve_device
 from aleator.own_data.model_card import write_model_card
+from aleator.own_data.onnx_export import export_onnx
 from aleator.own_data.rows import prefetched, spans
 from aleator.own_data.run import Run, load_run, save_run
 from aleator.own_data.used_items import FILE as USED_ITEMS
@@ -215,6 +216,24 @@ class AleatorModel:
                 reason = str(refusal).strip().splitlines()[0]
                 reject("name", name, f"the hub refuses ({reason})", "log in with `hf auth login`, and check the name")
         return str(address)
+
+    def export_onnx(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model as an ONNX file, for programs without torch. Needs the extra onnx.
+
+        Inputs are "pixels" (B, 3, S, S) in [0, 1]; or "features" (B, F); or, for text, "input_ids" and
+        "attention_mask" (B, T), whose tokeniser is written to NAME.tokenizer.json. Outputs are "mu" (B, D) and "kappa"
+        (B,); of K modes (B, K, D), (B, K), and "log_weights" (B, K).
+
+        Args:
+            path: The .onnx file. It is replaced if it exists.
+
+        Returns:
+            The file.
+
+        Raises:
+            ValueError: If a package is missing, or onnxruntime, if it is installed, computes something else.
+        """
+        return export_onnx(self.run, Path(path).expanduser())
 
     def __repr__(self) -> str:
         inputs = self.run.inputs
