@@ -139,7 +139,7 @@ def _examples(run: Run, count: int) -> tuple[Tensor, ...]:
         mask = np.arange(4 + count) < random.integers(2, 5 + count, size=(count, 1))
         return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
     shape = (3, inputs.size, inputs.size) if inputs.kind == "images" else (inputs.features,)
-    return (torch.from_numpy(random.random((count, *shape), dtype=np.float32)),)  # type: ignore[arg-type]
+    return (torch.from_numpy(random.random((count, *shape), dtype=np.float32)),)
 
 
 def _text_network(encoder: Encoder) -> HubText | None:
