@@ -67,7 +67,8 @@ def _make(data: DataSet, method: str, options: argparse.Namespace, rows: dict[st
         made[_KAPPA] = (metrics, trained.cpu_seconds)
         labels = label_answers(data, trained)
         if labels is not None:
-            made[_LABELS] = (measure(data, labels, None, pairs), trained.cpu_seconds)
+            matches = classifier_matches(data, labels, pairs)  # as for the rivals: the items' labels are known
+            made[_LABELS] = (measure(data, labels, matches, pairs), trained.cpu_seconds)
     else:
         spent = next((row["cpu_seconds"] for name, row in rows.items() if name.startswith(OURS)), None)
         budget = spent or 60 * (options.minutes or 5.0) * torch.get_num_threads()  # the CPU time of ours
