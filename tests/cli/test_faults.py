@@ -119,3 +119,21 @@ def test_evaluate_joins_labels_by_id(posteriors):
     assert joined == json.loads(run("evaluate", file, "--json"))["recall_at_1"]
     np.save(posteriors / "labels.npy", np.array([line["label"] for line in reversed(lines)]))
     assert "does not say which item" in run("evaluate", file, "--labels", posteriors / "labels.npy", code=2)
+
+
+def test_check_and_repair(posteriors):
+    file, index = posteriors / "items.safetensors", posteriors / "index"
+    run("index", "build", index, file)
+    assert "200 items, all whole" in run("index", "check", index)
+    assert "nothing to repair" in run("index", "repair", index)
+    (vectors,) = index.glob("vectors-*")
+    vectors.write_bytes(vectors.read_bytes()[:-5])
+    said = run("index", "check", index, code=2)
+    assert vectors.name in said
+    assert "aleator index repair" in said
+    assert "no item is whole" in run("index", "repair", index, code=2)
+    said = run("index", "repair", index, "--from", file)
+    assert "200 items kept, 200 of them made again" in said
+    assert "index.damaged-1" in said
+    assert "200 items, all whole" in run("index", "check", index)
+    assert "is on a server" in run("index", "repair", "postgresql://ann:hunter2@db/x", code=2)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from aleator.encoders import load_encoder
-from aleator.own_data import load_run
+from aleator.foundation import DamagedFileError, lock_beside, only_process
+from aleator.own_data import load_run, read_collection, train
 from tests.own_data.conftest import blobs
 
 
@@ -35,6 +36,7 @@ def test_an_older_run_opens_without_maps(run, features, tmp_path):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     del config["match"]["maps"]
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "run" / "checksums.json").unlink()
     older = load_run(tmp_path / "run")
     assert older.prior == run.prior
     assert not older.maps.calibrated
@@ -49,3 +51,28 @@ def test_a_damaged_run_is_refused(run, features, tmp_path, name):
     (tmp_path / "run" / f"{name}.json").unlink()
     with pytest.raises(ValueError, match=rf"no {name}\.json"):
         load_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["inputs.json", "config.json", "metrics.json", "items.npz", "labels/labels.json"])
+def test_every_file_that_decides_an_answer_has_a_checksum(run, features, tmp_path, name):
+    shutil.copytree(features / "run", tmp_path / "run")
+    path = tmp_path / "run" / name
+    whole = path.read_bytes()
+    data = bytearray(whole)
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedFileError, match=r"damaged.*restore the run from a copy"):
+        load_run(tmp_path / "run")
+    path.unlink()
+    with pytest.raises(ValueError, match="missing|has no"):
+        load_run(tmp_path / "run")
+    path.write_bytes(whole)
+    assert load_run(tmp_path / "run").prior == run.prior
+
+
+def test_of_two_trainings_into_one_folder_the_second_is_told(features, tmp_path):
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    held = only_process(lock_beside(tmp_path / "run"), "output", "train")
+    with held, pytest.raises(ValueError, match="train, process .* wait for it or stop it"):
+        train(collection, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()

@@ -31,17 +31,11 @@ Prior = Annotated[float | None, typer.Option(help="share of matches among pairs 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
-def _items_beside(posteriors: Path) -> Path | None:
-    """The .jsonl that `aleator embed` writes beside a posteriors file."""
-    beside = posteriors.with_suffix(".jsonl")
-    return beside if posteriors.suffix == ".safetensors" and beside.is_file() else None
-
-
 def _ids_and_metadata(posteriors: Path, items: Path | None) -> Any:
     """Ids and metadata of the posteriors. A file that names the same ids as `aleator embed` did is joined by id."""
-    from aleator.retrieval import join_items, read_items
+    from aleator.retrieval import join_items, read_items, read_items_beside
 
-    ids, metadata = read_items(_items_beside(posteriors))
+    ids, metadata = read_items_beside(posteriors) if posteriors.suffix == ".safetensors" else (None, None)
     if items is None:
         return ids, metadata
     own_ids, own_metadata = read_items(items)
@@ -196,9 +190,9 @@ def _right_answers(questions: Path, items: Path | None, count: int) -> "tuple[li
     Right answers of another file are joined by id. Questions that the encoder was trained on are left out.
     """
     from aleator.foundation import reject, require
-    from aleator.retrieval import join_items, read_items
+    from aleator.retrieval import join_items, read_items, read_items_beside
 
-    ids, beside = read_items(_items_beside(questions))
+    ids, beside = read_items_beside(questions) if questions.suffix == ".safetensors" else (None, None)
     metadata = beside if items is None else join_items(ids, *read_items(items), str(items))
     known = next((name for name in ("right", "label") if metadata and all(name in one for one in metadata)), None)
     if metadata is None or known is None:
@@ -249,6 +243,55 @@ def index_info(location: Location, as_json: AsJson = False) -> None:
         shown = "exact search" if name == "recall" and value is None else promised if name == "promise" else value
         table.add_row(name, Text(str(shown)))
     Console().print(table)
+
+
+@index_app.command("check")
+def index_check(location: Location) -> None:
+    """Verify everything in an index: every id, every kappa, every vector.
+
+    Example: aleator index check gallery/
+    """
+    from aleator.retrieval import check_index
+
+    with plain_errors():
+        print(f"{check_index(location)} items, all whole")
+
+
+@index_app.command("repair")
+def index_repair(
+    folder: Annotated[str, typer.Argument(help="the folder of the index")],
+    posteriors: Annotated[
+        Path | None,
+        typer.Option("--from", help="posteriors file that the index was built from: lost vectors are taken from it"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Repair a damaged index: keep what is whole, and say what is lost. The damaged folder is kept beside it.
+
+    Example: aleator index repair gallery/ --from photos.safetensors
+    """
+    from aleator.retrieval import read_items_beside, read_posteriors, repair_index
+
+    with plain_errors():
+        q = None if posteriors is None else read_posteriors(posteriors)
+        ids = None if posteriors is None else read_items_beside(posteriors)[0]
+        numbers: list[Any] = [] if q is None else list(range(len(q)))
+        repaired = repair_index(folder, q, numbers if ids is None else ids)
+    if as_json:
+        print(json.dumps({**vars(repaired), "damaged": repaired.damaged and str(repaired.damaged)}))
+        return
+    if repaired.damaged is None:
+        print(f"{repaired.kept} items, all whole: nothing to repair")
+        return
+    print(f"{repaired.kept} items kept, {repaired.made_again} of them made again from the posteriors file")
+    for note in repaired.notes:
+        print(f"Note: {note}")
+    if repaired.nameless:
+        print(f"Lost: {repaired.nameless} items whose id or metadata are damaged")
+    if repaired.lost:
+        shown = ", ".join(map(str, repaired.lost[:10])) + (", ..." if len(repaired.lost) > 10 else "")
+        print(f"Lost: {len(repaired.lost)} items whose vector is damaged: {shown} (--json lists all)")
+    print(f"The damaged index is now {repaired.damaged}")
 
 
 def query(

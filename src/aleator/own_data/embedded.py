@@ -15,7 +15,7 @@ from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.labels import Labels, named_labels
 from aleator.own_data.one_mode import certainty_score, mode_weights, one_mode
 from aleator.posteriors import PosteriorBatch
-from aleator.retrieval import match_settings, read_answers, read_header, read_items, read_posteriors
+from aleator.retrieval import match_settings, read_answers, read_header, read_items_beside, read_posteriors
 
 CertaintyScore = Literal["labels", "kappa"]
 _NO_LABELS = "there are no label probabilities: the run learned from pairs or groups, or is of an older release"
@@ -119,7 +119,7 @@ def read_embedded(path: str | Path) -> EmbeddedCollection:
     q = read_posteriors(path)
     header = read_header(path)
     kernel, prior, maps = match_settings(header)
-    records = _read_records(path.with_suffix(".jsonl"), len(q))
+    records = _read_records(path, len(q))
     fingerprint, source = header.get("fingerprint"), header.get("source")
     marked = header.get("used") == "marked"
     return EmbeddedCollection(q, records, kernel, prior, fingerprint, *read_answers(path), maps, source, marked)
@@ -203,12 +203,10 @@ def rank_by_kappa(
 
 
 def _read_records(path: Path, count: int) -> list[dict[str, Any]]:
-    """The records of `count` items from a .jsonl file; numbers alone if there is no such file."""
-    if not path.is_file():
+    """The records of `count` items from the .jsonl file beside a posteriors file; numbers alone if there is none."""
+    ids, metadata = read_items_beside(path)
+    if ids is None or metadata is None:
         return [{"id": i} for i in range(count)]
-    ids, metadata = read_items(path)
-    assert ids is not None
-    assert metadata is not None
-    way_out = "embed again: both files are written together"
-    require(len(ids) == count, "items", str(path), f"has {len(ids)} lines for {count} posteriors", way_out)
+    problem, way_out = f"has {len(ids)} lines for {count} posteriors", "embed again: both files are written together"
+    require(len(ids) == count, "items", str(path.with_suffix(".jsonl")), problem, way_out)
     return [{"id": id} | dict(entry) for id, entry in zip(ids, metadata, strict=True)]

@@ -35,7 +35,7 @@ from aleator.own_data.problems import Problem, stop_at
 from aleator.own_data.rows import read_rows, stream_rows
 from aleator.own_data.run import Run
 from aleator.own_data.used_items import marked_records, used_as
-from aleator.retrieval import label_header, match_header, read_header, write_items, write_posteriors
+from aleator.retrieval import items_header, label_header, match_header, read_header, write_items, write_posteriors
 
 BATCH_SIZES = {"images": 64, "features": 4096, "text": 64}
 
@@ -142,7 +142,9 @@ def embed(
                 header["left_out"] = str(len(collection.problems))
             used = used_as(run.folder, collection)
             header |= {"source": str(collection.source.absolute())} | ({} if used is None else {"used": "marked"})
-            write_items(output.with_suffix(".jsonl"), marked_records(collection, used))
+            beside = output.with_suffix(".jsonl")
+            write_items(beside, marked_records(collection, used))
+            header |= items_header(beside, (record["id"] for record in collection.records()))
             blocks = (rows for rank in range(group.count) for rows in read_rows(_part(parts, rank), columns))
             novelty = run.answers.novelty is not None
             kept = without_rows(blocks, problems)

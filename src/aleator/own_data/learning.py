@@ -3,6 +3,7 @@
 The same call with the same folder resumes a run that was stopped. It does nothing if the run is finished.
 """
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -16,8 +17,11 @@ import numpy as np
 
 from aleator.evaluation import MatchCalibration
 from aleator.foundation import (
+    DamagedFileError,
     ProcessGroup,
     describe_run,
+    lock_beside,
+    only_process,
     process_group,
     require,
     require_new_folder,
@@ -107,7 +111,9 @@ def train(
         "chosen": [choice.name for choice in choices],
         "data": _describe(collection, labels),
     }
-    with process_group() as group:
+    with process_group() as group, contextlib.ExitStack() as held:
+        if group.first:
+            held.enter_context(only_process(lock_beside(folder), "output", "train"))
         if _claim_folder(folder, config, group):
             log(f"{folder} is finished already")
             return load_run(folder)
@@ -238,7 +244,11 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
         require_new_folder("output", folder)
         write = True
     else:
-        different = _differences(json.loads(path.read_text()), json.loads(json.dumps(config)))
+        try:
+            stored = dict(json.loads(path.read_bytes()))
+        except (ValueError, TypeError):
+            raise DamagedFileError(path, "it is not the JSON that was written", "train in a new folder") from None
+        different = _differences(stored, json.loads(json.dumps(config)))
         # Before the first step there is nothing to lose: the same folder may start again with corrected data.
         untrained = not (folder / "training").exists()
         require(

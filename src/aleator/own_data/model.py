@@ -17,7 +17,7 @@ from aleator.foundation import CountBar, reject, require, require_count, require
 from aleator.own_data.model_card import write_model_card
 from aleator.own_data.onnx_export import export_onnx
 from aleator.own_data.rows import prefetched, spans
-from aleator.own_data.run import Run, load_run, save_run
+from aleator.own_data.run import Run, load_run, save_run, write_run_checksums
 from aleator.own_data.used_items import FILE as USED_ITEMS
 from aleator.posteriors import PosteriorBatch
 
@@ -312,4 +312,5 @@ def _forget_places(folder: Path, name: str) -> None:
         metrics.get("provenance", {}).pop(part, None)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+    write_run_checksums(folder)
     write_model_card(folder, inputs, config, metrics, name)

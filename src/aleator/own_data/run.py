@@ -10,6 +10,7 @@ RUN/figures/       figures of these metrics
 RUN/labels/        label probabilities, for `Run.label_probabilities`
 RUN/novelty/       what items look like, for `Run.unlike`
 RUN/training/      log and checkpoints
+RUN/checksums.json SHA-256 of the files that decide an answer
 """
 
 import json
@@ -22,13 +23,24 @@ from torch import Tensor
 
 from aleator.data import Inputs
 from aleator.encoders import Encoder, load_encoder
-from aleator.foundation import reject, require, write_json
+from aleator.foundation import DamagedFileError, reject, require, verify_checksums, write_checksums, write_json
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.answers import Answers, load_answers, save_answers
 from aleator.own_data.evaluation import figures
 from aleator.own_data.model_card import write_model_card
 from aleator.own_data.views import posteriors_and_views
 from aleator.posteriors import PosteriorBatch
+
+_CHECKED = (
+    "inputs.json",
+    "config.json",
+    "metrics.json",
+    "items.npz",
+    "encoder/encoder.json",
+    "labels/labels.json",
+    "novelty/novelty.json",
+)
+_WAY_OUT = "restore the run from a copy, or train again in a new folder"
 
 
 @dataclass(frozen=True)
@@ -168,7 +180,7 @@ def save_run(
     answers: Answers | None = None,
     draw: bool = True,
 ) -> None:
-    """Write a run folder. metrics.json is written last: a folder that has it is complete.
+    """Write a run folder. A folder that has metrics.json is complete; only checksums.json is written after it.
 
     Args:
         folder: The run folder.
@@ -189,7 +201,18 @@ def save_run(
         for name, figure in figures(metrics).items():
             figure.savefig(folder / "figures" / f"{name}.png")
     write_model_card(folder, inputs.to_dict(), config, metrics)
+    (folder / "checksums.json").unlink(missing_ok=True)
     write_json(folder / "metrics.json", metrics)
+    write_run_checksums(folder)
+
+
+def write_run_checksums(folder: Path) -> None:
+    """Write the checksums of a finished run folder. Call it again after a change of its files.
+
+    Args:
+        folder: The run folder.
+    """
+    write_checksums(folder, _CHECKED)
 
 
 def load_run(folder: str | Path, device: str | torch.device = "cpu") -> Run:
@@ -203,7 +226,8 @@ def load_run(folder: str | Path, device: str | torch.device = "cpu") -> Run:
         The run.
 
     Raises:
-        ValueError: If the folder is missing, damaged, or of a run that is not finished.
+        ValueError: If the folder is missing, or of a run that is not finished.
+        DamagedFileError: If a file of it is damaged.
 
     Examples:
         >>> import numpy as np
@@ -218,7 +242,16 @@ def load_run(folder: str | Path, device: str | torch.device = "cpu") -> Run:
     folder = Path(folder).expanduser()
     require(folder.is_dir(), "run", str(folder), "there is no such folder", "name one that `aleator train` made")
     inputs, config, metrics = (_read_part(folder, name) for name in ("inputs", "config", "metrics"))
+    verify_checksums(folder, _WAY_OUT)
     encoder = load_encoder(folder / "encoder", device=device)
+    try:
+        return _make_run(folder, encoder, inputs, config, metrics)
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise DamagedFileError(folder, f"a setting is missing or of another kind ({problem!r})", _WAY_OUT) from None
+
+
+def _make_run(folder: Path, encoder: Encoder, inputs: Any, config: Any, metrics: Any) -> Run:
+    """The run, from the contents of its files."""
     return Run(
         folder=folder,
         encoder=encoder,
@@ -239,6 +272,9 @@ def _read_part(folder: Path, name: str) -> dict[str, Any]:
     problem = f"has no {name}.json: it is not a run of `aleator train`, or not finished"
     require(path.is_file(), "run", str(folder), problem, "finish it with the same `aleator train` command")
     try:
-        return json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        reject("run", str(folder), f"its {name}.json is damaged", "restore it, or train again in a new folder")
+        raise DamagedFileError(path, "it is not the JSON that was written", _WAY_OUT) from None
+    if not isinstance(content, dict):
+        raise DamagedFileError(path, "it is not a JSON object", _WAY_OUT)
+    return content

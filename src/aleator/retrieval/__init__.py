@@ -1,6 +1,7 @@
 """Retrieval: search a collection of posteriors, in memory, in a folder or on a PostgreSQL server."""
 
 from aleator.retrieval.answer_sets import AnswerSet
+from aleator.retrieval.checking import check_index, repair_index
 from aleator.retrieval.filters import Filter
 from aleator.retrieval.hits import Hit, group_by_mode
 from aleator.retrieval.index import CredibleIndex
@@ -8,6 +9,7 @@ from aleator.retrieval.items import Id, Items, Metadata, decode_id, directions, 
 from aleator.retrieval.label_share import share_of_matches
 from aleator.retrieval.mixture_search import highest_log_density, region_thresholds
 from aleator.retrieval.plots import plot_hits
+from aleator.retrieval.posteriors_checks import items_header
 from aleator.retrieval.posteriors_file import (
     join_items,
     label_header,
@@ -16,6 +18,7 @@ from aleator.retrieval.posteriors_file import (
     read_answers,
     read_header,
     read_items,
+    read_items_beside,
     read_posteriors,
     write_items,
     write_posteriors,
@@ -45,12 +48,14 @@ __all__ = [
     "Snapshot",
     "Store",
     "cap_radii",
+    "check_index",
     "cosines",
     "decode_id",
     "directions",
     "encode_id",
     "group_by_mode",
     "highest_log_density",
+    "items_header",
     "join_items",
     "label_header",
     "match_header",
@@ -59,8 +64,10 @@ __all__ = [
     "read_answers",
     "read_header",
     "read_items",
+    "read_items_beside",
     "read_posteriors",
     "region_thresholds",
+    "repair_index",
     "share_of_matches",
     "slack",
     "take_snapshot",

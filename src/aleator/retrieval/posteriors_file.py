@@ -8,7 +8,7 @@ A posteriors file holds N posteriors and, if `aleator embed` wrote it, where the
                        labels.mu, labels.kappa, labels.weights and the header's labels: a `LabelModel`
     NAME.jsonl         one JSON object for each posterior, in the same order: its id, and any metadata
 
-A file from elsewhere may also be an .npz with the arrays mu and kappa, and log_weights for K modes. It has no header.
+Both have checksums: see `posteriors_checks`. A file from elsewhere may also be an .npz with the arrays mu and kappa, and log_weights for K modes. It has no header.
 """
 
 import json
@@ -23,10 +23,18 @@ import torch
 from torch import Tensor
 
 from aleator.evaluation import LabelModel, pack_label_model, unpack_label_model
-from aleator.foundation import reject, require, writing_atomically
+from aleator.foundation import DamagedFileError, reject, require, writing_atomically
 from aleator.matching import DEFAULT_PRIOR, MatchMaps, VMFKernel
 from aleator.posteriors import VMFMixture, VonMisesFisher
 from aleator.retrieval.items import Id, Metadata
+from aleator.retrieval.posteriors_checks import (
+    UNSEALED,
+    VERSION,
+    WAY_OUT,
+    seal_posteriors,
+    verify_items,
+    verify_posteriors,
+)
 
 _ENDINGS = (".npz", ".safetensors")
 _TENSORS = ("mu", "kappa", "log_weights")
@@ -65,9 +73,13 @@ def read_posteriors(path: Path) -> VonMisesFisher | VMFMixture:
 
             tensors = load_file(path)
     except Exception as damage:  # zip and safetensors each have their own errors
-        reject("posteriors", str(path), f"is damaged ({damage})", "write it again")
+        raise DamagedFileError(path, f"it cannot be read ({_one_line(damage)})", WAY_OUT) from damage
+    read_header(path)  # verifies the file
     for name in ("mu", "kappa"):
         require(name in tensors, "posteriors", str(path), f"has no array {name!r}", "store mu (N, D) and kappa (N,)")
+    problem = f"has mu of shape {tuple(tensors['mu'].shape)} and kappa of shape {tuple(tensors['kappa'].shape)}"
+    fits = tensors["mu"].dim() in (2, 3) and tensors["mu"].shape[:-1] == tensors["kappa"].shape
+    require(fits, "posteriors", str(path), problem, "store mu (N, D) and kappa (N,)")
     components = VonMisesFisher(tensors["mu"], tensors["kappa"])
     if "log_weights" not in tensors:
         way_out = "store log_weights (N, K) too"
@@ -85,6 +97,9 @@ def read_header(path: Path) -> dict[str, str]:
     Returns:
         The header: fingerprint (of the encoder), kappa_pos, prior and maps (of match probabilities), items (a digest).
         It is empty for an .npz file, and for a file that is no safetensors file.
+
+    Raises:
+        DamagedFileError: If the file does not match the checksum in its header.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -92,16 +107,21 @@ def read_header(path: Path) -> dict[str, str]:
         return {}
     try:
         with safe_open(path, "np") as file:
-            return file.metadata() or {}
+            header = file.metadata() or {}
     except (SafetensorError, OSError):
         return {}
+    verify_posteriors(path, header)
+    return header
 
 
 def match_settings(header: Mapping[str, str]) -> tuple[VMFKernel, float, MatchMaps]:
     """Kernel, prior and maps of match probabilities, from a header; defaults where the header has none."""
-    kernel = VMFKernel(float(header["kappa_pos"])) if "kappa_pos" in header else VMFKernel()
-    maps = MatchMaps.from_dict(json.loads(header["maps"]) if "maps" in header else None)
-    return kernel, float(header.get("prior", DEFAULT_PRIOR)), maps
+    try:
+        kernel = VMFKernel(float(header["kappa_pos"])) if "kappa_pos" in header else VMFKernel()
+        maps = MatchMaps.from_dict(json.loads(header["maps"]) if "maps" in header else None)
+        return kernel, float(header.get("prior", DEFAULT_PRIOR)), maps
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        reject("posteriors", "the header", f"cannot be read ({_one_line(problem)})", "write the file again")
 
 
 def match_header(kernel: VMFKernel, prior: float, maps: MatchMaps) -> dict[str, str]:
@@ -145,7 +165,8 @@ def write_posteriors(
     if labels is not None:
         extra = {f"labels.{name}": tensor.float().numpy() for name, tensor in pack_label_model(labels)[1].items()}
         shapes |= {name: list(array.shape) for name, array in extra.items()}
-    layout: dict[str, Any] = {"__metadata__": {**header, **label_header(labels)}}
+    checks = {"version": VERSION, "sha256": UNSEALED}
+    layout: dict[str, Any] = {"__metadata__": {**header, **label_header(labels), **checks}}
     offsets, end = [], 0
     for name, shape in shapes.items():
         offsets.append(end)
@@ -154,16 +175,18 @@ def write_posteriors(
     text = json.dumps(layout).encode()
     text += b" " * (-len(text) % 8)
     start = struct.pack("<Q", len(text)) + text
-    with writing_atomically(path) as temporary, open(temporary, "wb") as file:
-        file.write(start)
-        places = [len(start) + offset for offset in offsets]
-        for place, array in zip(places[rows:], extra.values(), strict=True):
-            _write_at(file, place, array)
-        for block in blocks:
-            for column, array in enumerate(block):
-                places[column] += _write_at(file, places[column], array)
-        first_rows = places[0] == len(start) + _FLOAT32_BYTES * math.prod(shapes["mu"])
-        assert first_rows, "the blocks do not have N rows in total"
+    with writing_atomically(path) as temporary:
+        with open(temporary, "wb") as file:
+            file.write(start)
+            places = [len(start) + offset for offset in offsets]
+            for place, array in zip(places[rows:], extra.values(), strict=True):
+                _write_at(file, place, array)
+            for block in blocks:
+                for column, array in enumerate(block):
+                    places[column] += _write_at(file, places[column], array)
+            first_rows = places[0] == len(start) + _FLOAT32_BYTES * math.prod(shapes["mu"])
+            assert first_rows, "the blocks do not have N rows in total"
+        seal_posteriors(temporary)
 
 
 def label_header(labels: LabelModel | None) -> dict[str, str]:
@@ -190,8 +213,35 @@ def read_answers(path: Path) -> tuple[LabelModel | None, Tensor | None]:
         names = set(file.keys())
         novelty = file.get_tensor("novelty") if "novelty" in names else None
         tensors = {name.removeprefix("labels."): file.get_tensor(name) for name in names if name.startswith("labels.")}
-    model = unpack_label_model(json.loads(header["labels"]), tensors) if "labels" in header else None
-    return model, novelty
+    if "labels" not in header:
+        return None, novelty
+    try:
+        return unpack_label_model(json.loads(header["labels"]), tensors), novelty
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise DamagedFileError(
+            path, f"its label probabilities cannot be read ({_one_line(problem)})", WAY_OUT
+        ) from None
+
+
+def read_items_beside(path: Path) -> tuple[list[Id] | None, list[Metadata] | None]:
+    """Read the ids and metadata of a posteriors file from the .jsonl file beside it.
+
+    Args:
+        path: The posteriors file.
+
+    Returns:
+        What `read_items` returns; None and None if there is no such file.
+
+    Raises:
+        ValueError: If a line is not a JSON object with an id.
+        DamagedFileError: If the ids are not those of the posteriors.
+    """
+    beside = path.with_suffix(".jsonl")
+    if not beside.is_file():
+        return None, None
+    ids, metadata = read_items(beside)
+    verify_items(beside, ids or [], read_header(path))
+    return ids, metadata
 
 
 def read_items(path: Path | None) -> tuple[list[Id] | None, list[Metadata] | None]:
@@ -268,5 +318,12 @@ def _write_at(file: Any, offset: int, array: np.ndarray) -> int:
 
 def _lines(path: Path) -> list[str]:
     # Not splitlines: a text may contain characters that it takes for the end of a line.
-    lines = path.read_text(encoding="utf-8").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as damage:
+        raise DamagedFileError(path, f"it is not UTF-8 text (byte {damage.start})", WAY_OUT) from None
     return lines[:-1] if lines and not lines[-1] else lines
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

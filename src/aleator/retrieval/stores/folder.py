@@ -30,7 +30,7 @@ from aleator.retrieval.stores.faiss import VectorIndex, list_count
 from aleator.retrieval.stores.ledger import Ledger, VectorFile
 from aleator.retrieval.stores.ledger_checks import WAY_OUT, sqlite_errors
 
-_LEDGER = "ledger.sqlite"
+LEDGER = "ledger.sqlite"
 # How the names of vector files begin: finished ones, and temporary ones that a killed save left behind.
 _VECTOR_FILES = ("vectors-", ".vectors-", "partial-")
 
@@ -74,7 +74,7 @@ class FolderStore(Store):
     @classmethod
     def open(cls, folder: Path, memory_map: bool = False) -> "FolderStore":
         """Open the store in a folder. With `memory_map` the vectors stay on disk, and the store is read-only."""
-        path = folder / _LEDGER
+        path = folder / LEDGER
         require(path.is_file(), "location", str(folder), "holds no index", "build one there first")
         store = cls(Ledger(path), folder, memory_map)
         with contextlib.ExitStack() as on_failure:
@@ -86,8 +86,8 @@ class FolderStore(Store):
     @staticmethod
     def exists(folder: Path) -> bool:
         """Whether the folder holds an index."""
-        with sqlite_errors(folder / _LEDGER):
-            return Ledger.exists(folder / _LEDGER)
+        with sqlite_errors(folder / LEDGER):
+            return Ledger.exists(folder / LEDGER)
 
     @property
     def location(self) -> str | None:
@@ -337,7 +337,7 @@ class FolderStore(Store):
             with self._transaction():
                 self._rebuild_if_needed()
                 self._publish(target)
-            moved = Ledger(target / _LEDGER)
+            moved = Ledger(target / LEDGER)
             self._ledger.copy_to(moved)  # replaces the index there, in one transaction
             self._ledger.close()
             self._ledger, self._folder = moved, target
@@ -400,4 +400,4 @@ def _remove_unused_files(folder: Path, current: str) -> None:
 
 
 def _is_index_file(path: Path) -> bool:
-    return path.name.startswith((_LEDGER, *_VECTOR_FILES))
+    return path.name.startswith((LEDGER, *_VECTOR_FILES))
