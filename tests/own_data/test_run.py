@@ -64,7 +64,7 @@ def test_every_file_that_decides_an_answer_has_a_checksum(run, features, tmp_pat
     with pytest.raises(DamagedFileError, match=r"damaged.*restore the run from a copy"):
         load_run(tmp_path / "run")
     path.unlink()
-    with pytest.raises(ValueError, match="missing|has no"):
+    with pytest.raises(ValueError, match=r"missing|has no"):
         load_run(tmp_path / "run")
     path.write_bytes(whole)
     assert load_run(tmp_path / "run").prior == run.prior
@@ -73,6 +73,6 @@ def test_every_file_that_decides_an_answer_has_a_checksum(run, features, tmp_pat
 def test_of_two_trainings_into_one_folder_the_second_is_told(features, tmp_path):
     collection = read_collection(features / "x.npy", features / "y.npy")
     held = only_process(lock_beside(tmp_path / "run"), "output", "train")
-    with held, pytest.raises(ValueError, match="train, process .* wait for it or stop it"):
+    with held, pytest.raises(ValueError, match=r"train, process .* wait for it or stop it"):
         train(collection, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()

@@ -169,5 +169,5 @@ def test_other_ids_beside_a_file_are_refused_and_other_labels_are_told(sealed):
 def test_a_newer_format_is_refused(sealed):
     data = sealed.read_bytes().replace(b'"version": "2"', b'"version": "9"')
     sealed.write_bytes(data)
-    with pytest.raises(ValueError, match="is in format 9.*open it with the release that wrote it"):
+    with pytest.raises(ValueError, match=r"is in format 9.*open it with the release that wrote it"):
         read_posteriors(sealed)

@@ -16,8 +16,8 @@ from aleator.retrieval.stores.repaired import ItemVectors, Repair
 def check_index(location: str | Path) -> int:
     """Verify everything in an index: every id, every kappa, every vector.
 
-    `CredibleIndex.open` verifies as much, faster: by one checksum of the ledger and one of the vectors. This reads every
-    row. An index on a server is read completely; its pages are verified by PostgreSQL, if its checksums are on.
+    `CredibleIndex.open` verifies as much, faster: by one checksum of the ledger and one of the vectors. This reads
+    every row. An index on a server is read completely; its pages are verified by PostgreSQL, if its checksums are on.
 
     Args:
         location: The folder or the postgresql:// URL.

@@ -8,7 +8,9 @@ A posteriors file holds N posteriors and, if `aleator embed` wrote it, where the
                        labels.mu, labels.kappa, labels.weights and the header's labels: a `LabelModel`
     NAME.jsonl         one JSON object for each posterior, in the same order: its id, and any metadata
 
-Both have checksums: see `posteriors_checks`. A file from elsewhere may also be an .npz with the arrays mu and kappa, and log_weights for K modes. It has no header.
+Both have checksums: see `posteriors_checks`.
+
+A file from elsewhere may also be an .npz with the arrays mu and kappa, and log_weights for K modes. It has no header.
 """
 
 import json

@@ -178,12 +178,11 @@ def _saved_vectors(folder: Path, tables: _Tables, dim: int, mixture: bool, resul
     if misfit or (mixture and not weights):
         result.notes.append("the vectors do not fit their list")
         return {}
-    position = np.arange(len(row))
-    if not whole:
-        position = _trusted(vectors.index, digests, position)
-        if position is None:
-            result.notes.append("the vector file does not match its checksum")
-            return {}
+    everything = np.arange(len(row))
+    position = everything if whole else _trusted(vectors.index, digests, everything)
+    if position is None:
+        result.notes.append("the vector file does not match its checksum")
+        return {}
     mu = vectors.vectors(position)
     held: dict[int, ItemVectors] = {}
     modes = dict(zip(*(part.tolist() for part in np.unique(row, return_counts=True)), strict=True))
