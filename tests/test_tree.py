@@ -10,7 +10,7 @@ TESTS = Path(__file__).parent
 
 # Where a module is tested that has no test file of its own name. A value is a file, or a folder of them.
 TESTED_IN = {
-    "cli.errors": "cli/test_own_data.py",
+    "cli.index_options": "cli/test_query.py",
     "cli.label_text": "cli/test_own_data.py",
     "cli.quickstart": "quickstart/test_quickstart.py",
     "cli.reproduce": "experiments/test_report.py",
@@ -26,10 +26,13 @@ TESTED_IN = {
     "fused.softmax_share": "fused/test_functions.py",
     "losses.softmax_share": "losses/test_sampled.py",
     "matching.zonal": "matching/test_kernels.py",
+    "own_data.answer_figure": "cli/test_query.py",
     "own_data.collection": "own_data/test_reading.py",
     "quickstart.circle": "quickstart/test_quickstart.py",
     "quickstart.digits": "quickstart/test_quickstart.py",
     "quickstart.report": "quickstart/test_quickstart.py",
+    "retrieval.certainty_words": "cli/test_query.py",
+    "retrieval.encoder_names": "cli/test_query.py",
     "retrieval.hits": "retrieval/test_search.py",
     "retrieval.index_answers": "retrieval/test_set_calibration.py",
     "retrieval.index_facts": "retrieval/test_index.py",

@@ -55,8 +55,8 @@ def test_from_features_to_hits(trained, features):
     run_command("embed", trained / "run", trained / "few.npy", "--output", trained / "few.safetensors")
     ask = ("query", trained / "gallery", trained / "few.safetensors", "--by", "nearest", "--limit", 1, "--json")
     answers = json.loads(run_command(*ask).stdout)
-    assert [hits[0]["id"] for hits in answers] == [0, 1, 2]
-    assert "label" in answers[0][0]["metadata"]
+    assert [answer["hits"][0]["id"] for answer in answers] == [0, 1, 2]
+    assert "label" in answers[0]["hits"][0]["metadata"]
 
 
 def test_posteriors_of_another_encoder_are_refused(trained, tmp_path):
@@ -93,15 +93,14 @@ def test_labels_in_rank_query_and_evaluate(trained, tmp_path):
     name, share = max(rows[0]["could_be"].items(), key=lambda pair: pair[1])
     assert first["could_be"].startswith(f"{name} {share:.0%}".replace("%", " %"))
     assert "could_be" in run_command("rank", file).stdout
-    assert "by = 'luck'" in run_command("rank", file, "--by", "luck", code=2).output
+    assert "--by 'luck'" in run_command("rank", file, "--by", "luck", code=2).output
 
     run_command("index", "build", tmp_path / "index", file)
     ask = ("query", tmp_path / "index", file, "--limit", 2)
-    assert "query 3 could be: " in run_command(*ask).stdout
-    answers = json.loads(run_command(*ask, "--json", "--labels").stdout)
+    assert "could be: " in run_command(*ask).stdout
+    answers = json.loads(run_command(*ask, "--json").stdout)
     assert len(answers) == 400
-    assert set(answers[0]) == {"kappa", "could_be", "certainty", "unlike", "hits"}
-    assert isinstance(json.loads(run_command(*ask, "--json").stdout)[0], list)
+    assert {"kappa", "could_be", "certainty", "unlike", "hits"} <= set(answers[0])
 
     metrics = json.loads(run_command("evaluate", file, "--json").stdout)
     assert metrics["label_accuracy"] > 0.6  # of forty held-out items, some between two classes

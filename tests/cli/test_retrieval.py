@@ -39,11 +39,11 @@ def test_an_index_from_files_to_hits(files, location):
     assert "exact search" in run("index", "info", location)
     ask = ("query", location, files / "queries.safetensors")
     answers = json.loads(run(*ask, "--json"))
-    assert [hit["id"] for hit in answers[0]] == ["[red]item 0"]
-    assert answers[0][0]["metadata"] == {"label": "even"}
-    assert len(answers[1]) > 5
+    assert [hit["id"] for hit in answers[0]["hits"]] == ["[red]item 0"]
+    assert answers[0]["hits"][0]["metadata"] == {"label": "even"}
+    assert len(answers[1]["hits"]) > 5
     odd = json.loads(run(*ask, "--json", "--by", "nearest", "--limit", 3, "--filter", '{"label": "odd"}'))
-    assert {hit["metadata"]["label"] for hits in odd for hit in hits} == {"odd"}
+    assert {hit["metadata"]["label"] for answer in odd for hit in answer["hits"]} == {"odd"}
     text = run(*ask, "--figure", files / "hits.png")
     assert "[red]item" in text
     assert (files / "hits.png").read_bytes().startswith(b"\x89PNG")
@@ -116,7 +116,7 @@ def test_promises_that_cannot_be_made_are_one_line(labelled, tmp_path):
     calibrate = ("index", "calibrate", index, questions)
     assert "pass at least 199" in run(*calibrate, "--coverage", "0.995", code=2)
     assert "made by the encoder" in run(*calibrate, "--fingerprint", "b", code=2)
-    assert "sets = 'x'" in run(*calibrate, "--sets", "x", code=2)
+    assert "--sets 'x'" in run(*calibrate, "--sets", "x", code=2)
     (tmp_path / "none.jsonl").write_text("\n".join(json.dumps({"id": f"questions {i}"}) for i in range(120)))
     assert "the right answers are not known" in run(*calibrate, "--items", tmp_path / "none.jsonl", code=2)
     rights = [json.dumps({"id": f"questions {i}", "right": [f"items {j}" for j in range(80)]}) for i in range(120)]

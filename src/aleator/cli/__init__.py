@@ -5,9 +5,10 @@ import typer
 from aleator.cli.audit import audit
 from aleator.cli.export import export
 from aleator.cli.own_data import embed, evaluate, rank, train
+from aleator.cli.query import query
 from aleator.cli.quickstart import quickstart
 from aleator.cli.reproduce import reproduce
-from aleator.cli.retrieval import index_app, query
+from aleator.cli.retrieval import index_app
 from aleator.cli.serve import serve
 
 app = typer.Typer(no_args_is_help=True, help="Embeddings that know what they do not know.")

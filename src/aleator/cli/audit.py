@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aleator.cli.errors import plain_errors
+from aleator.cli.errors import kept_in, plain_errors, say
 from aleator.cli.own_data import AsJson, Device, LabelFile, Strict
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def audit(
     from aleator.own_data import audit as run_audit
     from aleator.own_data import load_run, read_collection
 
-    with plain_errors():
+    with plain_errors(lambda: kept_in(output, "the features that are done")):
         is_run = source.is_dir()
         way_out = "name a run folder of `aleator train`, or a .npy file"
         require(is_run or source.suffix == ".npy", "source", str(source), "is neither a run nor features", way_out)
@@ -61,7 +61,7 @@ def audit(
             seed=seed,
             device=device,
             strict=strict,
-            log=lambda line: Console(stderr=True, soft_wrap=True).print(Text(line)),
+            log=say,
         )
     if as_json:
         print(json.dumps(found.summary))

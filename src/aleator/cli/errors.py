@@ -1,20 +1,91 @@
-"""How the command line reports errors."""
+"""How the command line reports errors and interruptions."""
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from aleator.foundation import redacted
-
 
 @contextlib.contextmanager
-def plain_errors() -> Iterator[None]:
-    """Print errors about arguments and files as one line on standard error, without a traceback; exit with code 2."""
+def plain_errors(kept: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Print errors about arguments and files on standard error, without a traceback; exit with code 2.
+
+    Errors name options as they are typed: --batch-size, not batch_size. After Ctrl-C, say what is kept and how to go
+    on, and exit with code 130.
+
+    Args:
+        kept: Called after Ctrl-C. It says what is kept.
+    """
     try:
         yield
     except (ValueError, OSError) as error:
-        Console(stderr=True, soft_wrap=True).print(Text(redacted(str(error)), style="red"))
+        from aleator.foundation import redacted  # with torch, which --help need not load
+
+        say(redacted(in_words_of_the_command(error)), style="red")
         raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        say(f"Stopped. {kept()}".strip())
+        raise typer.Exit(130) from None
+
+
+def say(line: str, style: str = "") -> None:
+    """Print a line on standard error."""
+    Console(stderr=True, soft_wrap=True).print(Text(line, style=style))
+
+
+def kept_in(folder: Path, what: str) -> str:
+    """What stopped work keeps in a folder, in a sentence."""
+    if not folder.is_dir():
+        return "Nothing was written. The same command starts again."
+    return f"{folder} keeps {what}. The same command goes on from there."
+
+
+def in_words_of_the_command(error: Exception) -> str:
+    """The message of an error, with the options of the command in place of the arguments of a Python function.
+
+    Args:
+        error: The error.
+
+    Returns:
+        "--batch-size 0: must be at least 1; leave it out", for example.
+    """
+    from aleator.foundation import BadArgumentError
+
+    names = _names_of_parameters()
+    if isinstance(error, BadArgumentError):
+        shown = names.get(error.argument)
+        start = f"{error.argument} = {error.value}" if shown is None else f"{shown} {error.value}"
+        return f"{start}: {_translated(error.problem, names)}; {_translated(error.way_out, names)}"
+    return _translated(str(error), names)
+
+
+def _names_of_parameters() -> dict[str, str]:
+    """For each parameter of the command that runs, how it is typed: --batch-size, or DATA."""
+    try:
+        from typer.main import get_current_context  # typer has its own click
+    except ImportError:
+        from click import get_current_context  # type: ignore[no-redef]
+
+    context = get_current_context(silent=True)
+    if context is None:
+        return {}
+    names = {}
+    for parameter in context.command.params:
+        options = [option for option in parameter.opts if option.startswith("--")]
+        names[str(parameter.name)] = options[0] if options else str(parameter.name).upper()
+    return names
+
+
+def _translated(text: str, names: dict[str, str]) -> str:
+    """A text with options in place of names that only Python has: replace=True, batch_size."""
+    for name, shown in names.items():
+        if shown.startswith("--"):
+            text = re.sub(rf"(?<![\w-]){name}=True\b", shown, text)
+            text = re.sub(rf"(?<![\w-]){name}=(?=\S)", f"{shown} ", text)
+            if "_" in name:
+                text = re.sub(rf"(?<![\w/.-]){name}\b(?!/)", shown, text)
+    return text

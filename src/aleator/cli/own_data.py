@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aleator.cli.errors import plain_errors
+from aleator.cli.errors import kept_in, plain_errors, say
 from aleator.cli.label_text import could_be
 
 Data = Annotated[
@@ -124,11 +124,9 @@ def train(
         holdout=holdout,
         seed=seed,
     )
-    with plain_errors():
+    with plain_errors(lambda: _kept_of_training(output)):
         collection = read_collection(data, labels, strict=strict)
-        run = run_training(
-            collection, output, settings, device=device, rivals=not no_rivals, strict=strict, log=_print_log
-        )
+        run = run_training(collection, output, settings, device=device, rivals=not no_rivals, strict=strict, log=say)
     if _first_process():
         _print_metrics(run.metrics)
         print(f"Run: {output}    Figures: {output / 'figures'}")
@@ -160,7 +158,7 @@ def embed(
     from aleator.own_data import load_run, read_collection
     from aleator.retrieval import read_header
 
-    with plain_errors():
+    with plain_errors(lambda: kept_in(output.with_suffix(".partial"), "the items that are done")):
         collection = read_collection(data, labels, labels_optional=True, strict=strict)
         path = run_embedding(
             load_run(run),
@@ -171,7 +169,7 @@ def embed(
             threads=threads,
             replace=replace,
             strict=strict,
-            log=_print_log,
+            log=say,
         )
         left_out = int(read_header(path).get("left_out", 0))
     if _first_process():
@@ -308,8 +306,14 @@ def _with_interval(measured: dict[str, float] | None) -> str:
     return f"{measured['value']:.3f} ± {(measured['high'] - measured['low']) / 2:.3f}"
 
 
-def _print_log(line: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(Text(line))
+def _kept_of_training(folder: Path) -> str:
+    """What a training keeps when it is stopped."""
+    from aleator.training import last_saved_step
+
+    step = last_saved_step(folder / "training")
+    if step is None:
+        return "Nothing is trained yet. The same command starts again."
+    return f"{folder} keeps the training up to step {step}. The same command goes on from there."
 
 
 def _first_process() -> bool:

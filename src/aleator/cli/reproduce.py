@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from aleator.cli.errors import plain_errors
+from aleator.cli.errors import kept_in, plain_errors
 
 
 def reproduce(
@@ -37,7 +37,7 @@ def reproduce(
     from aleator.experiments import reproduce as run
     from aleator.foundation import require
 
-    with plain_errors():
+    with plain_errors(lambda: kept_in(runs, "the runs that are finished")):
         seed_numbers = None
         if seeds is not None:
             parts = seeds.split(",")

@@ -1,4 +1,4 @@
-"""`aleator index` and `aleator query`."""
+"""`aleator index`."""
 
 import json
 import sys
@@ -11,24 +11,20 @@ from rich.table import Table
 from rich.text import Text
 
 from aleator.cli.errors import plain_errors
-from aleator.cli.label_text import could_be
+from aleator.cli.index_options import (
+    AsJson,
+    Fingerprint,
+    Items,
+    Location,
+    Posteriors,
+    Prior,
+    open_index,
+)
 
 if TYPE_CHECKING:
-    from aleator.posteriors import PosteriorBatch
-    from aleator.retrieval import CredibleIndex, Hit, SearchBy, SetsOf
+    from aleator.retrieval import SetsOf
 
 index_app = typer.Typer(no_args_is_help=True, help="Build, change and describe an index of posteriors.")
-
-Location = Annotated[str, typer.Argument(help="the index: a folder, or postgresql://host/database#name")]
-Posteriors = Annotated[
-    Path, typer.Argument(help="file of `aleator embed`, or any .npz or .safetensors with mu (N, D) and kappa (N,)")
-]
-Items = Annotated[
-    Path | None, typer.Option(help='ids and metadata: a file with one line {"id": ..., "any": "metadata"} per item')
-]
-Fingerprint = Annotated[str | None, typer.Option(help="fingerprint of the encoder that made the posteriors")]
-Prior = Annotated[float | None, typer.Option(help="share of matches among pairs of a query and an item")]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 def _ids_and_metadata(posteriors: Path, items: Path | None) -> Any:
@@ -93,6 +89,7 @@ def index_build(
             label_model=read_answers(posteriors)[0],
             replace=replace,
         ) as index:
+            index.remember_encoder(header)
             print(f"{len(index)} items")
 
 
@@ -102,13 +99,12 @@ def index_add(location: Location, posteriors: Posteriors, items: Items = None, f
 
     Example: aleator index add gallery/ more-photos.safetensors
     """
-    from aleator.retrieval import CredibleIndex, read_header, read_posteriors
+    from aleator.retrieval import read_header, read_posteriors
 
     with plain_errors():
-        q = read_posteriors(posteriors)
-        made_by = fingerprint or read_header(posteriors).get("fingerprint")
+        q, header = read_posteriors(posteriors), read_header(posteriors)
         ids, metadata = _ids_and_metadata(posteriors, items)
-    with plain_errors(), CredibleIndex.open(location, fingerprint=made_by) as index:
+    with plain_errors(), open_index(location, fingerprint, header, posteriors) as index:
         added = index.add(q, ids, metadata)
         index.save()
         print(f"{len(added)} added, {len(index)} items")
@@ -162,13 +158,12 @@ def index_calibrate(
 
     Example: aleator index calibrate gallery/ questions.safetensors --coverage 0.95 --error 0.05
     """
-    from aleator.retrieval import CredibleIndex, read_header, read_posteriors
+    from aleator.retrieval import read_header, read_posteriors
 
     with plain_errors():
-        q = read_posteriors(questions)
-        made_by = fingerprint or read_header(questions).get("fingerprint")
+        q, header = read_posteriors(questions), read_header(questions)
         chosen, right = _right_answers(questions, items, len(q))
-        with CredibleIndex.open(location, fingerprint=made_by) as index:
+        with open_index(location, fingerprint, header, questions) as index:
             how = cast("SetsOf | None", sets)  # `calibrate` checks it
             promise = index.calibrate(
                 q[chosen], right, coverage, error=error, assurance=assurance, sets=how, allow_empty=allow_empty
@@ -220,13 +215,14 @@ def index_info(location: Location, as_json: AsJson = False) -> None:
 
     Example: aleator index info gallery/
     """
-    from aleator.retrieval import CredibleIndex
+    from aleator.retrieval import CredibleIndex, encoder_name
 
     with plain_errors(), CredibleIndex.open(location) as index:
         report = index.recall_report
         description: dict[str, Any] = {
             "items": len(index),
             "dimensions": index.dim,
+            "encoder": encoder_name(index.encoder),
             "fingerprint": index.fingerprint,
             "kernel": repr(index.kernel),
             "prior": index.prior,
@@ -292,128 +288,3 @@ def index_repair(
         shown = ", ".join(map(str, repaired.lost[:10])) + (", ..." if len(repaired.lost) > 10 else "")
         print(f"Lost: {len(repaired.lost)} items whose vector is damaged: {shown} (--json lists all)")
     print(f"The damaged index is now {repaired.damaged}")
-
-
-def query(
-    location: Location,
-    posteriors: Posteriors,
-    by: Annotated[
-        str,
-        typer.Option(
-            help="which items to find: credible (those the query could be), match (likely matches) or nearest"
-        ),
-    ] = "credible",
-    p: Annotated[float, typer.Option(help="level of the credible set, for --by credible")] = 0.95,
-    limit: Annotated[int | None, typer.Option(help="most hits per query")] = None,
-    threshold: Annotated[float, typer.Option(help="least match probability, for --by match")] = 0.5,
-    prior: Prior = None,
-    filter: Annotated[str | None, typer.Option(help='conditions on metadata as JSON, such as {"label": "cat"}')] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="search exactly, also in an approximate index")] = False,
-    promise: Annotated[
-        bool,
-        typer.Option(
-            "--promise", help="sets that keep the promise of `aleator index calibrate`; takes no other choice"
-        ),
-    ] = False,
-    fingerprint: Fingerprint = None,
-    as_json: AsJson = False,
-    figure: Annotated[Path | None, typer.Option(help="image file for a figure of the hits")] = None,
-    labels: Annotated[
-        bool, typer.Option("--labels", help="with --json: print for each query its hits and what it could be")
-    ] = False,
-) -> None:
-    """Find the items that each posterior of a file could be.
-
-    Example: aleator query gallery/ questions.safetensors --p 0.95 --limit 5
-    """
-    from aleator.retrieval import CredibleIndex, group_by_mode, read_answers, read_header, read_posteriors
-
-    with plain_errors():
-        conditions = json.loads(filter) if filter else None
-        q = read_posteriors(posteriors)
-        made_by = fingerprint or read_header(posteriors).get("fingerprint")
-        answers_beside = read_answers(posteriors)
-        with CredibleIndex.open(location, fingerprint=made_by) as index:
-            if promise:
-                _show_promised(index, q, as_json)
-                return
-            how = cast("SearchBy", by)  # `search` checks it
-            answers = index.search(q, p, limit, how, threshold=threshold, filter=conditions, prior=prior, exact=exact)
-    if figure is not None:
-        from aleator.retrieval import plot_hits
-
-        plot_hits(answers).savefig(figure)
-    questions = _describe_questions(q, *answers_beside)
-    if as_json:
-        hits_of = [[hit._asdict() for hit in hits] for hits in answers]
-        described = [{**question, "hits": hits} for question, hits in zip(questions, hits_of, strict=True)]
-        print(json.dumps(described if labels else hits_of))
-        return
-    several = q.modes > 1
-    table = _hit_table("query", "either") if several else _hit_table("query")
-    for number, hits in enumerate(answers):
-        for mode, group in group_by_mode(hits):
-            either = [f"{questions[number]['modes'][mode]:.0%}"] if several else []
-            for hit in group:
-                table.add_row(str(number), *either, *_hit_cells(hit))
-                either = [""] * len(either)
-    Console().print(table)
-    print(f"{sum(map(len, answers))} hits for {len(answers)} queries")
-    for number, question in enumerate(questions):
-        words = [f"could be: {could_be(question['could_be'])}"] if "could_be" in question else []
-        words += ["unlike anything seen"] if question.get("unlike") else []
-        if words:
-            Console(soft_wrap=True).print(Text(f"query {number} {'; '.join(words)}"))
-
-
-def _describe_questions(q: Any, model: Any, novelty: Any) -> list[dict[str, Any]]:
-    """For each query its kappa and weights, and what its file says: "could_be", "certainty" and "unlike"."""
-    from aleator.evaluation import label_certainty, likely_labels
-    from aleator.own_data import one_mode
-
-    questions: list[dict[str, Any]] = [{"kappa": kappa} for kappa in one_mode(q).kappa.tolist()]
-    if q.modes > 1:
-        for question, weights in zip(questions, q.log_weights.exp().tolist(), strict=True):
-            question["modes"] = [round(weight, 4) for weight in weights]
-    if model is not None:
-        probabilities = model.probabilities(q)
-        likely = likely_labels(probabilities, model.names)
-        for question, labels, sure in zip(questions, likely, label_certainty(probabilities).tolist(), strict=True):
-            question |= {"could_be": {name: round(p, 4) for name, p in labels}, "certainty": sure}
-    if novelty is not None:
-        for question, excess in zip(questions, novelty.tolist(), strict=True):
-            question["unlike"] = excess > 0
-    return questions
-
-
-def _show_promised(index: "CredibleIndex", queries: "PosteriorBatch", as_json: bool) -> None:
-    """Print the answer sets of queries, and what the index promises about them."""
-    answers = index.answer_sets(queries)
-    promise = index.promise
-    if as_json:
-        sets = [{**answer._asdict(), "hits": [hit._asdict() for hit in answer.hits]} for answer in answers]
-        print(json.dumps(sets))
-        return
-    table = _hit_table("query", "answer")
-    for number, answer in enumerate(answers):
-        state = "" if answer.sure else "not sure enough"
-        for hit in answer.hits:
-            table.add_row(str(number), state, *_hit_cells(hit))
-            state = ""
-        if not answer.hits:
-            table.add_row(str(number), state or "empty set", *[""] * 5)
-    Console().print(table)
-    unsure = sum(not answer.sure for answer in answers)
-    print(f"{sum(len(a.hits) for a in answers)} hits for {len(answers)} queries, {unsure} of them not sure enough")
-    print(f"Promise: {promise}.")
-    if promise is not None and promise.items != len(index):
-        print(f"It was made with {promise.items} items, and there are {len(index)} now: calibrate again.")
-
-
-def _hit_table(*first: str) -> Table:
-    return Table(*first, "id", "cosine", "kappa", "match", "metadata")
-
-
-def _hit_cells(hit: "Hit") -> tuple[str | Text, ...]:
-    numbers = (f"{hit.cosine:.3f}", f"{hit.kappa:.4g}", f"{hit.match_probability:.1%}")
-    return Text(str(hit.id)), *numbers, Text(json.dumps(hit.metadata, ensure_ascii=False))

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.text import Text
 
 from aleator.cli.errors import plain_errors
-from aleator.foundation import reject, require
 
 if TYPE_CHECKING:
     from aleator.retrieval import CredibleIndex
@@ -50,6 +49,7 @@ def serve(
     /api/openapi.json describes the API.
     """
     with plain_errors(), contextlib.ExitStack() as opened:
+        from aleator.foundation import require
         from aleator.own_data import load_run
         from aleator.web import create_app
 
@@ -71,6 +71,7 @@ def serve(
 
 
 def _open(location: str, fingerprint: str | None) -> "CredibleIndex":
+    from aleator.foundation import reject
     from aleator.retrieval import CredibleIndex
 
     try:
@@ -88,6 +89,8 @@ def _open(location: str, fingerprint: str | None) -> "CredibleIndex":
 
 def _listen(host: str, port: int) -> socket.socket:
     """Listen on the address. This comes before everything is loaded, so that a port in use is reported at once."""
+    from aleator.foundation import reject
+
     try:
         family, socket_type, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from aleator.foundation import command, describe_run, progress_bar, write_json, writing_atomically
+from aleator.foundation import ProgressLines, command, describe_run, progress_bar, write_json, writing_atomically
 
 
 @dataclass(frozen=True)
@@ -213,10 +213,12 @@ def _run_all(todo: list[ExperimentRun], device: str, runs: Path, jobs: int | Non
     """Make all runs; raise at the end if some have failed."""
     jobs = min(jobs or default_jobs(device), len(todo))
     with progress_bar(progress, elapsed=True) as bar:
-        task = bar.add_task(f"{len(todo)} runs, {jobs} at a time", total=len(todo))
+        title = f"{len(todo)} runs, {jobs} at a time"
+        task, lines = bar.add_task(title, total=len(todo)), ProgressLines(title, len(todo), 0, progress)
         failures = []
         for run, error in _in_turn(todo, device, runs) if jobs == 1 else _in_parallel(todo, device, runs, jobs):
             bar.advance(task)
+            lines.at(int(bar.tasks[0].completed))
             if error is not None:
                 failures.append((run, error))
     if failures:

@@ -28,7 +28,7 @@ from aleator.foundation.files import replace_file, write_json, writing_atomicall
 from aleator.foundation.integrity import DamagedFileError, file_sha256, verify_checksums, write_checksums
 from aleator.foundation.locks import lock_beside, only_process
 from aleator.foundation.precision import matmul_precision
-from aleator.foundation.progress import CountBar, progress_bar
+from aleator.foundation.progress import CountBar, ProgressLines, duration, progress_bar
 from aleator.foundation.provenance import command, describe_run
 from aleator.foundation.randomness import (
     derived_seed,
@@ -45,9 +45,11 @@ __all__ = [
     "CountBar",
     "DamagedFileError",
     "ProcessGroup",
+    "ProgressLines",
     "command",
     "derived_seed",
     "describe_run",
+    "duration",
     "file_sha256",
     "gather_batch",
     "launched_process",

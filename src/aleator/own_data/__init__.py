@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from aleator.own_data.answer_figure import plot_answers
 from aleator.own_data.answers import Answers, label_metrics, label_rows
 from aleator.own_data.audit_files import read_findings
 from aleator.own_data.auditing import Audit, audit
@@ -57,6 +58,7 @@ __all__ = [
     "load_run",
     "mode_weights",
     "one_mode",
+    "plot_answers",
     "rank_by_certainty",
     "rank_by_kappa",
     "read_collection",

@@ -1,6 +1,6 @@
 """Features for an audit: given ones, or those of a run's network."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ def audit_features(
     device: torch.device,
     progress: bool | None,
     strict: bool = True,
+    log: Callable[[str], None] = lambda line: None,
 ) -> AuditFeatures:
     """Features of every item of a collection.
 
@@ -63,6 +64,7 @@ def audit_features(
         device: Where the network runs.
         progress: Whether to show a progress bar. None: on a terminal.
         strict: Whether items that cannot be read are an error. Otherwise they are left out.
+        log: Called with a line if earlier work is continued.
     """
     if features is not None:
         require(run is None, "features", str(features), "a run is given too", "pass one of them")
@@ -90,6 +92,7 @@ def audit_features(
         device=device,
         progress=progress,
         strict=strict,
+        log=log,
     )
     rows = np.fromfile(path, np.float32).reshape(len(collection), width)
     rows = np.delete(rows, list(problems), axis=0)

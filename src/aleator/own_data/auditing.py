@@ -134,7 +134,7 @@ def audit(
     require(len(collection) >= _FEWEST_ITEMS, "data", len(collection), "too few items to compare", way_out)
     cache = claim_audit_folder(output, collection, run, features)
     chosen_device = resolve_device(device)
-    found = audit_features(collection, run, features, cache, chosen_device, progress, strict)
+    found = audit_features(collection, run, features, cache, chosen_device, progress, strict, log)
     collection = leave_out(collection, found.problems)
     report = describe_left_out(collection)
     if report:

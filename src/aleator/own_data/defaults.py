@@ -138,6 +138,7 @@ def choose_settings(
 
     batch_size = 64 if from_scratch and not gpu else 256 if gpu or not with_classes else 128
     choose("batch_size", min(batch_size, max(8, train_items // 4)), f"for {train_items} training items")
+    _require_whole_number("batch_size", settings["batch_size"], 1)  # the choices below divide by it
     if from_scratch:
         if settings["steps"] is None:
             choose("minutes", _MINUTES, "training stops earlier if more passes would not help; see --minutes")
@@ -163,7 +164,7 @@ def choose_settings(
         dropout = 0.0 if not with_classes else 0.5 if labels.kind == "soft" else 0.2
         choose("dropout", dropout, f"for a head on features and {labels.kind}")
         choose("width", 256, "two hidden layers of this width on the features")
-    for name in ("batch_size", "steps", "size", "width", "modes"):
+    for name in ("steps", "size", "width", "modes"):
         if settings[name] is not None:
             _require_whole_number(name, settings[name], 1)
     if settings["minutes"] is not None:

@@ -128,6 +128,7 @@ def embed(
             progress=progress,
             speaks=group.first,
             strict=strict,
+            log=log,
         )
         write_json(_problems_of(parts, group.rank), {number: asdict(found) for number, found in problems.items()})
         group.wait()
@@ -141,7 +142,8 @@ def embed(
                 log(report)
                 header["left_out"] = str(len(collection.problems))
             used = used_as(run.folder, collection)
-            header |= {"source": str(collection.source.absolute())} | ({} if used is None else {"used": "marked"})
+            header |= _name_of(run) | {"source": str(collection.source.absolute())}
+            header |= {} if used is None else {"used": "marked"}
             beside = output.with_suffix(".jsonl")
             write_items(beside, marked_records(collection, used))
             header |= items_header(beside, (record["id"] for record in collection.records()))
@@ -164,6 +166,12 @@ def require_fit(collection: Collection, run: Run) -> None:
         width = collection.features
         problem = f"has rows of {width}, the run takes {inputs.features}"
         require(width == inputs.features, "data", source, problem, "pass features of the network it was trained on")
+
+
+def _name_of(run: Run) -> dict[str, str]:
+    """The part of a header that names the encoder for people; see `aleator.retrieval.encoder_name`."""
+    day = run.metrics.get("provenance", {}).get("finished")
+    return {"run": run.folder.resolve().name} | ({"trained": day} if day else {})
 
 
 def scaled_alone(inputs: Inputs, collection: Collection) -> bool:

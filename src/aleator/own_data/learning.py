@@ -44,6 +44,7 @@ from aleator.own_data.recipe import train_encoder
 from aleator.own_data.run import Run, load_run, save_run
 from aleator.own_data.splits import Split, require_trainable, select_labels, split_items
 from aleator.own_data.used_items import save_used_items
+from aleator.training import last_saved_step
 
 Log = Callable[[str], None]
 
@@ -121,6 +122,9 @@ def train(
             log(_summary(collection, labels, split))
             for choice in choices:
                 log(f"{choice.name} = {choice.value}: {choice.reason}")
+            done = last_saved_step(folder / "training")
+            if done is not None:
+                log(f"goes on: {folder} holds the training up to step {done}")
         job = Job(folder, group, device, progress, log, strict)
         training = prepare(collection, complete_settings, job)
         if group.first:

@@ -273,6 +273,7 @@ def _network_features(
             device=job.torch_device,
             progress=job.progress,
             strict=job.strict,
+            log=job.log,
         )
         write_json(beside, {number: asdict(problem) for number, problem in problems.items()})
     job.group.wait()

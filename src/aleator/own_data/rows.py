@@ -165,6 +165,7 @@ def stream_rows(
     progress: bool | None = None,
     speaks: bool = True,
     strict: bool = True,
+    log: Callable[[str], None] = lambda line: None,
 ) -> dict[int, Problem]:
     """Run items through a network and append its outputs to a `RowFile`; rows that are there already are kept.
 
@@ -185,6 +186,7 @@ def stream_rows(
         progress: Whether to show a progress bar. None: on a terminal.
         speaks: Whether this process is the one that shows it.
         strict: Whether items that cannot be read are an error. The rest is then read to the end, but not computed.
+        log: Called with a line if earlier work is continued.
 
     Returns:
         What is wrong with the items that cannot be read, by their number.
@@ -207,6 +209,8 @@ def stream_rows(
         RowFile(path, width) as rows,
         CountBar(title, last - first, rows.done, progress, speaks) as bar,
     ):
+        if rows.done and speaks:
+            log(f"goes on: {rows.done:,} of {last - first:,} items are done")
         problems = _mend_rows(path, width, inputs, collection, (first, first + rows.done), compute)
         todo = list(spans(first + rows.done, last, batch_size))
         for (start, stop), (batch, numbers, bad) in zip(todo, prefetched(load, todo, threads), strict=True):

@@ -413,7 +413,8 @@ def _require_valid(mu: Tensor, kappa: Tensor) -> None:
     trailing = f"has a trailing 1 that mu of shape {tuple(mu.shape)} has not"
     require(mu.dim() == 1 or shape != (*mu.shape[:-1], 1), "kappa", shape, trailing, "pass kappa.squeeze(-1)")
     try:
-        torch.broadcast_shapes(mu.shape[:-1], shape)
+        if mu.shape[:-1] != shape:  # broadcast_shapes loads sympy, which takes half a second
+            torch.broadcast_shapes(mu.shape[:-1], shape)
     except RuntimeError:
         problem = f"does not broadcast with mu of shape {tuple(mu.shape)}"
         require(False, "kappa", shape, problem, "pass kappa in the shape of mu without its last dimension")

@@ -1,7 +1,9 @@
 """Retrieval: search a collection of posteriors, in memory, in a folder or on a PostgreSQL server."""
 
 from aleator.retrieval.answer_sets import AnswerSet
+from aleator.retrieval.certainty_words import certainty_in_words
 from aleator.retrieval.checking import check_index, repair_index
+from aleator.retrieval.encoder_names import encoder_name
 from aleator.retrieval.filters import Filter
 from aleator.retrieval.hits import Hit, group_by_mode
 from aleator.retrieval.index import CredibleIndex
@@ -48,11 +50,13 @@ __all__ = [
     "Snapshot",
     "Store",
     "cap_radii",
+    "certainty_in_words",
     "check_index",
     "cosines",
     "decode_id",
     "directions",
     "encode_id",
+    "encoder_name",
     "group_by_mode",
     "highest_log_density",
     "items_header",

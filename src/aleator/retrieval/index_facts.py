@@ -1,10 +1,14 @@
 """What an index is, as its store keeps it: dimension, encoder, kernel, prior, maps, measured recall."""
 
 import threading
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from aleator.foundation import reject, require
 from aleator.matching import AcceptanceKernel, MatchMaps, VMFKernel, ZonalKernel
+from aleator.retrieval.encoder_names import encoder_facts, encoder_name
 from aleator.retrieval.recall import RecallReport
 from aleator.retrieval.stores.base import Store
 
@@ -48,6 +52,32 @@ class IndexFacts:
         return self._store.config["fingerprint"]
 
     @property
+    def encoder(self) -> dict[str, Any]:
+        """The fingerprint of the encoder and, if known, its "run", the day when it was "trained", and the "source"."""
+        return {"fingerprint": self.fingerprint, **self._store.config.get("encoder", {})}
+
+    def remember_encoder(self, header: Mapping[str, str]) -> None:
+        """Keep the name of the encoder, from the header of a posteriors file.
+
+        Args:
+            header: What `read_header` gives.
+        """
+        facts = encoder_facts(header)
+        if facts:
+            self._store.configure(encoder=facts)
+
+    def surer_than(self, kappa: np.ndarray) -> np.ndarray:
+        """Share of the items with a smaller kappa.
+
+        Args:
+            kappa: Certainties, shape (n,).
+
+        Returns:
+            Shares, shape (n,); 0 for an empty index.
+        """
+        return self._store.count_below(kappa) / max(1, len(self._store))
+
+    @property
     def kernel(self) -> ZonalKernel:
         """Kernel of the match probabilities."""
         return decode_kernel(self._store.config["kernel"])
@@ -77,7 +107,8 @@ class IndexFacts:
         own = self.fingerprint
         same = fingerprint is None or own is None or fingerprint == own
         way_out = "embed with that encoder, or build a new index"
-        require(same, "fingerprint", fingerprint, f"the index was made by the encoder {own!r}", way_out)
+        problem = f"the index was made by the encoder {encoder_name(self.encoder)}"
+        require(same, "fingerprint", fingerprint, problem, way_out)
 
 
 def encode_kernel(kernel: ZonalKernel) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from scipy import special
 from torch import Tensor
 
 from aleator.special.angles import chebyshev_transform, coefficient_rows, scaled_angles, with_slopes
@@ -65,6 +64,8 @@ def _clenshaw(rows: Tensor, x: Tensor) -> Tensor:
 @lru_cache(maxsize=64)
 def angle_series(dim: int, device: torch.device) -> AngleSeries:
     """The series of one dimension, which must be at least `LEAST_DIM`. It is cached."""
+    from scipy import special
+
     a = (dim - 1) / 2
     low, high = 2 * special.gammaincinv(a, _TAIL), 2 * special.gammainccinv(a, _TAIL)  # of sigma^2
     middle, half, shift = (low + high) / 2, (high - low) / 2, a + 4.0

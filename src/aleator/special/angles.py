@@ -21,7 +21,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from scipy import special
 from torch import Tensor
 
 from aleator.foundation import matmul_precision
@@ -65,6 +64,8 @@ def angle_quantile(dim: int, kappa: Tensor, below: Tensor, above: Tensor) -> Ten
     Returns:
         Angles in the shape of kappa.
     """
+    from scipy import special
+
     p, q = below.cpu().numpy(), above.cpu().numpy()
     lower, upper = special.gammaincinv((dim - 1) / 2, p), special.gammainccinv((dim - 1) / 2, q)
     chi2 = 2 * torch.as_tensor(np.where(p < 0.5, lower, upper), device=kappa.device)
@@ -235,6 +236,8 @@ def _build(dim: int, nodes: int = 160) -> tuple[float, float, float, np.ndarray]
     Largest error of the tabulated distribution function over all kappa: 5e-5 for D = 2 (in the last 1e-4 of the mass,
     next to the antipode), 7e-8 for D = 3, 7e-9 for D = 4, 2e-9 from D = 10 on.
     """
+    from scipy import special
+
     a, tail = (dim - 1) / 2, 1e-13
     degree = 96 if dim <= 3 else 48  # on the circle the density at the antipode does not vanish, and Y bends sharply
     shift = a + 4.0
@@ -249,6 +252,8 @@ def _build(dim: int, nodes: int = 160) -> tuple[float, float, float, np.ndarray]
 
 def scaled_angles(dim: int, degree: int, shift: float, sigma: np.ndarray) -> np.ndarray:
     """Chebyshev coefficients in zeta of Y at positive sigma (N,): shape (degree, N)."""
+    from scipy import special
+
     a = (dim - 1) / 2
     x = np.cos(np.pi * (np.arange(degree) + 0.5) / degree)
     kappa = shift * (1 + x) / (1 - x)

@@ -71,3 +71,21 @@ class Checkpoints:
     def _steps(self) -> list[int]:
         """Steps that have a checkpoint, newest first."""
         return sorted((int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*")), reverse=True)
+
+
+def last_saved_step(folder: Path) -> int | None:
+    """The number of updates in the newest checkpoint of a training.
+
+    Args:
+        folder: Folder of the training, as for `fit`.
+
+    Returns:
+        The number; None if there is no checkpoint.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from aleator.training import last_saved_step
+        >>> last_saved_step(Path("nowhere")) is None
+        True
+    """
+    return next(iter(Checkpoints(folder)._steps()), None)

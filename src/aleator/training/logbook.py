@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from aleator.foundation import progress_bar, replace_file, require_one_of
+from aleator.foundation import ProgressLines, progress_bar, replace_file, require_one_of
 
 LoggerName = Literal["csv", "tensorboard", "wandb"]
 Table = Literal["training", "validation"]
@@ -100,12 +100,12 @@ class Logbook:
 
 
 class ProgressBar:
-    """Progress of training on a terminal: steps, loss, time left.
+    """Progress of training: steps, loss, time left. A bar on a terminal, a line now and then elsewhere.
 
     Args:
         total: Number of steps of the run.
         done: Number of steps so far.
-        show: Whether to show the bar. None: on a terminal.
+        show: Whether to show it. None: yes, but lines only of training that takes longer than ten seconds.
         writing: Whether this process shows it. Only the first one does.
     """
 
@@ -113,7 +113,8 @@ class ProgressBar:
         self.progress = progress_bar(show, writing, loss=True)
         self.visible = not self.progress.disable
         self.task = self.progress.add_task("training", total=total, completed=done, loss="-")
-        self.updated = 0.0
+        self.lines = ProgressLines("training", total, done, show, writing)
+        self.updated, self.loss = 0.0, ""
 
     def __enter__(self) -> "ProgressBar":
         self.progress.start()
@@ -124,6 +125,9 @@ class ProgressBar:
 
     def advance(self, done: int, phase: str, loss: float | None = None) -> None:
         """Show the number of steps and, if it is known, the loss. Called after every step, it updates rarely."""
+        if loss is not None:
+            self.loss = f", loss {loss:.4f}"
+        self.lines.at(done, self.loss)
         if not self.visible:
             return
         now = time.perf_counter()

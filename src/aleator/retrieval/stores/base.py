@@ -241,6 +241,17 @@ class Store(Protocol):
         """
 
     @abstractmethod
+    def count_below(self, kappa: np.ndarray) -> np.ndarray:
+        """Count the items that are less certain.
+
+        Args:
+            kappa: Certainties, shape (n,).
+
+        Returns:
+            For each of them the number of items with a smaller kappa; of several modes the heaviest counts.
+        """
+
+    @abstractmethod
     def sample_directions(self, count: int) -> np.ndarray:
         """Draw some of the items, for measuring recall.
 

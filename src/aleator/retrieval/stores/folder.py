@@ -153,6 +153,14 @@ class FolderStore(Store):
             finite = self.kappa[self.alive & np.isfinite(self.kappa)]
             return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
 
+    def count_below(self, kappa: np.ndarray) -> np.ndarray:
+        with self._up_to_date():
+            held = np.flatnonzero(self.alive)
+            if self.weight is not None:  # the heaviest mode of each item
+                held = held[np.lexsort((-self.weight[held], self.rows[held]))]
+                held = held[np.unique(self.rows[held], return_index=True)[1]]
+            return np.searchsorted(np.sort(self.kappa[held]), np.asarray(kappa, np.float32))
+
     def sample_directions(self, count: int) -> np.ndarray:
         with self._up_to_date():
             held = np.nonzero(self.alive)[0]

@@ -210,6 +210,12 @@ class PostgresStore(Store):
             high = cursor.execute(self._sql(ends + " DESC LIMIT 1")).fetchone()
         return (low[0], high[0]) if low and high else (0.0, 0.0)
 
+    def count_below(self, kappa: np.ndarray) -> np.ndarray:
+        statement = self._sql("SELECT count(*) FROM {schema}.items WHERE kappa < %s")
+        with self._transaction() as cursor:
+            counts = [cursor.execute(statement, (float(value),)).fetchone() for value in kappa]
+        return np.array([count[0] for count in counts if count], np.int64)
+
     def sample_directions(self, count: int) -> np.ndarray:
         statement = self._sql("SELECT mu FROM {schema}.{vectors} ORDER BY md5(seq::text) LIMIT %s")
         with self._transaction() as cursor:

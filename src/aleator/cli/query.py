@@ -1,0 +1,246 @@
+"""`aleator query`."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from aleator.cli.errors import plain_errors
+from aleator.cli.index_options import AsJson, Fingerprint, Location, Posteriors, Prior, open_index
+from aleator.cli.label_text import could_be, percent
+
+if TYPE_CHECKING:
+    from aleator.posteriors import PosteriorBatch
+    from aleator.retrieval import CredibleIndex, Hit, SearchBy
+
+_COUNTED = 1000  # hits of a question that are counted, beyond those that are shown
+_LABELS = 5  # labels of the hits that are named
+_HIDDEN = {"label", "labels", "path", "used"}  # metadata that a row shows elsewhere
+
+
+def query(
+    location: Location,
+    posteriors: Posteriors,
+    by: Annotated[
+        str,
+        typer.Option(
+            help="which items to find: credible (those the query could be), match (likely matches) or nearest"
+        ),
+    ] = "credible",
+    p: Annotated[float, typer.Option(help="level of the credible set, for --by credible")] = 0.95,
+    limit: Annotated[int | None, typer.Option(help="most hits per query that are shown")] = None,
+    threshold: Annotated[float, typer.Option(help="least match probability, for --by match")] = 0.5,
+    prior: Prior = None,
+    filter: Annotated[str | None, typer.Option(help='conditions on metadata as JSON, such as {"label": "cat"}')] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="search exactly, also in an approximate index")] = False,
+    promise: Annotated[
+        bool,
+        typer.Option(
+            "--promise", help="sets that keep the promise of `aleator index calibrate`; takes no other choice"
+        ),
+    ] = False,
+    fingerprint: Fingerprint = None,
+    as_json: AsJson = False,
+    figure: Annotated[
+        Path | None, typer.Option(help="image file: the pictures of questions and hits, or a chart if there are none")
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="folder of the pictures, for --figure; default: where they were embedded from")
+    ] = None,
+    labels: Annotated[bool, typer.Option("--labels", hidden=True)] = False,  # of an older release
+) -> None:
+    """Find the items that each posterior of a file could be.
+
+    Of each question: its name, how certain it is, what it could be, how many items are in its set, and their labels.
+
+    Example: aleator query gallery/ questions.safetensors --p 0.95 --limit 5
+    """
+    from aleator.retrieval import group_by_mode, read_answers, read_header, read_items_beside, read_posteriors
+
+    with plain_errors():
+        conditions = json.loads(filter) if filter else None
+        q, header = read_posteriors(posteriors), read_header(posteriors)
+        ids, metadata = read_items_beside(posteriors) if posteriors.suffix == ".safetensors" else (None, None)
+        answers_beside = read_answers(posteriors)
+        with open_index(location, fingerprint, header, posteriors) as index:
+            if promise:
+                _show_promised(index, q, ids, as_json)
+                return
+            how = cast("SearchBy", by)  # `search` checks it
+            counted = limit if limit is None or by == "nearest" else max(limit, _COUNTED)
+            found = index.search(q, p, counted, how, threshold=threshold, filter=conditions, prior=prior, exact=exact)
+            surer_than = index.surer_than(_kappas(q)).tolist()
+            sources = [root or _folder(facts.get("source")) for facts in (header, index.encoder)]
+        questions = _describe_questions(q, *answers_beside)
+        for number, (question, hits) in enumerate(zip(questions, found, strict=True)):
+            name = number if ids is None else ids[number]
+            whole = counted is None or len(hits) < counted or by == "nearest"
+            _describe_answer(question, number, name, surer_than[number], hits, whole)
+        answers = [hits if limit is None else hits[:limit] for hits in found]
+        if figure is not None:
+            _save_figure(figure, questions, metadata, answers, sources)
+    if as_json:
+        for question, hits in zip(questions, answers, strict=True):
+            question["hits"] = [hit._asdict() for hit in hits]
+        print(json.dumps(questions))
+        return
+    for question, hits in zip(questions, answers, strict=True):
+        _print_question(question, by, p, threshold)
+        if hits:
+            _print_hits(question, group_by_mode(hits), q.modes > 1)
+    print(f"{sum(map(len, answers))} hits for {len(answers)} queries")
+
+
+def _kappas(q: Any) -> Any:
+    from aleator.own_data import one_mode
+
+    return one_mode(q).kappa.double().numpy()
+
+
+def _describe_questions(q: Any, model: Any, novelty: Any) -> list[dict[str, Any]]:
+    """For each query its kappa and weights, and what its file says: "could_be", "certainty" and "unlike"."""
+    from aleator.evaluation import label_certainty, likely_labels
+
+    questions: list[dict[str, Any]] = [{"kappa": kappa} for kappa in _kappas(q).tolist()]
+    if q.modes > 1:
+        for question, weights in zip(questions, q.log_weights.exp().tolist(), strict=True):
+            question["modes"] = [round(weight, 4) for weight in weights]
+    if model is not None:
+        probabilities = model.probabilities(q)
+        likely = likely_labels(probabilities, model.names)
+        for question, labels, sure in zip(questions, likely, label_certainty(probabilities).tolist(), strict=True):
+            question |= {"could_be": {name: round(p, 4) for name, p in labels}, "certainty": sure}
+    if novelty is not None:
+        for question, excess in zip(questions, novelty.tolist(), strict=True):
+            question["unlike"] = excess > 0
+    return questions
+
+
+def _describe_answer(
+    question: dict[str, Any], number: int, name: Any, surer_than: float, hits: "list[Hit]", whole: bool
+) -> None:
+    """Add to a question its name, its certainty in words, the size of its set and the labels in it."""
+    from aleator.retrieval import certainty_in_words
+
+    counted = Counter(str(hit.metadata["label"]) for hit in hits if hit.metadata.get("label") is not None)
+    question |= {
+        "query": number,
+        "id": name,
+        "surer_than": round(surer_than, 4),
+        "certainty_in_words": certainty_in_words(surer_than),
+        "size": len(hits),
+        "size_is_exact": whole,
+        "labels": [
+            {"label": label, "items": items, "share": round(items / len(hits), 4)}
+            for label, items in counted.most_common()
+        ],
+    }
+
+
+def _print_question(question: dict[str, Any], by: str, p: float, threshold: float) -> None:
+    """What is known about a question and its set, in three lines."""
+    number, id = question["query"], question["id"]
+    name = f"query {number}" if id == number else f"query {number}: {id}"
+    certainty = f"certainty {question['certainty_in_words']}: kappa {question['kappa']:.4g}, "
+    certainty += f"more than {percent(question['surer_than'])} of the items"
+    print()
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(Text.assemble((name, "bold"), f"   {certainty}"))
+    words = [f"could be: {could_be(question['could_be'])}"] if "could_be" in question else []
+    words += ["unlike anything seen"] if question.get("unlike") else []
+    if words:
+        console.print(Text("; ".join(words)))
+    sets = {
+        "credible": f"in its {percent(p)} credible set",
+        "match": f"that match with {percent(threshold)} or more",
+        "nearest": "nearest to it",
+    }
+    size = question["size"]
+    shares = {entry["label"]: entry["share"] for entry in question["labels"][:_LABELS]}
+    more = len(question["labels"]) - len(shares)
+    named = f": {could_be(shares)}{f' and {more} more labels' if more else ''}" if shares else ""
+    items = "item" if size == 1 else "items"
+    console.print(Text(f"{size:,}{'' if question['size_is_exact'] else ' or more'} {items} {sets[by]}{named}"))
+
+
+def _print_hits(question: dict[str, Any], groups: "list[tuple[int, list[Hit]]]", several: bool) -> None:
+    table = _hit_table("either") if several else _hit_table()
+    for mode, group in groups:
+        either = [percent(question["modes"][mode])] if several else []
+        for hit in group:
+            table.add_row(*either, *_hit_cells(hit))
+            either = [""] * len(either)
+    Console().print(table)
+
+
+def _show_promised(index: "CredibleIndex", queries: "PosteriorBatch", ids: list[Any] | None, as_json: bool) -> None:
+    """Print the answer sets of queries, and what the index promises about them."""
+    answers = index.answer_sets(queries)
+    promise = index.promise
+    names = range(len(answers)) if ids is None else ids
+    if as_json:
+        sets = [
+            {"id": name, **answer._asdict(), "hits": [hit._asdict() for hit in answer.hits]}
+            for name, answer in zip(names, answers, strict=True)
+        ]
+        print(json.dumps(sets))
+        return
+    table = _hit_table("query", "answer")
+    for name, answer in zip(names, answers, strict=True):
+        state = "" if answer.sure else "not sure enough"
+        for hit in answer.hits:
+            table.add_row(Text(str(name)), state, *_hit_cells(hit))
+            state = ""
+        if not answer.hits:
+            table.add_row(Text(str(name)), state or "empty set", *[""] * 6)
+    Console().print(table)
+    unsure = sum(not answer.sure for answer in answers)
+    print(f"{sum(len(a.hits) for a in answers)} hits for {len(answers)} queries, {unsure} of them not sure enough")
+    print(f"Promise: {promise}.")
+    if promise is not None and promise.items != len(index):
+        print(f"It was made with {promise.items} items, and there are {len(index)} now: calibrate again.")
+
+
+def _hit_table(*first: str) -> Table:
+    return Table(*first, "id", "label", "match", "cosine", "kappa", "metadata")
+
+
+def _hit_cells(hit: "Hit") -> tuple[str | Text, ...]:
+    label = hit.metadata.get("label")
+    rest = {name: value for name, value in hit.metadata.items() if name not in _HIDDEN}
+    return (
+        Text(str(hit.id)),
+        Text("" if label is None else str(label)),
+        f"{hit.match_probability:.1%}",
+        f"{hit.cosine:.3f}",
+        f"{hit.kappa:.4g}",
+        Text(json.dumps(rest, ensure_ascii=False) if rest else ""),
+    )
+
+
+def _folder(source: str | None) -> Path | None:
+    """The folder that the paths of a collection start from."""
+    if source is None:
+        return None
+    path = Path(source)
+    return path if path.is_dir() else path.parent
+
+
+def _save_figure(
+    path: Path,
+    questions: list[dict[str, Any]],
+    metadata: "list[Any] | None",
+    answers: "list[list[Hit]]",
+    folders: list[Path | None],
+) -> None:
+    """Write the figure of the answers: pictures where there are any, otherwise a chart."""
+    from aleator.own_data import plot_answers
+    from aleator.retrieval import plot_hits
+
+    pictured = plot_answers(questions, metadata, answers, *folders)
+    (plot_hits(answers) if pictured is None else pictured).savefig(path)

@@ -1,0 +1,122 @@
+"""aleator query: who asks, how certain it is, what is in its set, with pictures."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from aleator import CredibleIndex, VMFMixture, VonMisesFisher
+from aleator.retrieval import encoder_name
+from aleator.retrieval.encoder_names import encoder_facts
+from tests.cli.test_own_data import run_command
+
+HEADER = {"fingerprint": "0123456789", "run": "photos", "trained": "2026-11-16"}
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """An index of 40 items of two labels, and two questions: a clear one and one between the labels."""
+    mu = torch.eye(2, 4).repeat_interleave(20, 0) + 0.05 * torch.randn(
+        40, 4, generator=torch.Generator().manual_seed(0)
+    )
+    items = VonMisesFisher(torch.nn.functional.normalize(mu, dim=1), torch.linspace(10, 400, 40))
+    between = torch.nn.functional.normalize(torch.tensor([[1.0, 0, 0, 0], [1.0, 1.0, 0, 0]]), dim=1)
+    questions = VonMisesFisher(between, torch.tensor([300.0, 4.0]))
+    for name, q, labels in (("items", items, ["cat"] * 20 + ["dog"] * 20), ("questions", questions, [None, None])):
+        folder = tmp_path / name
+        folder.mkdir()
+        header = {**HEADER, "source": str(folder)}
+        save_file({"mu": q.mu.contiguous(), "kappa": q.kappa.contiguous()}, tmp_path / f"{name}.safetensors", header)
+        records = []
+        for i, label in enumerate(labels):
+            path = f"{name[0]}{i}.png"
+            Image.fromarray(np.full((8, 8, 3), 5 * i, np.uint8)).save(folder / path)
+            records.append({"id": path, "path": path} | ({} if label is None else {"label": label}))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    run_command("index", "build", tmp_path / "index", tmp_path / "items.safetensors")
+    return tmp_path
+
+
+def test_json_says_what_the_text_says(asked):
+    command = ("query", asked / "index", asked / "questions.safetensors", "--limit", 3)
+    clear, unsure = json.loads(run_command(*command, "--json").stdout)
+    assert (clear["id"], clear["certainty_in_words"]) == ("q0.png", "medium")
+    assert clear["surer_than"] == pytest.approx(29 / 40, abs=0.03)
+    assert (unsure["certainty_in_words"], unsure["surer_than"]) == ("very low", 0)
+    assert [entry["label"] for entry in clear["labels"]] == ["cat"]
+    assert {entry["label"] for entry in unsure["labels"]} == {"cat", "dog"}
+    assert sum(entry["share"] for entry in unsure["labels"]) == pytest.approx(1)
+    with CredibleIndex.open(asked / "index") as index:
+        whole = index.search(VonMisesFisher(torch.eye(1, 4), 300.0))[0]
+    assert clear["size"] == len(whole) > len(clear["hits"]) == 3
+    text = run_command(*command).stdout
+    assert "query 0: q0.png   certainty medium: kappa 300, more than 7" in text
+    assert "certainty very low: kappa 4, more than 0 % of the items" in text
+    assert f"{len(whole)} items in its 95 % credible set: cat 100 %" in text
+    assert "6 hits for 2 queries" in text
+
+
+def test_other_ways_to_search(asked):
+    command = ("query", asked / "index", asked / "questions.safetensors", "--limit", 2)
+    assert "2 items nearest to it" in run_command(*command, "--by", "nearest").stdout
+    assert "that match with 1 % or more" in run_command(*command, "--by", "match", "--threshold", 0.01).stdout
+
+
+def test_the_figure_shows_the_pictures(asked, monkeypatch):
+    from aleator.evaluation import plots
+
+    drawn = []
+    original = plots.image_rows
+    monkeypatch.setattr(plots, "image_rows", lambda rows, **how: drawn.append(rows) or original(rows, **how))
+    command = ("query", asked / "index", asked / "questions.safetensors", "--limit", 2, "--figure", asked / "a.png")
+    answers = json.loads(run_command(*command, "--json").stdout)
+    ((first, second),) = [rows.values() for rows in drawn]
+    assert first[0][0][0, 0].tolist() == [0, 0, 0]  # the picture of question 0
+    assert second[0][0][0, 0].tolist() == [5, 5, 5]
+    for row, answer in zip((first, second), answers, strict=True):
+        for (picture, caption), hit in zip(row[1:], answer["hits"], strict=True):
+            assert picture[0, 0, 0] == 5 * int(hit["id"][1:-4])
+            assert caption.startswith(hit["metadata"]["label"])
+    with Image.open(asked / "a.png") as image:
+        assert min(image.size) > 100
+    drawn.clear()
+    run_command(*command, "--root", asked)  # no pictures there: a chart
+    assert drawn == []
+
+
+def test_encoders_are_named_by_run_and_date(asked):
+    assert "photos of 2026-11-16 (01234567)" in run_command("index", "info", asked / "index").stdout
+    other = {**HEADER, "fingerprint": "9876543210", "run": "newer"}
+    save_file({"mu": torch.eye(1, 4), "kappa": torch.ones(1)}, asked / "other.safetensors", other)
+    for command in ("query",), ("index", "add"):
+        error = run_command(*command, asked / "index", asked / "other.safetensors", code=2).stderr
+        assert "made by the encoder newer of 2026-11-16 (98765432)" in error
+        assert "the index by photos of 2026-11-16 (01234567)" in error
+
+
+def test_names_of_encoders():
+    assert encoder_name({}) == "unknown"
+    assert encoder_name({"fingerprint": "0123456789", "run": "a"}) == "a (01234567)"
+    assert encoder_facts({**HEADER, "prior": "0.5"}) == {"run": "photos", "trained": "2026-11-16"}
+
+
+@pytest.mark.parametrize("modes", [1, 2])
+def test_items_that_are_less_certain(location, modes):
+    """Of several modes the heaviest counts."""
+    generator = torch.Generator().manual_seed(0)
+    mu = torch.nn.functional.normalize(torch.randn(30, modes, 4, generator=generator), dim=-1)
+    kappa = 10 * torch.rand(30, modes, generator=generator)
+    if modes == 1:
+        q, heaviest = VonMisesFisher(mu[:, 0], kappa[:, 0]), kappa[:, 0]
+    else:
+        weights = torch.tensor([[0.3, 0.7]]).expand(30, 2)
+        q, heaviest = VMFMixture(weights.log(), VonMisesFisher(mu, kappa)), kappa[:, 1]
+    with CredibleIndex.build(q, location=location) as index:
+        index.remove([0, 7])
+        left = np.delete(heaviest.numpy(), [0, 7])
+        asked = np.array([0.0, 2.5, left[3], 100.0])
+        expected = [(left < np.float32(value)).mean() for value in asked]
+        assert index.surer_than(asked).tolist() == pytest.approx(expected)
