@@ -33,6 +33,7 @@ _MINUTES = 5.0
 # A head on features that compares with classes: passes over the items, alone and in an ensemble; and limits.
 _PASSES, _PASSES_OF_MEMBER = 12, 8
 _LEAST_STEPS, _MOST_STEPS, _MOST_MEMBERS = 300, 2000, 4
+_MANY_ITEMS = 20_000
 _MIRRORED_SHARE = 0.85  # of right neighbours that mirrored images must keep
 
 
@@ -125,10 +126,13 @@ def choose_settings(
 
     lift = match_lift(labels, len(collection))
     settings["modes"] = 1 if settings["modes"] is None else settings["modes"]
-    dim = min(64, max(8, 2 ** round(math.log2(5 * math.sqrt(lift)))))
+    with_classes = compares_with_classes(labels)
+    # A head that learns classes from many features can fill more directions, and gains from a wider network.
+    large_head = not from_scratch and with_classes and labels.kind == "classes" and train_items >= _MANY_ITEMS
+    dim = 2 ** round(math.log2((10 if large_head else 5) * math.sqrt(lift)))
+    dim = min(128 if large_head else 64, max(8, dim))
     choose("dim", dim, f"about one in {lift:.3g} random pairs matches; more classes need more directions")
     _require_whole_number("dim", settings["dim"], 2)
-    with_classes = compares_with_classes(labels)
     peak = _PEAK_OF_CLASSES if with_classes else _PEAK
     kappa_pos = kernel_width(settings["dim"], lift, peak)
     reason = f"a certain match is {peak:g} x {lift:.3g} times as likely as a random pair"
@@ -136,7 +140,7 @@ def choose_settings(
         kappa_pos, reason = _SHARPNESS * settings["dim"], "many classes lie close together, so the kernel is sharp"
     choose("kappa_pos", kappa_pos, reason)
 
-    batch_size = 64 if from_scratch and not gpu else 256 if gpu or not with_classes else 128
+    batch_size = 64 if from_scratch and not gpu else 256 if gpu or large_head or not with_classes else 128
     choose("batch_size", min(batch_size, max(8, train_items // 4)), f"for {train_items} training items")
     _require_whole_number("batch_size", settings["batch_size"], 1)  # the choices below divide by it
     if from_scratch:
@@ -163,7 +167,7 @@ def choose_settings(
         choose("weight_decay", 0.01 if with_classes else 1e-4, "for a head on features")
         dropout = 0.0 if not with_classes else 0.5 if labels.kind == "soft" else 0.2
         choose("dropout", dropout, f"for a head on features and {labels.kind}")
-        choose("width", 256, "two hidden layers of this width on the features")
+        choose("width", 512 if large_head else 256, "two hidden layers of this width on the features")
     for name in ("steps", "size", "width", "modes"):
         if settings[name] is not None:
             _require_whole_number(name, settings[name], 1)
