@@ -127,7 +127,9 @@ def circle(preset: Preset) -> list[Row]:
         # As in the published scripts: one negative, in both phases.
         plane = replace(published_setting(2, steps=8192, mu_negatives="given"), name="dim-2")
         plane = replace(plane, negatives=1, mu_phase_negatives=None, group=None)
-        settings = _with_corrected([plane]) if preset == "paper" else [corrected(plane)]
+        # Corrected: as many negatives as in ten dimensions. One tells too little about kappa.
+        better = replace(corrected(plane), negatives=32, group=16)
+        settings = [plane, replace(better, name="dim-2, corrected")] if preset == "paper" else [better]
         return [Row(setting, RESULT_SEEDS) for setting in settings]
     # An encoder that starts with a large kappa maps the circle with a fold, which training cannot undo.
     plane = _shorter(base(preset), preset, best=10_000, quick=1500)
