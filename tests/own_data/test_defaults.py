@@ -6,7 +6,7 @@ import torch
 
 from aleator import VMFKernel, VonMisesFisher, log_positivity
 from aleator.own_data import Settings, read_collection, train
-from aleator.own_data.defaults import _members, _steps_of_head, kernel_width, match_lift
+from aleator.own_data.defaults import _members, _steps_of_head, choose_settings, kernel_width, match_lift
 
 
 def test_what_is_left_open_is_chosen_and_explained(features, tmp_path):
@@ -50,3 +50,35 @@ def test_each_member_needs_items_of_a_batch(features, tmp_path, members):
     collection = read_collection(features / "x.npy", features / "y.npy")
     with pytest.raises(ValueError, match=r"^members = "):
         train(collection, tmp_path / "run", Settings(steps=1, batch_size=8, members=members))
+
+
+class TestTuning:
+    def choose(self, pets, **given):
+        collection = read_collection(pets)
+        return choose_settings(collection, collection.labels, 5, Settings(**given))[0]
+
+    def test_the_head_alone_is_the_default(self, pets):
+        for tune in (None, "head"):
+            settings = self.choose(pets, backbone="efficientnet-lite0", tune=tune)
+            assert settings["tune"] is None
+            assert settings["rank"] is None
+            assert settings["size"] == 128
+
+    def test_what_is_open_is_chosen(self, pets):
+        settings = self.choose(pets, backbone="efficientnet-lite0", tune="lora")
+        assert settings["rank"] == 8
+        assert settings["minutes"] == 5
+        assert settings["augment"] in ("flip", "crop")
+        assert 0 < self.choose(pets, backbone="hf:x", tune="all")["tune_learning_rate"] < settings["tune_learning_rate"]
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"tune": "all"}, "tune = 'all': small-resnet is not a pretrained network"),
+            ({"tune": "some", "backbone": "hf:x"}, "tune = 'some'"),
+            ({"tune": "lora", "backbone": "hf:x", "rank": 0}, "rank = 0"),
+        ],
+    )
+    def test_mistakes_are_named(self, pets, given, message):
+        with pytest.raises(ValueError, match=message):
+            self.choose(pets, **given)

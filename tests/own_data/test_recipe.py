@@ -25,12 +25,12 @@ def features(tmp_path):
 def test_the_steps_that_fit_are_measured_once_and_kept(photos, tmp_path, monkeypatch):
     settings = Settings(minutes=1.0, dim=4, width=2, batch_size=16, size=8, holdout=0.4)
     monkeypatch.setattr(recipe, "_LEAST_STEPS", 3)
-    monkeypatch.setattr(recipe, "_seconds_per_step", lambda *_: 20.0)  # three steps in a minute
+    monkeypatch.setattr(recipe, "seconds_per_step", lambda *_: 20.0)  # three steps in a minute
     run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
     assert json.loads((tmp_path / "run" / "steps.json").read_text())["steps"] == 3
     assert run.config["settings"]["steps"] == 3
     # The same command again finds the finished run, however fast the machine is now.
-    monkeypatch.setattr(recipe, "_seconds_per_step", lambda *_: 1.0)
+    monkeypatch.setattr(recipe, "seconds_per_step", lambda *_: 1.0)
     assert (
         train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False).config["settings"][
             "steps"
@@ -55,7 +55,7 @@ def test_measuring_a_step_changes_no_weight_and_uses_no_random_number(features):
     before = [p.clone() for p in (*encoder.parameters(), *loss.parameters())]
     state = torch.get_rng_state()
     training = type("Training", (), {"encoder": encoder})()
-    assert recipe._seconds_per_step(training, loss, batches, torch.device("cpu")) > 0
+    assert recipe.seconds_per_step(training, loss, batches, torch.device("cpu")) > 0
     assert torch.equal(torch.get_rng_state(), state)
     after = (*encoder.parameters(), *loss.parameters())
     assert all(torch.equal(a, b) and b.grad is None for a, b in zip(before, after, strict=True))
@@ -84,7 +84,7 @@ def test_each_kind_of_labels_has_its_batches_and_loss(labels, batches, loss):
     settings = {"batch_size": 4, "kappa_pos": 10.0, "dim": 4}
     training = type("Training", (), {"select": lambda self, n: torch.randn(20, 3), "learns_from_pixels": False})()
     split = Split(np.arange(20), np.arange(0), np.arange(0))
-    assert isinstance(recipe._batches(training, labels, split, settings, torch.device("cpu")), batches)
+    assert isinstance(recipe.training_batches(training, labels, split, settings, torch.device("cpu")), batches)
     assert isinstance(recipe._loss(labels, settings), loss)
 
 
@@ -102,7 +102,8 @@ def test_learned_label_probabilities_are_those_of_the_loss():
     labels = Labels("soft", np.array([[0.5, 0.0, 0.5], [1.0, 0.0, 0.0], [0.2, 0.2, 0.6]], np.float32), ("a", "b", "c"))
     loss = recipe._loss(own, {"kappa_pos": 10.0, "dim": 4})
     q = al.VonMisesFisher(torch.nn.functional.normalize(torch.randn(5, 4), dim=-1), 7.0)
-    p = recipe._learned_labels(loss, labels, own).probabilities(q)
+    split = Split(np.array([0, 1]), np.array([2]), np.array([2]))
+    p = recipe.learned_labels(loss, labels, split).probabilities(q)
     torch.testing.assert_close(p[:, [0, 2]], loss.log_probabilities(q).exp().detach(), rtol=1e-4, atol=1e-6)
     assert (p[:, 1] == 0).all()
 

@@ -62,8 +62,22 @@ def train(
     labels: LabelFile = None,
     backbone: Annotated[
         str | None,
-        typer.Option(help="small-resnet, resnet18, features, or hf:NAME (pretrained and frozen; a head is trained)"),
+        typer.Option(
+            help="small-resnet, resnet18, features; pretrained: efficientnet-lite0 (from a package) or hf:NAME"
+        ),
     ] = None,
+    tune: Annotated[
+        str | None,
+        typer.Option(
+            help="what of a pretrained network is trained: head (a head after it; the default), last (its last layers, "
+            "too), all, or lora (small changes to its last layers)"
+        ),
+    ] = None,
+    rank: Annotated[int | None, typer.Option(help="rank of the changes of --tune lora; default: 8")] = None,
+    tune_steps: Annotated[
+        int | None, typer.Option(help="steps that train the pretrained network; default: ten passes, within --minutes")
+    ] = None,
+    tune_learning_rate: Annotated[float | None, typer.Option(help="highest learning rate of these steps")] = None,
     dim: Annotated[int | None, typer.Option(help="dimension of the posteriors")] = None,
     modes: Annotated[
         int | None, typer.Option(help="modes of each posterior; 2: an item may be one of two things, not between")
@@ -108,6 +122,10 @@ def train(
 
     settings = Settings(
         backbone=backbone,
+        tune=tune,  # type: ignore[arg-type]  # checked when settings are chosen
+        rank=rank,
+        tune_steps=tune_steps,
+        tune_learning_rate=tune_learning_rate,
         dim=dim,
         modes=modes,
         kappa_pos=kappa_pos,

@@ -13,11 +13,13 @@ from aleator.encoders.backbones import (
     register_backbone,
 )
 from aleator.encoders.controlled import ControlledKappaOf, Initialisation, controlled_encoder
+from aleator.encoders.efficientnet_lite import EfficientNetLite0
 from aleator.encoders.encoder import Encoder, KappaFrom, KappaOf
 from aleator.encoders.ensemble import Ensemble
 from aleator.encoders.heads import is_lazy
 from aleator.encoders.huggingface import HubText, HubVision, Pooling
 from aleator.encoders.loading import load_encoder
+from aleator.encoders.low_rank import LowRank, add_low_rank, merge_low_rank
 from aleator.encoders.model_sources import cached_model, find_model, hub_answers
 from aleator.encoders.small_resnet import SmallResNet
 
@@ -27,6 +29,7 @@ __all__ = [
     "Beside",
     "Chain",
     "ControlledKappaOf",
+    "EfficientNetLite0",
     "Encoder",
     "Ensemble",
     "Features",
@@ -36,16 +39,19 @@ __all__ = [
     "Initialisation",
     "KappaFrom",
     "KappaOf",
+    "LowRank",
     "Pooling",
     "ResNet18",
     "SmallResNet",
     "Standardise",
     "UnitScale",
+    "add_low_rank",
     "cached_model",
     "controlled_encoder",
     "find_model",
     "hub_answers",
     "is_lazy",
     "load_encoder",
+    "merge_low_rank",
     "register_backbone",
 ]

@@ -13,6 +13,7 @@ from aleator.encoders import Chain
 from aleator.foundation import reject, require
 from aleator.own_data.arrays import FeatureFile
 from aleator.own_data.collection import Collection
+from aleator.own_data.defaults import PRETRAINED
 from aleator.own_data.embedding import BATCH_SIZES, require_fit
 from aleator.own_data.left_out import prepare_readable
 from aleator.own_data.problems import Problem, stop_at
@@ -108,9 +109,10 @@ def _read(file: FeatureFile, collection: Collection) -> Tensor:
 
 def _network(run: Run) -> tuple[nn.Module, bool]:
     """The part of a run's encoder that gives features, and whether it was trained on labels."""
-    backbone = run.encoder.backbone
-    if str(run.config.get("settings", {}).get("backbone", "")).startswith("hf:") and isinstance(backbone, Chain):
-        return backbone.parts[0], False  # the pretrained network, frozen; the parts after it are the trained head
+    backbone, settings = run.encoder.backbone, run.config.get("settings", {})
+    pretrained = str(settings.get("backbone", "")).startswith("hf:") or settings.get("backbone") == PRETRAINED
+    if pretrained and isinstance(backbone, Chain):  # the parts after the network are the trained head
+        return backbone.parts[0], settings.get("tune") is not None
     return backbone, True
 
 

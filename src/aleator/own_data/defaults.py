@@ -1,6 +1,7 @@
 """Settings of training. Those that the user leaves open are chosen from the data, each with a reason for the log."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -16,6 +17,8 @@ from aleator.special import log_sphere_area
 
 # How training images are changed: shifted and mirrored, shifted only, or not at all.
 Augmentation = Literal["flip", "crop", "none"]
+# What of a pretrained network is trained: the head after it; its last layers; all of it; changes of low rank.
+Tuning = Literal["head", "last", "all", "lora"]
 
 _DEFAULT_BACKBONES = {
     "images": "small-resnet",
@@ -26,6 +29,7 @@ _DEFAULT_BACKBONES = {
 # compared with classes gain from a sharper kernel.
 _PEAK, _PEAK_OF_CLASSES = 10.0, 100.0
 _SHARPNESS = 1.7  # least kappa_pos of a head on features with hard labels, in units of D
+PRETRAINED = "efficientnet-lite0"  # the network that comes out of a package; others are named hf:NAME
 FROM_SCRATCH = ("small-resnet", "resnet18")  # networks that are trained from the first weight on
 _MOST_CLASSES = 2000  # with more classes, items are compared with each other and not with classes
 _HELD_OUT = 600  # items that are held out if this is between 5 % and 20 % of the collection
@@ -34,6 +38,8 @@ _MINUTES = 5.0
 _PASSES, _PASSES_OF_MEMBER = 12, 8
 _LEAST_STEPS, _MOST_STEPS, _MOST_MEMBERS = 300, 2000, 4
 _MANY_ITEMS = 20_000
+_TUNING_RATES = {"last": 5e-4, "all": 3e-4, "lora": 2e-3}
+_RANK = 8
 _MIRRORED_SHARE = 0.85  # of right neighbours that mirrored images must keep
 
 
@@ -43,15 +49,20 @@ class Settings:
 
     Args:
         backbone: "small-resnet" or "resnet18" (images, trained from scratch; the first is made for a CPU), "features"
-            (.npy features), or "hf:NAME", a pretrained network from Hugging Face. It is frozen, and a head is trained
-            on its features.
+            (.npy features), "efficientnet-lite0" (images, pretrained on ImageNet, from a package), or "hf:NAME", a
+            pretrained network from Hugging Face. A head is trained on the features of a pretrained network.
+        tune: What else of a pretrained network is trained, after the head: "head", nothing; "last", the last quarter of
+            its layers; "all", all of it; "lora", changes of low rank to the last quarter. Default: "head".
+        rank: Rank of these changes, for "lora".
+        tune_steps: Steps that train the network. Default: ten passes over the items, within `minutes`.
+        tune_learning_rate: Highest learning rate of these steps.
         dim: D, the dimension of the posteriors.
         modes: Number of modes of each posterior. 2: an item may be either of two things, and nothing between.
         kappa_pos: Concentration of the kernel: how close two latents must be to match.
         batch_size: Number of items in a batch; for groups and pairs, number of matching pairs.
         steps: Number of training steps. Default: as many passes as help, within `minutes`.
-        minutes: Time that the training of a network from scratch may take. Other steps, such as reading the items, come
-            on top. It has no effect if `steps` is given.
+        minutes: Time that the training of a network may take, from scratch or of a pretrained one. Other steps, such as
+            reading the items, come on top. It has no effect if `steps` is given.
         learning_rate: Highest learning rate of the one-cycle schedule.
         weight_decay: Weight decay of AdamW.
         dropout: Share of the units of the head's hidden layers that are left out in training.
@@ -86,6 +97,10 @@ class Settings:
     augment: Augmentation | None = None
     holdout: float | None = None
     seed: int = 0
+    tune: Tuning | None = None
+    rank: int | None = None
+    tune_steps: int | None = None
+    tune_learning_rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -168,13 +183,39 @@ def choose_settings(
         dropout = 0.0 if not with_classes else 0.5 if labels.kind == "soft" else 0.2
         choose("dropout", dropout, f"for a head on features and {labels.kind}")
         choose("width", 512 if large_head else 256, "two hidden layers of this width on the features")
-    for name in ("steps", "size", "width", "modes"):
+    if settings["backbone"] == PRETRAINED:
+        choose("size", 224 if gpu else 128, "the network was trained on 224; on a CPU, 128 take a quarter of the time")
+    _choose_tuning(settings, choose, collection, labels)
+    for name in ("steps", "size", "width", "modes", "rank", "tune_steps"):
         if settings[name] is not None:
             _require_whole_number(name, settings[name], 1)
     if settings["minutes"] is not None:
         way_out = "pass a positive number of minutes, such as 5"
         require(settings["minutes"] > 0, "minutes", settings["minutes"], "not a positive number", way_out)
     return settings, choices
+
+
+def _choose_tuning(
+    settings: dict[str, Any], choose: Callable[[str, object, str], None], collection: Collection, labels: Labels
+) -> None:
+    """Choose how a pretrained network is trained after its head, if it is. `tune` becomes None if it is not."""
+    tune = settings["tune"]
+    if tune is not None:
+        require_one_of("tune", tune, get_args(Tuning))
+        pretrained = settings["backbone"] == PRETRAINED or settings["backbone"].startswith("hf:")
+        way_out = f"pass --backbone {PRETRAINED} or hf:NAME, or leave it out"
+        require(pretrained, "tune", tune, f"{settings['backbone']} is not a pretrained network", way_out)
+    if tune in (None, "head"):
+        settings["tune"] = None
+        return
+    if tune == "lora":
+        choose("rank", _RANK, "of the changes to each layer")
+    choose("tune_learning_rate", _TUNING_RATES[tune], "highest rate of the steps that train the network")
+    if settings["tune_steps"] is None:
+        choose("minutes", _MINUTES, "training the network stops earlier if more passes would not help; see --minutes")
+    if collection.kind == "images":
+        choose("augment", *_choose_augmentation(collection, labels))
+        require_one_of("augment", settings["augment"], get_args(Augmentation))
 
 
 def _members(train_items: int, batch_size: int) -> int:
@@ -264,12 +305,12 @@ def _require_whole_number(name: str, value: Any, least: int) -> None:
 def _require_backbone(backbone: str, kind: str) -> None:
     """Raise unless a backbone takes items of this kind."""
     fits = {
-        "images": backbone in FROM_SCRATCH or backbone.startswith("hf:"),
+        "images": backbone in (*FROM_SCRATCH, PRETRAINED) or backbone.startswith("hf:"),
         "features": backbone == "features",
         "text": backbone.startswith("hf:"),
     }[kind]
     way_out = {
-        "images": "choose small-resnet, resnet18 or hf:NAME",
+        "images": f"choose small-resnet, resnet18, {PRETRAINED} or hf:NAME",
         "features": "choose features",
         "text": "choose hf:NAME",
     }[kind]

@@ -40,9 +40,10 @@ from aleator.own_data.labels import Labels
 from aleator.own_data.left_out import describe_left_out, leave_out, record_left_out
 from aleator.own_data.preparation import Job, PreparedTraining, prepare
 from aleator.own_data.questions import Questions, fit_match_maps, held_out_questions
-from aleator.own_data.recipe import train_encoder
+from aleator.own_data.recipe import learned_labels, train_encoder
 from aleator.own_data.run import Run, load_run, save_run
 from aleator.own_data.splits import Split, require_trainable, select_labels, split_items
+from aleator.own_data.tuning import tune_network
 from aleator.own_data.used_items import save_used_items
 from aleator.training import last_saved_step
 
@@ -138,10 +139,17 @@ def train(
         report = describe_left_out(collection)
         if report and group.first:
             log(report)
-        result, learned = train_encoder(training, labels, split, complete_settings, job, identity=config["data"])
+        given = training  # what the rivals get: pixels, or features
+        result, loss = train_encoder(training, labels, split, complete_settings, job, identity=config["data"])
+        if group.first:
+            log(f"trained {result.steps} steps in {result.seconds:.0f} s")
+        if complete_settings["tune"] is not None:
+            training, loss = tune_network(
+                training, loss, collection, labels, split, complete_settings, job, identity=config["data"]
+            )
+        learned = learned_labels(loss, labels, split)
         if group.first:
             seed = complete_settings["seed"]
-            log(f"trained {result.steps} steps in {result.seconds:.0f} s")
             calibration = _calibrate_kappa(training, labels, split, complete_settings)
             kernel = VMFKernel(calibration.kappa_pos)
             most = _GALLERY_OF_IMAGES if training.learns_from_pixels else _GALLERY
@@ -158,13 +166,14 @@ def train(
             answers, tested, label_metrics = fit_answers(encoded, collection, labels, split, kernel, seed, learned)
             metrics |= label_metrics
             if rivals:
-                metrics["rivals"] = compare_held_out(training, encoded, labels, split, tested, seed)
+                metrics["rivals"] = compare_held_out(given, encoded, labels, split, tested, seed)
             match = {"kappa_pos": calibration.kappa_pos, "prior": prior, "maps": maps.to_dict()}
             save_used_items(folder, collection, split)
             metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
             config["settings"] = complete_settings  # with the number of steps
             save_run(folder, training.complete_encoder(), training.inputs, config, metrics, match, answers, figures)
-            shutil.rmtree(folder / "training" / "encoder", ignore_errors=True)  # RUN/encoder is the complete one
+            for part in ("training", "tuning"):  # RUN/encoder is the complete one
+                shutil.rmtree(folder / part / "encoder", ignore_errors=True)
             shutil.rmtree(folder / "cache", ignore_errors=True)
         group.wait()
     return load_run(folder)
@@ -266,6 +275,7 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
         if write and group.first:
             shutil.rmtree(folder / "cache", ignore_errors=True)
             (folder / "steps.json").unlink(missing_ok=True)
+            (folder / "tune_steps.json").unlink(missing_ok=True)
     group.wait()
     if write and group.first:
         write_json(path, config)
@@ -285,7 +295,7 @@ def _differences(stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
 
 def _measured(name: str, value: Any) -> bool:
     """Whether a setting is measured in the first start: the number of steps that fit into the time."""
-    return name == "steps" and value is None
+    return name in ("steps", "tune_steps") and value is None
 
 
 def _summary(collection: Collection, labels: Labels, split: Split) -> str:

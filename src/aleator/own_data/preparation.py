@@ -31,6 +31,7 @@ from aleator.own_data.rows import prefetched, spans, stream_rows
 from aleator.posteriors import PosteriorBatch
 
 _MEMORY_LIMIT = 2**30  # bytes of images that are kept in memory; more are kept in a file of the run
+_SMALL_IMAGE = 3 * 64 * 64  # numbers of an image; of larger ones, fewer go through a network at a time
 _SAMPLE = 20_000  # rows from which the distribution of features is estimated
 
 
@@ -101,7 +102,8 @@ class PreparedTraining:
     def batches(self, numbers: np.ndarray) -> Iterator[Tensor]:
         """Some items in their order, as the encoder takes them, in batches on its device."""
         device = next(self.encoder.parameters()).device
-        for start, stop in spans(0, len(numbers), 512):
+        large = self.items.dim() == 4 and self.items[0].numel() > _SMALL_IMAGE
+        for start, stop in spans(0, len(numbers), 64 if large else 512):
             batch = self.items[torch.as_tensor(numbers[start:stop])]
             yield (self.inputs.normalise(batch) if batch.dtype == torch.uint8 else batch).to(device)
 
@@ -145,7 +147,7 @@ def prepare(collection: Collection, settings: dict[str, Any], job: Job) -> Prepa
         blocks = [collection.raw(*span) for span in spans(0, len(collection), 65_536)]
         features = torch.from_numpy(np.concatenate(blocks))
     else:
-        frozen, inputs = load_pretrained(backbone.removeprefix("hf:"), collection.kind)
+        frozen, inputs = load_pretrained(backbone, collection.kind, settings["size"])
         inputs = with_levels(inputs, collection, job)
         features, problems = _network_features(frozen, inputs, collection, job)
     # From almost no certainty, the class probabilities start out linear in the embedding, like a softmax layer.
@@ -157,7 +159,7 @@ def prepare(collection: Collection, settings: dict[str, Any], job: Job) -> Prepa
 def _prepare_images(collection: Collection, settings: dict[str, Any], job: Job) -> PreparedTraining:
     """Images in memory or in a file, and a network that learns from them."""
     inputs = with_levels(Inputs("images", size=settings["size"]), collection, job)
-    images, problems = _decoded_images(collection, inputs, job)
+    images, problems = decoded_images(collection, inputs, job)
     mean, std = _colour_statistics(images)
     inputs = replace(inputs, mean=mean, std=std)
     network = (SmallResNet if settings["backbone"] == "small-resnet" else ResNet18)(width=settings["width"])
@@ -201,7 +203,7 @@ def _set_initial_kappa(encoder: Encoder, sample: Tensor, middle: float = 1.0) ->
     encoder.eval().set_kappa_range(sample, kappa_range=(0.5 * middle * encoder.dim, 2.0 * middle * encoder.dim))
 
 
-def _decoded_images(collection: Collection, inputs: Inputs, job: Job) -> tuple[Tensor, dict[int, Problem]]:
+def decoded_images(collection: Collection, inputs: Inputs, job: Job) -> tuple[Tensor, dict[int, Problem]]:
     """All images that can be read, (N, 3, S, S) uint8: in memory, or mapped from a file if they are large.
 
     The others are returned by their number, with what is wrong with them.

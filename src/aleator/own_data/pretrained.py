@@ -1,19 +1,30 @@
-"""Pretrained networks from Hugging Face, frozen, and how their inputs are prepared."""
+"""Pretrained networks, frozen, from packages and from Hugging Face, and how their inputs are prepared."""
 
 import importlib.util
 
 from torch import nn
 
 from aleator.data import Inputs
-from aleator.encoders import HubText, HubVision, find_model
+from aleator.encoders import EfficientNetLite0, HubText, HubVision, find_model
 from aleator.foundation import reject, require
 
 # Used if a network comes without its own mean and deviation.
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
-def load_pretrained(name: str, kind: str) -> tuple[nn.Module, Inputs]:
-    """Load a network for "images" or "text", frozen, and its `Inputs`; `name` is a name on the hub or a folder."""
+def load_pretrained(backbone: str, kind: str, size: int | None = None) -> tuple[nn.Module, Inputs]:
+    """Load a network for "images" or "text", frozen, and its `Inputs`.
+
+    Args:
+        backbone: "efficientnet-lite0", or "hf:NAME" with a name on the hub or a folder.
+        kind: What the items are.
+        size: Side of the images. Default: what the network was trained on.
+    """
+    if backbone == "efficientnet-lite0":
+        mean, std = (EfficientNetLite0.MEAN,) * 3, (EfficientNetLite0.DEVIATION,) * 3
+        inputs = Inputs("images", size=size or 224, mean=mean, std=std)
+        return EfficientNetLite0.pretrained().requires_grad_(False), inputs
+    name = backbone.removeprefix("hf:")
     installed = importlib.util.find_spec("transformers") is not None
     require(installed, "backbone", f"hf:{name}", "needs the package transformers", "pip install 'aleator[hub]'")
     source = find_model(name, "backbone")  # before transformers is imported, which takes seconds

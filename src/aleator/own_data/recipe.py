@@ -37,6 +37,8 @@ _LEAST_STEPS = 200
 _TIMED_STEPS = 6
 _VALIDATIONS = 16  # a head on features can overfit within a few passes
 
+Loss = PrototypeLoss | ExactInfoNCE
+
 
 def train_encoder(
     training: PreparedTraining,
@@ -45,7 +47,7 @@ def train_encoder(
     settings: dict[str, Any],
     job: Job,
     identity: dict[str, Any],
-) -> tuple[FitResult, LabelModel | None]:
+) -> tuple[FitResult, Loss]:
     """Train the encoder; the log and checkpoints are in RUN/training/.
 
     Args:
@@ -57,16 +59,16 @@ def train_encoder(
         identity: What identifies the data, for the folder of `fit`.
 
     Returns:
-        The result of `fit`, and the label probabilities of the learned class posteriors, if there are classes.
+        The result of `fit`, and the loss, which holds the learned class posteriors, if there are classes.
     """
     own_labels = select_labels(labels, split.train)
-    batches = _batches(training, own_labels, split, settings, job.torch_device)
+    batches = training_batches(training, own_labels, split, settings, job.torch_device)
     torch.manual_seed(settings["seed"])  # the first class posteriors are random
     pairs = _PAIRS_OF_IMAGES if training.learns_from_pixels else _PAIRS_OF_VOTES if labels.kind == "soft" else _PAIRS
     loss = _loss(own_labels, settings, pairs)
     if settings["steps"] is None:
         settings["steps"] = _steps_in_time(training, loss, batches, settings, job)
-    validate = _label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
+    validate = label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
     # On a small head, a second thread would only wait for the first.
     small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
     with one_thread() if small else nullcontext():
@@ -82,7 +84,7 @@ def train_encoder(
             progress=job.progress,
             config={"data": identity},
         )
-    return result, _learned_labels(loss, labels, own_labels) if isinstance(loss, PrototypeLoss) else None
+    return result, loss
 
 
 def _recipe(settings: dict[str, Any], with_classes: bool) -> Recipe:
@@ -102,7 +104,7 @@ def _recipe(settings: dict[str, Any], with_classes: bool) -> Recipe:
     )
 
 
-def _loss(labels: Labels, settings: dict[str, Any], pairs: float = _PAIRS) -> PrototypeLoss | ExactInfoNCE:
+def _loss(labels: Labels, settings: dict[str, Any], pairs: float = _PAIRS) -> Loss:
     """The loss for the labels of the training items."""
     kernel = VMFKernel(settings["kappa_pos"])
     if not compares_with_classes(labels):
@@ -114,8 +116,11 @@ def _loss(labels: Labels, settings: dict[str, Any], pairs: float = _PAIRS) -> Pr
 
 
 @torch.no_grad()
-def _learned_labels(loss: PrototypeLoss, labels: Labels, own_labels: Labels) -> LabelModel:
-    """Label probabilities as the loss has them, on the CPU; `own_labels` are those of the training items."""
+def learned_labels(loss: Loss, labels: Labels, split: Split) -> LabelModel | None:
+    """Label probabilities as the learned class posteriors have them, on the CPU; None if there are no classes."""
+    if not isinstance(loss, PrototypeLoss):
+        return None
+    own_labels = select_labels(labels, split.train)
     column = [labels.names.index(name) for name in own_labels.names]
     weights = torch.zeros(len(column), len(labels.names), dtype=torch.float64)
     weights[torch.arange(len(column)), column] = loss.log_shares_of_classes.exp().double().cpu()
@@ -124,7 +129,7 @@ def _learned_labels(loss: PrototypeLoss, labels: Labels, own_labels: Labels) -> 
     return LabelModel(loss.prototypes.to("cpu"), weights, labels.names, kernel)
 
 
-def _batches(
+def training_batches(
     training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any], device: torch.device
 ) -> LabelRowBatches | LabelledBatches | PairBatches:
     """Batches of training items; `labels` are those of the training items."""
@@ -147,7 +152,7 @@ def _augmentation(training: PreparedTraining, augment: str) -> ImageAugmentation
     return ImageAugmentation(augment == "flip", shift, mean=inputs.mean, std=inputs.std)
 
 
-def _label_likelihood(
+def label_likelihood(
     training: PreparedTraining, loss: PrototypeLoss, labels: Labels, split: Split
 ) -> Callable[[Any], dict[str, float]]:
     """Function for `fit`: mean log-likelihood of the labels of the items that are held out for calibration."""
@@ -172,7 +177,7 @@ def _steps_in_time(training: PreparedTraining, loss: Any, batches: Any, settings
     """Number of steps that fit into the minutes of the settings. It is measured once and kept in RUN/steps.json."""
     path = job.folder / "steps.json"
     if job.group.first and not path.is_file():
-        seconds = _seconds_per_step(training, loss, batches, job.torch_device)
+        seconds = seconds_per_step(training, loss, batches, job.torch_device)
         items = len(batches)
         fitting = int(60 * settings["minutes"] / seconds)
         enough = -(-_MOST_PASSES * items // settings["batch_size"])
@@ -187,7 +192,7 @@ def _steps_in_time(training: PreparedTraining, loss: Any, batches: Any, settings
     return plan["steps"]
 
 
-def _seconds_per_step(training: PreparedTraining, loss: Any, batches: Any, device: torch.device) -> float:
+def seconds_per_step(training: PreparedTraining, loss: Any, batches: Any, device: torch.device) -> float:
     """Time of one step, measured on copies, so that nothing is trained and no random number is used up."""
     objective = Objective(copy.deepcopy(training.encoder), copy.deepcopy(loss), "joint", "given").to(device).train()
     generator = torch.Generator(batches.device).manual_seed(0)
