@@ -13,7 +13,8 @@ triton = pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
-from aleator.fused import totals  # noqa: E402
+from aleator.fused import interpolant, series, totals  # noqa: E402
+from aleator.matching.interpolant import Classes, Interpolant  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 
@@ -71,3 +72,29 @@ def test_every_launch_compiles(groups, count, others, dim, tail, compiled):
     if not own:
         totals.fused_log_totals_backward(result, result, result, second, first, *options, True)
     assert set(compiled) == {"_rest_kernel", "_totals_kernel", "_totals_backward_kernel"}
+
+
+@pytest.mark.parametrize(("count", "others", "dim", "tail"), [(70, None, 64, True), (65, 1, 3, False)])
+def test_the_polynomials_compile(count, others, dim, tail, compiled):
+    def classes(members: int, nodes: int) -> Classes:
+        number = -(-members // 64)
+        zeros = torch.zeros(number, dtype=torch.float64)
+        return Classes(64, zeros, zeros, zeros[:, None].expand(-1, nodes + 1))
+
+    own = others is None
+    sides = [interpolant.SortedSide(torch.zeros(n, dim), torch.zeros(n).double()) for n in (count, others or count)]
+    rows, columns = classes(count, 8), classes(others or count, 4)
+    flags = torch.zeros(len(rows.middle), len(columns.middle), dtype=torch.int32)
+    coefficients = torch.zeros(33 + tail, len(rows.middle), 9, len(columns.middle), 5, dtype=torch.float64)
+    polynomials = Interpolant(rows, columns, coefficients, flags.double(), flags, flags)
+    options = (polynomials, own, 52.0, 14.0 if tail else 0.0)
+    interpolant.fused_interpolated_totals(sides[0].mu, *sides, *options)
+    numbers = torch.zeros(count)
+    interpolant.fused_interpolated_backward(sides[0].mu, numbers, numbers, *sides, *options, False)
+    assert set(compiled) == {"_places_kernel", "_interpolated_kernel", "_interpolated_backward_kernel"}
+
+
+def test_rows_that_may_be_unused_compile(compiled):
+    kappa, scale = torch.ones(20, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
+    series.fused_row_weights(4.0, kappa, scale, None, 40.0, 36, (0.1, 0.2), torch.zeros((), dtype=torch.int32))
+    assert compiled == ["_rows_kernel"]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VonMisesFisher, ZonalKernel
 from aleator.fused import functions
-from aleator.matching import GPU_TILES, log_total_positivity, sums_in_tiles
+from aleator.matching import fused_totals, log_total_positivity, sums_in_tiles
 from aleator.matching import totals as totals_module
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and functions.triton_available()
@@ -26,17 +26,13 @@ KERNELS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def tiles_on_a_gpu(monkeypatch) -> None:
-    monkeypatch.setenv(GPU_TILES, "1")
-
-
 @pytest.fixture
 def device(monkeypatch) -> str:
     if not INTERPRETED:
         return "cuda"
     # On a CPU only the sums are fused; row weights are not.
-    monkeypatch.setattr(totals_module, "fused_kernels", lambda x: functions)
+    for module in (totals_module, fused_totals):
+        monkeypatch.setattr(module, "fused_kernels", lambda x: functions)
     return "cpu"
 
 
@@ -110,11 +106,10 @@ def test_the_loss_with_its_defaults(device):
 
 
 @pytest.mark.gpu
-def test_tiles_on_a_gpu_are_asked_for(monkeypatch):
+def test_a_gpu_sums_in_tiles():
     q = posterior(some(4, dim=3), torch.float32, "cuda")
     assert sums_in_tiles(VMFKernel(20.0), q)
-    monkeypatch.delenv(GPU_TILES)
-    assert not sums_in_tiles(VMFKernel(20.0), q)
+    assert not sums_in_tiles(VMFKernel(20.0, requires_grad=True), q)
 
 
 @pytest.mark.gpu

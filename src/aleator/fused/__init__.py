@@ -8,6 +8,7 @@ Each file replaces the plain functions of one module of the same name; `fused_x`
     sampling.py          posteriors/sampling.py       plain_sample, plain_sample_backward
     series.py            matching/series.py           plain_row_weights, plain_positivity_table
     totals.py            matching/totals.py           plain_log_totals
+    interpolant.py       matching/totals.py           the same for very many pairs, together with totals.py
     sampled_cosines.py   losses/sampled_cosines.py    plain_sampled_cosines, plain_sampled_cosines_backward
     softmax_share.py     losses/softmax_share.py      plain_candidate_log_softmax_share,
                                                       plain_shared_log_softmax_share, and their gradients

@@ -2,6 +2,7 @@
 
 from aleator.fused.angles import fused_basis
 from aleator.fused.bessel import fused_log_growth
+from aleator.fused.interpolant import SortedSide, fused_interpolated_backward, fused_interpolated_totals
 from aleator.fused.pieces import triton_available
 from aleator.fused.sampled_cosines import fused_sampled_cosines, fused_sampled_cosines_backward
 from aleator.fused.sampling import fused_sample, fused_sample_backward
@@ -12,12 +13,16 @@ from aleator.fused.softmax_share import (
     fused_shared_log_softmax_share,
     fused_shared_log_softmax_share_backward,
 )
-from aleator.fused.totals import fused_log_totals, fused_log_totals_backward, rows_on_device
+from aleator.fused.totals import Done, fused_log_totals, fused_log_totals_backward, rows_on_device
 
 __all__ = [
+    "Done",
+    "SortedSide",
     "fused_basis",
     "fused_candidate_log_softmax_share",
     "fused_candidate_log_softmax_share_backward",
+    "fused_interpolated_backward",
+    "fused_interpolated_totals",
     "fused_log_growth",
     "fused_log_totals",
     "fused_log_totals_backward",

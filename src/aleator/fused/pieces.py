@@ -40,6 +40,11 @@ def on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
+def part_of_dimensions(dim: int) -> int:
+    """Dimensions that a matrix product takes at once."""
+    return min(64, max(16, triton.next_power_of_2(dim)))
+
+
 if triton is not None:
 
     @triton.jit
@@ -62,5 +67,21 @@ if triton is not None:
         interval = tl.minimum(position.to(tl.int32), intervals - 1)
         return interval, position - interval
 
+    @triton.jit
+    def cosines(mu1_ptr, mu2_ptr, rows, row_live, columns, column_live, dim, ROWS: tl.constexpr,
+                COLUMNS: tl.constexpr, PART: tl.constexpr):  # fmt: skip
+        """mu.mu' of a tile, in float32."""
+        product = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
+        for start in range(0, dim, PART):
+            d = start + tl.arange(0, PART)
+            a = tl.load(
+                mu1_ptr + rows[:, None] * dim + d[None, :], mask=row_live[:, None] & (d < dim)[None, :], other=0.0
+            )
+            b = tl.load(
+                mu2_ptr + columns[None, :] * dim + d[:, None], mask=column_live[None, :] & (d < dim)[:, None], other=0.0
+            )
+            product = tl.dot(a, b, product, input_precision="tf32x3")
+        return tl.where(product > 1.0, 1.0, tl.where(product < -1.0, -1.0, product))
+
 else:
-    polynomial = clip = interval_of = None
+    polynomial = clip = interval_of = cosines = None

@@ -20,11 +20,13 @@ def fused_row_weights(
     top: float,
     steps: int,
     start: tuple[float, ...],
+    unused: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """Fields of `RowWeights` (matching/series.py) for kappa of any shape.
 
     log_scale (terms,) is log(dim_n |lambda_n|)/2. The recurrence of `log_ratios_and_slopes` (special/bessel.py) starts
-    at order `top`, where `start` holds the coefficients of Debye's G.
+    at order `top`, where `start` holds the coefficients of Debye's G. If `unused` (an int32 scalar) is not 0, no
+    one looks at the rows, and they are left out.
     """
     flat = kappa.contiguous().view(-1)
     terms, count = len(log_scale), flat.numel()
@@ -36,6 +38,7 @@ def fused_row_weights(
             on_device(start, flat.device),
             log_scale,
             log_scale if sign is None else sign,
+            log_scale if unused is None else unused,
             weight,
             slope,
             log_length,
@@ -48,6 +51,7 @@ def fused_row_weights(
             steps,
             len(start),
             sign is not None,
+            unused is not None,
             _ROWS,
             _TILE,
             num_warps=2,
@@ -109,14 +113,19 @@ if triton is not None:
 
     @triton.jit
     def _rows_kernel(
-        kappa_ptr, start_ptr, log_scale_ptr, sign_ptr, weight_ptr, slope_ptr, length_ptr, mean_ptr, mean_slope_ptr,
-        count, order, top, terms, steps, degree, SIGN: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+        kappa_ptr, start_ptr, log_scale_ptr, sign_ptr, unused_ptr, weight_ptr, slope_ptr, length_ptr, mean_ptr,
+        mean_slope_ptr, count, order, top, terms, steps, degree,
+        SIGN: tl.constexpr, MAYBE: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
     ):  # fmt: skip
         """Each program: BLOCK posteriors.
 
         First down from the highest order, storing rho_n. Then up in tiles of terms: log w_n = log weight_n +
         sum_{j < n} log rho_j and the length of the row. Then up again: the scaled row and its slopes.
         """
+        if MAYBE:
+            used = (tl.load(unused_ptr) == 0).to(tl.int32)
+            terms = terms * used
+            steps = steps * used
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         live = i < count
         kappa = tl.load(kappa_ptr + i, mask=live, other=1.0)

@@ -15,12 +15,13 @@ A kernel with a tail is never summed far below its maximum, so the smooth floor 
 with too few terms, set by hand, can its sum be negative; such a pair counts as r = 0.
 """
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import on_its_own_device, tl, triton
+from aleator.fused.pieces import cosines, on_its_own_device, part_of_dimensions, tl, triton
 
 _COLUMNS = 64
 _LARGEST_PART = 256  # dimensions of the gradient that one program holds
@@ -40,6 +41,22 @@ class FusedRows(NamedTuple):
     mean_slope: Tensor  # (G N) float32
 
 
+class Done(NamedTuple):
+    """Pairs of classes that fused/interpolant.py sums, and which are left out here."""
+
+    classes: Tensor  # (P, Q) int32: 1 if they are left out
+    everything: Tensor  # () int32: 1 if all are
+    rows: int  # members of a row class
+    columns: int
+
+
+@lru_cache(maxsize=16)
+def nothing_done(device: torch.device) -> Done:
+    """All pairs are summed here."""
+    zero = torch.zeros(1, 1, dtype=torch.int32, device=device)
+    return Done(zero, zero[0, 0], 2**30, 2**30)
+
+
 def rows_on_device(mu: Tensor, rows: Any, heights: Tensor | None) -> FusedRows:
     """From directions (G, N, D) and their `RowWeights` (matching/series.py) of shape (G, N).
 
@@ -53,28 +70,38 @@ def rows_on_device(mu: Tensor, rows: Any, heights: Tensor | None) -> FusedRows:
 
 @on_its_own_device
 def fused_log_totals(
-    like: Tensor, first: FusedRows, second: FusedRows, own: bool, steps: Tensor, constants: tuple, tolerance: float
+    like: Tensor,
+    first: FusedRows,
+    second: FusedRows,
+    own: bool,
+    steps: Tensor,
+    constants: tuple,
+    tolerance: float,
+    done: Done | None = None,
 ) -> Tensor:
     """log sum_j r_ij less the log length of row i, (G, N) in float64.
 
     `like` is any tensor on the device. `steps` (T,) are the m_n of `rescaled_recurrence` (matching/tiles.py), T even.
     `constants` are lambda_1 and the scale of the tail (`TailScale`), the depth, floor and tilt of series.py, and
-    whether there is a tail. `own`: both sides are the anchors, and none is its own negative.
+    whether there is a tail. `own`: both sides are the anchors, and none is its own negative. What is
+    `done` is left out.
     """
+    done = done or nothing_done(like.device)
     groups, count, dim = first.mu.shape
     others, terms = second.mu.shape[1], len(first.weights)
     rows = 32  # sixteen pairs for each thread
     blocks = triton.cdiv(count, rows)
     splits = max(1, min(triton.cdiv(others, _COLUMNS), _PROGRAMS // (blocks * groups)))
     largest, total = (first.log_length.new_empty(splits, groups, count) for _ in range(2))
-    bounds1, bounds2 = _bounds(first, groups, rows), _bounds(second, groups, _COLUMNS)
+    bounds1, bounds2 = (_bounds(x, groups, n, done) for x, n in ((first, rows), (second, _COLUMNS)))
     _totals_kernel[(blocks, groups, splits)](
         first.mu, first.weights, first.mean, first.complement,
         second.mu, second.weights, second.scaled, second.mean, second.complement, second.log_length,
-        bounds1, bounds2, steps, largest, total,
+        bounds1, bounds2, steps, done.classes, largest, total,
+        done.rows, done.columns, done.classes.shape[1],
         groups * count, groups * others, count, others, dim, terms, tolerance, *constants[:-1],
-        OWN=own, TAIL=constants[-1], ROWS=rows, COLUMNS=_COLUMNS, PART=_part(dim), TERMS=triton.next_power_of_2(terms),
-        num_warps=4,
+        OWN=own, TAIL=constants[-1], ROWS=rows, COLUMNS=_COLUMNS, PART=part_of_dimensions(dim),
+        TERMS=triton.next_power_of_2(terms), num_warps=4,
     )  # fmt: skip
     return torch.logsumexp(largest.double() + total.double().log(), 0)
 
@@ -91,18 +118,20 @@ def fused_log_totals_backward(
     constants: tuple,
     tolerance: float,
     of_columns: bool,
+    done: Done | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Gradients in mu (G, N, D) and kappa (G, N) of the first side, float32.
 
     `grad` and `totals` (less the log lengths) are those of the anchors: of the first side, or of the second with
     `of_columns`. With `own` the two sides are one, and the gradient is that of both.
     """
+    done = done or nothing_done(like.device)
     groups, count, dim = first.mu.shape
     others, terms = second.mu.shape[1], len(first.weights)
     held = min(max(16, triton.next_power_of_2(dim)), _LARGEST_PART)
     rows, columns = 64, 16  # eight pairs for each thread: their sums fill its registers
     grad_mu, grad_kappa = torch.empty_like(first.mu), torch.empty_like(first.mean)
-    bounds1, bounds2 = _bounds(first, groups, rows), _bounds(second, groups, columns)
+    bounds1, bounds2 = (_bounds(x, groups, n, done) for x, n in ((first, rows), (second, columns)))
     blocks = triton.cdiv(count, rows)
     splits = max(1, min(triton.cdiv(others, columns), _PROGRAMS // (blocks * groups)))
     if splits > 1:
@@ -111,34 +140,32 @@ def fused_log_totals_backward(
         grad.float().contiguous(), totals.float().contiguous(),
         first.mu, first.weights, first.slopes, first.mean, first.complement, first.log_length, first.mean_slope,
         second.mu, second.weights, second.scaled, second.mean, second.complement, second.log_length,
-        bounds1, bounds2, steps, grad_mu, grad_kappa,
+        bounds1, bounds2, steps, done.classes, grad_mu, grad_kappa,
+        done.rows, done.columns, done.classes.shape[1],
         groups * count, groups * others, splits, count, others, dim, terms, tolerance, *constants[:-1],
-        OWN=own, OF_COLUMNS=of_columns, TAIL=constants[-1], ROWS=rows, COLUMNS=columns, PART=_part(dim), HELD=held,
-        TERMS=triton.next_power_of_2(terms), num_warps=4,
+        OWN=own, OF_COLUMNS=of_columns, TAIL=constants[-1], ROWS=rows, COLUMNS=columns,
+        PART=part_of_dimensions(dim), HELD=held, TERMS=triton.next_power_of_2(terms), num_warps=4,
     )  # fmt: skip
     if splits > 1:
         grad_mu, grad_kappa = grad_mu.sum(0), grad_kappa.sum(0)
     return grad_mu, grad_kappa.view(groups, count)
 
 
-def _part(dim: int) -> int:
-    """Dimensions that a matrix product takes at once."""
-    return min(64, max(16, triton.next_power_of_2(dim)))
-
-
-def _bounds(side: FusedRows, groups: int, block: int) -> Tensor:
+def _bounds(side: FusedRows, groups: int, block: int, done: Done) -> Tensor:
     """(G, blocks, 2, T): what is left of the rows of a block from each term on, and their least |w_n|."""
     terms, count = len(side.weights), side.mu.shape[1]
     blocks = triton.cdiv(count, block)
     out = side.mean.new_empty(groups, blocks, 2, terms)
-    _rest_kernel[(blocks, groups)](side.weights, out, groups * count, count, terms, BLOCK=block, num_warps=1)
+    _rest_kernel[(blocks, groups)](
+        side.weights, out, done.everything, groups * count, count, terms, BLOCK=block, num_warps=1
+    )
     return out
 
 
 if triton is not None:
 
     @triton.jit
-    def _rest_kernel(weight_ptr, out_ptr, stride, count, terms, BLOCK: tl.constexpr):
+    def _rest_kernel(weight_ptr, out_ptr, done_ptr, stride, count, terms, BLOCK: tl.constexpr):
         """Each program: the rows of one block, from the last term to the first."""
         block, group = tl.program_id(0), tl.program_id(1)
         i = block * BLOCK + tl.arange(0, BLOCK)
@@ -146,12 +173,13 @@ if triton is not None:
         here = weight_ptr + group.to(tl.int64) * count + i
         out = out_ptr + (group.to(tl.int64) * tl.num_programs(0) + block) * 2 * terms
         rest = tl.zeros([BLOCK], dtype=tl.float64)
-        for k in range(terms):
-            n = terms - 1 - k
-            weight = tl.load(here + n.to(tl.int64) * stride, mask=live, other=0.0)
-            rest += weight * weight
-            tl.store(out + n, tl.sqrt(tl.max(rest, 0)).to(tl.float32))
-            tl.store(out + terms + n, tl.min(tl.where(live, tl.abs(weight), 2.0), 0).to(tl.float32))
+        if tl.load(done_ptr) == 0:
+            for k in range(terms):
+                n = terms - 1 - k
+                weight = tl.load(here + n.to(tl.int64) * stride, mask=live, other=0.0)
+                rest += weight * weight
+                tl.store(out + n, tl.sqrt(tl.max(rest, 0)).to(tl.float32))
+                tl.store(out + terms + n, tl.min(tl.where(live, tl.abs(weight), 2.0), 0).to(tl.float32))
 
     @triton.jit
     def _needed_terms(bounds1_ptr, bounds2_ptr, terms, tolerance, TERMS: tl.constexpr):
@@ -163,22 +191,6 @@ if triton is not None:
         least = tl.max(least1 * tl.load(bounds2_ptr + terms + n, mask=live, other=0.0), 0)
         needed = tl.sum((rest > tolerance * least).to(tl.int32), 0)
         return tl.maximum(2, (needed + 1) // 2 * 2)  # an even number, as the tables have
-
-    @triton.jit
-    def _cosines(mu1_ptr, mu2_ptr, rows, row_live, columns, column_live, dim, ROWS: tl.constexpr,
-                 COLUMNS: tl.constexpr, PART: tl.constexpr):  # fmt: skip
-        """mu.mu' of a tile, in float32."""
-        product = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
-        for start in range(0, dim, PART):
-            d = start + tl.arange(0, PART)
-            a = tl.load(
-                mu1_ptr + rows[:, None] * dim + d[None, :], mask=row_live[:, None] & (d < dim)[None, :], other=0.0
-            )
-            b = tl.load(
-                mu2_ptr + columns[None, :] * dim + d[:, None], mask=column_live[None, :] & (d < dim)[:, None], other=0.0
-            )
-            product = tl.dot(a, b, product, input_precision="tf32x3")
-        return tl.where(product > 1.0, 1.0, tl.where(product < -1.0, -1.0, product))
 
     @triton.jit
     def _inner(a_ptr, stride1, at1, row_live, b_ptr, stride2, at2, column_live, used, ROWS: tl.constexpr,
@@ -214,7 +226,8 @@ if triton is not None:
     @triton.jit
     def _totals_kernel(
         mu1_ptr, w1_ptr, mean1_ptr, rest1_ptr, mu2_ptr, w2_ptr, scaled2_ptr, mean2_ptr, rest2_ptr, length2_ptr,
-        bounds1_ptr, bounds2_ptr, steps_ptr, largest_ptr, total_ptr,
+        bounds1_ptr, bounds2_ptr, steps_ptr, done_ptr, largest_ptr, total_ptr,
+        done_rows, done_columns, done_stride,
         stride1, stride2, count, others, dim, terms, tolerance, lam, scale, depth, floor, tilt,
         OWN: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PART: tl.constexpr,
         TERMS: tl.constexpr,
@@ -232,48 +245,53 @@ if triton is not None:
         largest = tl.zeros([ROWS], dtype=tl.float32) - 1e30
         total = tl.zeros([ROWS], dtype=tl.float32)
         for tile in range(split, blocks2, splits):
-            column = tile * COLUMNS + tl.arange(0, COLUMNS)
-            column_live = column < others
-            at2 = group * others + column
-            c = _cosines(mu1_ptr, mu2_ptr, at1, row_live, at2, column_live, dim, ROWS, COLUMNS, PART)
-            inside = c
-            if TAIL:
-                mean2 = tl.load(mean2_ptr + at2, mask=column_live, other=0.5)
-                rest2 = tl.load(rest2_ptr + at2, mask=column_live, other=0.5)
-                inside, steepness, _, _ = _tail(c, mean1, rest1, mean2, rest2, lam, scale, depth, dim)
-                value = steepness * (c - inside)
-            else:
-                value = c * 0.0
-            used = _needed_terms(bounds1, bounds2_ptr + (group * blocks2 + tile) * 2 * terms, terms, tolerance, TERMS)
-            x = inside.to(tl.float64)
-            y, after = x * 0.0, x * 0.0
-            for k in range(used // 2):  # two terms at a time, so that no register is moved
-                n = (used - 1 - 2 * k).to(tl.int64)
-                m = tl.load(steps_ptr + n)
-                w1 = tl.load(w1_ptr + n * stride1 + at1, mask=row_live, other=0.0)
-                w2 = tl.load(scaled2_ptr + n * stride2 + at2, mask=column_live, other=0.0)
-                next_m = tl.load(steps_ptr + n - 1)
-                next_w1 = tl.load(w1_ptr + (n - 1) * stride1 + at1, mask=row_live, other=0.0)
-                next_w2 = tl.load(scaled2_ptr + (n - 1) * stride2 + at2, mask=column_live, other=0.0)
-                after = w1[:, None] * w2[None, :] + ((m * x) * y + after)
-                y = next_w1[:, None] * next_w2[None, :] + ((next_m * x) * after + y)
-            s = y.to(tl.float32)
-            if not TAIL:
-                peak = _inner(w1_ptr, stride1, at1, row_live, w2_ptr, stride2, at2, column_live, used, ROWS, COLUMNS)
-                least = floor * peak
-                least = least * least
-                square = s * s
-                root = tl.sqrt(square + 4.0 * least)
-                value += tilt * least / (least + square + 1e-38) * (inside - 1.0)
-                s = tl.where(s > 0.0, 0.5 * (s + root), 2.0 * least / (root - s + 1e-38))
-            length2 = tl.load(length2_ptr + at2, mask=column_live, other=0.0)
-            value += tl.log(tl.maximum(s, 1e-37)) + length2[None, :]
-            value = tl.where(column_live[None, :], value, -float("inf"))
-            if OWN:
-                value = tl.where(row[:, None] == column[None, :], -float("inf"), value)
-            larger = tl.maximum(largest, tl.max(value, 1))
-            total = total * tl.exp(largest - larger) + tl.sum(tl.exp(value - larger[:, None]), 1)
-            largest = larger
+            if tl.load(done_ptr + block * ROWS // done_rows * done_stride + tile * COLUMNS // done_columns) == 0:
+                column = tile * COLUMNS + tl.arange(0, COLUMNS)
+                column_live = column < others
+                at2 = group * others + column
+                c = cosines(mu1_ptr, mu2_ptr, at1, row_live, at2, column_live, dim, ROWS, COLUMNS, PART)
+                inside = c
+                if TAIL:
+                    mean2 = tl.load(mean2_ptr + at2, mask=column_live, other=0.5)
+                    rest2 = tl.load(rest2_ptr + at2, mask=column_live, other=0.5)
+                    inside, steepness, _, _ = _tail(c, mean1, rest1, mean2, rest2, lam, scale, depth, dim)
+                    value = steepness * (c - inside)
+                else:
+                    value = c * 0.0
+                used = _needed_terms(
+                    bounds1, bounds2_ptr + (group * blocks2 + tile) * 2 * terms, terms, tolerance, TERMS
+                )
+                x = inside.to(tl.float64)
+                y, after = x * 0.0, x * 0.0
+                for k in range(used // 2):  # two terms at a time, so that no register is moved
+                    n = (used - 1 - 2 * k).to(tl.int64)
+                    m = tl.load(steps_ptr + n)
+                    w1 = tl.load(w1_ptr + n * stride1 + at1, mask=row_live, other=0.0)
+                    w2 = tl.load(scaled2_ptr + n * stride2 + at2, mask=column_live, other=0.0)
+                    next_m = tl.load(steps_ptr + n - 1)
+                    next_w1 = tl.load(w1_ptr + (n - 1) * stride1 + at1, mask=row_live, other=0.0)
+                    next_w2 = tl.load(scaled2_ptr + (n - 1) * stride2 + at2, mask=column_live, other=0.0)
+                    after = w1[:, None] * w2[None, :] + ((m * x) * y + after)
+                    y = next_w1[:, None] * next_w2[None, :] + ((next_m * x) * after + y)
+                s = y.to(tl.float32)
+                if not TAIL:
+                    peak = _inner(
+                        w1_ptr, stride1, at1, row_live, w2_ptr, stride2, at2, column_live, used, ROWS, COLUMNS
+                    )
+                    least = floor * peak
+                    least = least * least
+                    square = s * s
+                    root = tl.sqrt(square + 4.0 * least)
+                    value += tilt * least / (least + square + 1e-38) * (inside - 1.0)
+                    s = tl.where(s > 0.0, 0.5 * (s + root), 2.0 * least / (root - s + 1e-38))
+                length2 = tl.load(length2_ptr + at2, mask=column_live, other=0.0)
+                value += tl.log(tl.maximum(s, 1e-37)) + length2[None, :]
+                value = tl.where(column_live[None, :], value, -float("inf"))
+                if OWN:
+                    value = tl.where(row[:, None] == column[None, :], -float("inf"), value)
+                larger = tl.maximum(largest, tl.max(value, 1))
+                total = total * tl.exp(largest - larger) + tl.sum(tl.exp(value - larger[:, None]), 1)
+                largest = larger
         out = split.to(tl.int64) * stride1 + at1
         tl.store(largest_ptr + out, largest, mask=row_live)
         tl.store(total_ptr + out, total, mask=row_live)
@@ -283,7 +301,8 @@ if triton is not None:
         grad_ptr, totals_ptr,
         mu1_ptr, w1_ptr, d1_ptr, mean1_ptr, rest1_ptr, length1_ptr, mean_slope1_ptr,
         mu2_ptr, w2_ptr, scaled2_ptr, mean2_ptr, rest2_ptr, length2_ptr,
-        bounds1_ptr, bounds2_ptr, steps_ptr, grad_mu_ptr, grad_kappa_ptr,
+        bounds1_ptr, bounds2_ptr, steps_ptr, done_ptr, grad_mu_ptr, grad_kappa_ptr,
+        done_rows, done_columns, done_stride,
         stride1, stride2, splits, count, others, dim, terms, tolerance, lam, scale, depth, floor, tilt,
         OWN: tl.constexpr, OF_COLUMNS: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         PART: tl.constexpr, HELD: tl.constexpr, TERMS: tl.constexpr,
@@ -312,87 +331,98 @@ if triton is not None:
         by_kappa = tl.zeros([ROWS], dtype=tl.float32)
         by_mean = tl.zeros([ROWS], dtype=tl.float32)
         for tile in range(split, blocks2, splits):
-            column = tile * COLUMNS + tl.arange(0, COLUMNS)
-            column_live = column < others
-            at2 = group * others + column
-            c = _cosines(mu1_ptr, mu2_ptr, at1, row_live, at2, column_live, dim, ROWS, COLUMNS, PART)
-            inside = c
-            if TAIL:
-                mean2 = tl.load(mean2_ptr + at2, mask=column_live, other=0.5)
-                rest2 = tl.load(rest2_ptr + at2, mask=column_live, other=0.5)
-                inside, _, _, _ = _tail(c, mean1, rest1, mean2, rest2, lam, scale, depth, dim)
-            used = _needed_terms(bounds1, bounds2_ptr + (group * blocks2 + tile) * 2 * terms, terms, tolerance, TERMS)
-            x = inside.to(tl.float64)
-            y, after, dy, d_after, z, z_after = x * 0.0, x * 0.0, x * 0.0, x * 0.0, x * 0.0, x * 0.0
-            for k in range(used // 2):
-                n = (used - 1 - 2 * k).to(tl.int64)
-                m = tl.load(steps_ptr + n)
-                w1 = tl.load(w1_ptr + n * stride1 + at1, mask=row_live, other=0.0)
-                d1 = tl.load(d1_ptr + n * stride1 + at1, mask=row_live, other=0.0)
-                w2 = tl.load(scaled2_ptr + n * stride2 + at2, mask=column_live, other=0.0)
-                step = m * x
-                d_after = step * dy + (m * y + d_after)
-                after = w1[:, None] * w2[None, :] + (step * y + after)
-                z_after = d1[:, None] * w2[None, :] + (step * z + z_after)
-                m = tl.load(steps_ptr + n - 1)
-                w1 = tl.load(w1_ptr + (n - 1) * stride1 + at1, mask=row_live, other=0.0)
-                d1 = tl.load(d1_ptr + (n - 1) * stride1 + at1, mask=row_live, other=0.0)
-                w2 = tl.load(scaled2_ptr + (n - 1) * stride2 + at2, mask=column_live, other=0.0)
-                step = m * x
-                dy = step * d_after + (m * after + dy)
-                y = w1[:, None] * w2[None, :] + (step * after + y)
-                z = d1[:, None] * w2[None, :] + (step * z_after + z)
-            s, s_c, s_1 = y.to(tl.float32), dy.to(tl.float32), z.to(tl.float32)
-            if TAIL:  # a sum of too few terms can be negative; such a pair counts as r = 0
-                positive = s > 0.0
-                s, s_c, s_1 = tl.where(positive, s, 0.0), tl.where(positive, s_c, 0.0), tl.where(positive, s_1, 0.0)
+            if tl.load(done_ptr + block * ROWS // done_rows * done_stride + tile * COLUMNS // done_columns) == 0:
+                column = tile * COLUMNS + tl.arange(0, COLUMNS)
+                column_live = column < others
+                at2 = group * others + column
+                c = cosines(mu1_ptr, mu2_ptr, at1, row_live, at2, column_live, dim, ROWS, COLUMNS, PART)
+                inside = c
+                if TAIL:
+                    mean2 = tl.load(mean2_ptr + at2, mask=column_live, other=0.5)
+                    rest2 = tl.load(rest2_ptr + at2, mask=column_live, other=0.5)
+                    inside, _, _, _ = _tail(c, mean1, rest1, mean2, rest2, lam, scale, depth, dim)
+                used = _needed_terms(
+                    bounds1, bounds2_ptr + (group * blocks2 + tile) * 2 * terms, terms, tolerance, TERMS
+                )
+                x = inside.to(tl.float64)
+                y, after, dy, d_after, z, z_after = x * 0.0, x * 0.0, x * 0.0, x * 0.0, x * 0.0, x * 0.0
+                for k in range(used // 2):
+                    n = (used - 1 - 2 * k).to(tl.int64)
+                    m = tl.load(steps_ptr + n)
+                    w1 = tl.load(w1_ptr + n * stride1 + at1, mask=row_live, other=0.0)
+                    d1 = tl.load(d1_ptr + n * stride1 + at1, mask=row_live, other=0.0)
+                    w2 = tl.load(scaled2_ptr + n * stride2 + at2, mask=column_live, other=0.0)
+                    step = m * x
+                    d_after = step * dy + (m * y + d_after)
+                    after = w1[:, None] * w2[None, :] + (step * y + after)
+                    z_after = d1[:, None] * w2[None, :] + (step * z + z_after)
+                    m = tl.load(steps_ptr + n - 1)
+                    w1 = tl.load(w1_ptr + (n - 1) * stride1 + at1, mask=row_live, other=0.0)
+                    d1 = tl.load(d1_ptr + (n - 1) * stride1 + at1, mask=row_live, other=0.0)
+                    w2 = tl.load(scaled2_ptr + (n - 1) * stride2 + at2, mask=column_live, other=0.0)
+                    step = m * x
+                    dy = step * d_after + (m * after + dy)
+                    y = w1[:, None] * w2[None, :] + (step * after + y)
+                    z = d1[:, None] * w2[None, :] + (step * z_after + z)
+                s, s_c, s_1 = y.to(tl.float32), dy.to(tl.float32), z.to(tl.float32)
+                if TAIL:  # a sum of too few terms can be negative; such a pair counts as r = 0
+                    positive = s > 0.0
+                    s, s_c, s_1 = tl.where(positive, s, 0.0), tl.where(positive, s_c, 0.0), tl.where(positive, s_1, 0.0)
 
-            # r without its lengths is `s exponent`, and its slopes are `s_c exponent` and `s_1 exponent`.
-            exponent = c * 0.0
-            by_length = c * 0.0
-            if TAIL:
-                _, steepness, R, room = _tail(c, mean1, rest1, mean2, rest2, lam, scale, depth, dim)
-                beyond = c < inside
-                exponent = steepness * (c - inside)
-                bend = scale * ((dim - 3.0 * R * R) * room + 2.0 * R * R * (dim - R * R)) / (room * room)
-                turn = (s_c - s * steepness) * (depth / tl.maximum(steepness * steepness, 1e-30)) + s * (c - inside)
-                by_length = tl.where(beyond, turn * bend * lam, 0.0) * mean2[None, :]
-                s_c = tl.where(beyond, s * steepness, s_c)
-            else:
-                peak = _inner(w1_ptr, stride1, at1, row_live, w2_ptr, stride2, at2, column_live, used, ROWS, COLUMNS)
-                peak_1 = _inner(d1_ptr, stride1, at1, row_live, w2_ptr, stride2, at2, column_live, used, ROWS, COLUMNS)
-                least = floor * peak
-                least = least * least
-                square = s * s
-                root = tl.sqrt(square + 4.0 * least)
-                inverse = 1.0 / (least + square + 1e-38)
-                fade = least * inverse
-                above = tl.where(s > 0.0, 0.5 * (s + root), 2.0 * least / (root - s + 1e-38))
-                by_sum = above * (1.0 / (root + 1e-38) - 2.0 * tilt * fade * inverse * s * (inside - 1.0))
-                exponent = tilt * fade * (inside - 1.0)
-                peak = tl.where(tl.abs(peak) < 1e-30, 1e-30, peak)
-                s_1 = by_sum * s_1 + (above - by_sum * s) * (peak_1 / peak)
-                s_c = by_sum * s_c + above * tilt * fade
-            length2 = tl.load(length2_ptr + at2, mask=column_live, other=0.0)
-            live = column_live[None, :] & row_live[:, None]
-            if OWN:
-                live = live & (row[:, None] != column[None, :])
-            share = c * 0.0
-            if OWN or not OF_COLUMNS:
-                share += grad1[:, None] * tl.exp(tl.where(live, exponent + (length2[None, :] - total1[:, None]), -1e30))
-            if OWN or OF_COLUMNS:
-                grad2 = tl.load(grad_ptr + at2, mask=column_live, other=0.0)
-                total2 = tl.load(totals_ptr + at2, mask=column_live, other=0.0)
-                share += grad2[None, :] * tl.exp(tl.where(live, exponent + (length1[:, None] - total2[None, :]), -1e30))
-            by_kappa += tl.sum(share * s_1, 1)
-            if TAIL:
-                by_mean += tl.sum(share * by_length, 1)
-            mu2 = tl.load(
-                mu2_ptr + at2[:, None] * dim + held[None, :],
-                mask=column_live[:, None] & (held < dim)[None, :],
-                other=0.0,
-            )
-            pull = tl.dot(share * s_c, mu2, pull, input_precision="tf32x3")
+                # r without its lengths is `s exponent`, and its slopes are `s_c exponent` and `s_1 exponent`.
+                exponent = c * 0.0
+                by_length = c * 0.0
+                if TAIL:
+                    _, steepness, R, room = _tail(c, mean1, rest1, mean2, rest2, lam, scale, depth, dim)
+                    beyond = c < inside
+                    exponent = steepness * (c - inside)
+                    bend = scale * ((dim - 3.0 * R * R) * room + 2.0 * R * R * (dim - R * R)) / (room * room)
+                    turn = (s_c - s * steepness) * (depth / tl.maximum(steepness * steepness, 1e-30)) + s * (c - inside)
+                    by_length = tl.where(beyond, turn * bend * lam, 0.0) * mean2[None, :]
+                    s_c = tl.where(beyond, s * steepness, s_c)
+                else:
+                    peak = _inner(
+                        w1_ptr, stride1, at1, row_live, w2_ptr, stride2, at2, column_live, used, ROWS, COLUMNS
+                    )
+                    peak_1 = _inner(
+                        d1_ptr, stride1, at1, row_live, w2_ptr, stride2, at2, column_live, used, ROWS, COLUMNS
+                    )
+                    least = floor * peak
+                    least = least * least
+                    square = s * s
+                    root = tl.sqrt(square + 4.0 * least)
+                    inverse = 1.0 / (least + square + 1e-38)
+                    fade = least * inverse
+                    above = tl.where(s > 0.0, 0.5 * (s + root), 2.0 * least / (root - s + 1e-38))
+                    by_sum = above * (1.0 / (root + 1e-38) - 2.0 * tilt * fade * inverse * s * (inside - 1.0))
+                    exponent = tilt * fade * (inside - 1.0)
+                    peak = tl.where(tl.abs(peak) < 1e-30, 1e-30, peak)
+                    s_1 = by_sum * s_1 + (above - by_sum * s) * (peak_1 / peak)
+                    s_c = by_sum * s_c + above * tilt * fade
+                length2 = tl.load(length2_ptr + at2, mask=column_live, other=0.0)
+                live = column_live[None, :] & row_live[:, None]
+                if OWN:
+                    live = live & (row[:, None] != column[None, :])
+                share = c * 0.0
+                if OWN or not OF_COLUMNS:
+                    share += grad1[:, None] * tl.exp(
+                        tl.where(live, exponent + (length2[None, :] - total1[:, None]), -1e30)
+                    )
+                if OWN or OF_COLUMNS:
+                    grad2 = tl.load(grad_ptr + at2, mask=column_live, other=0.0)
+                    total2 = tl.load(totals_ptr + at2, mask=column_live, other=0.0)
+                    share += grad2[None, :] * tl.exp(
+                        tl.where(live, exponent + (length1[:, None] - total2[None, :]), -1e30)
+                    )
+                by_kappa += tl.sum(share * s_1, 1)
+                if TAIL:
+                    by_mean += tl.sum(share * by_length, 1)
+                mu2 = tl.load(
+                    mu2_ptr + at2[:, None] * dim + held[None, :],
+                    mask=column_live[:, None] & (held < dim)[None, :],
+                    other=0.0,
+                )
+                pull = tl.dot(share * s_c, mu2, pull, input_precision="tf32x3")
         if TAIL:
             by_kappa += by_mean * tl.load(mean_slope1_ptr + at1, mask=row_live, other=0.0)
         out = split.to(tl.int64) * stride1 + at1

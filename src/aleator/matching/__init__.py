@@ -6,7 +6,6 @@ from aleator.matching.match_maps import FIRST_HITS, LEAST_SLOPE, LogOddsMap, Mat
 from aleator.matching.odds import NegativeLaw, log_match_odds
 from aleator.matching.positivity import (
     DEFAULT_PRIOR,
-    GPU_TILES,
     log_positivity,
     log_total_positivity,
     match_probability,
@@ -19,7 +18,6 @@ __all__ = [
     "DEFAULT_KAPPA_POS",
     "DEFAULT_PRIOR",
     "FIRST_HITS",
-    "GPU_TILES",
     "LEAST_SLOPE",
     "AcceptanceKernel",
     "LogLinear",

@@ -14,7 +14,6 @@ kappa.
 """
 
 import math
-import os
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from torch.distributions import Distribution, MixtureSameFamily
 from aleator.foundation import reject, require, require_at_least, require_probability
 from aleator.fused import fused_kernels
 from aleator.matching.components import log_bilinear, log_bilinear_with_itself
+from aleator.matching.fused_totals import takes_polynomials
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.match_maps import LogOddsMap
 from aleator.matching.series import log_series
@@ -32,7 +32,6 @@ from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher, log_o
 
 Posterior = PosteriorBatch | MixtureSameFamily
 DEFAULT_PRIOR = 0.5  # share of matches among the pairs in question
-GPU_TILES = "ALEATOR_GPU_TILES"  # environment variable: 1 sums in tiles on a GPU too
 
 # How much of the series may be left out, relative to the largest r.
 _TOLERANCE = {torch.float32: 1e-10, torch.float64: 1e-17}
@@ -142,7 +141,10 @@ def log_total_positivity(
 
     mu1, kappa1 = side(q1)
     mu2, kappa2 = (None, None) if q2 is None else side(q2)
-    count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, kappa1 if q2 is None else q2.kappa)
+    others = kappa1 if kappa2 is None else kappa2
+    count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, others)
+    if terms is None and kappa1.is_cuda and takes_polynomials(len(kappa1), kappa1.shape[1], others.shape[1]):
+        count = kernel.terms(dim, _TOLERANCE[torch.float64])  # the grid of the polynomials goes deeper
     require_at_least("terms", count, 2, "leave it out")
     log_lam, sign = kernel.series(dim, count, q1.mu.device)
     kappa_pos = kernel.concentration(log_lam) if isinstance(kernel, VMFKernel) else None
@@ -154,12 +156,11 @@ def sums_in_tiles(kernel: ZonalKernel, q: VonMisesFisher) -> bool:
     """Whether `log_total_positivity` takes this kernel, for posteriors with the dtype and device of q.
 
     On a CPU that is any kernel but a vMF kernel that is very steep. On a GPU it is the same for fixed kernels and
-    float32, if Triton is installed and the environment variable ALEATOR_GPU_TILES is 1. Without it a GPU compares all
-    pairs in one table, because the kernels of fused/totals.py have not been measured on a GPU yet.
+    float32, if Triton is installed; other kernels compare all pairs in one table there.
     """
     if q.mu.device.type != "cpu":
         fixed = kernel.cache_key() is not None and q.mu.dtype == torch.float32
-        if not (fixed and os.environ.get(GPU_TILES) == "1" and fused_kernels(q.mu)):
+        if not (fixed and fused_kernels(q.mu)):
             return False
     return not isinstance(kernel, VMFKernel) or float(kernel.kappa_pos.detach()) <= STEEPEST
 

@@ -60,13 +60,14 @@ class RowWeights:
 
     def block(self, rows: slice) -> "RowWeights":
         """The part for some rows of a table (N, M), or for some groups of a table (G, N, M)."""
-        return self if len(self.log_length) == 1 else self._at(rows)
+        return self if len(self.log_length) == 1 else self.at(rows)
 
     def group(self, number: int) -> "RowWeights":
         """The part for one group of a table (G, N, M)."""
-        return self._at(0 if len(self.log_length) == 1 else number)
+        return self.at(0 if len(self.log_length) == 1 else number)
 
-    def _at(self, index: int | slice) -> "RowWeights":
+    def at(self, index: int | slice | tuple) -> "RowWeights":
+        """The part at an index of the shape of `log_length`."""
         return RowWeights(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
 
@@ -154,14 +155,20 @@ class _LogSeries(torch.autograd.Function):
         return grad_cosine, grad_kappa1, grad_kappa2, grad_lam, None, None, grad_kappa_pos
 
 
-def row_weights(dim: int, kappa: Tensor, log_lam: Tensor, sign: Tensor | None = None) -> RowWeights:
-    """The rows of posteriors with concentrations kappa. Pass the signs of lambda_n for one side only."""
+def row_weights(
+    dim: int, kappa: Tensor, log_lam: Tensor, sign: Tensor | None = None, unused: Tensor | None = None
+) -> RowWeights:
+    """The rows of posteriors with concentrations kappa. Pass the signs of lambda_n for one side only.
+
+    If `unused` (an int32 scalar on a GPU) is not 0, the rows are left out: no one will look at them.
+    """
     order, terms = dim / 2 - 1, len(log_lam)
     log_scale = (log_harmonic_dimensions(dim, terms, kappa.device) + log_lam) / 2
     fused = fused_kernels(kappa)
     if fused:
         steps, top, start = recurrence_start(order, terms)
-        return RowWeights(*fused.fused_row_weights(order, representable(kappa), log_scale, sign, top, steps, start))
+        arguments = (order, representable(kappa), log_scale, sign, top, steps, start, unused)
+        return RowWeights(*fused.fused_row_weights(*arguments))
     return plain_row_weights(order, kappa, log_scale, sign)
 
 
@@ -186,19 +193,21 @@ def positivity_table(
     kappa_pos: float | Tensor | None,
     slopes: bool,
     learned: bool = False,
+    floor: float = FLOOR,
+    tilt: float = TILT,
 ) -> PositivityTable:
     """log r at cosines (N, M) or (G, N, M), with `slopes` if asked for, and those of a `learned` kernel."""
     fused = None if learned else fused_kernels(cosine)
     if fused:
         recurrences = _recurrences(dim, len(log_lam), cosine.device)
-        constants = (DEPTH, FLOOR, TILT)
+        constants = (DEPTH, floor, tilt)
         return PositivityTable(
             *fused.fused_positivity_table(
                 dim, cosine, first, second, recurrences, log_lam, kappa_pos, constants, slopes
             )
         )
     if learned or cosine.device.type != "cpu" or cosine.numel() <= _BLOCK:
-        return plain_positivity_table(dim, cosine, first, second, log_lam, kappa_pos, slopes)
+        return plain_positivity_table(dim, cosine, first, second, log_lam, kappa_pos, slopes, floor, tilt)
 
     # On a CPU, in blocks of rows.
     out = [torch.empty_like(cosine) for _ in range(4 if slopes else 1)]
@@ -210,13 +219,14 @@ def positivity_table(
 
     if cosine.dim() == 3 and cosine[0].numel() > _BLOCK:
         for g, table in enumerate(cosine):
-            put(g, positivity_table(dim, table, first.group(g), second.group(g), log_lam, kappa_pos, slopes))
+            sides = first.group(g), second.group(g)
+            put(g, positivity_table(dim, table, *sides, log_lam, kappa_pos, slopes, False, floor, tilt))
         return PositivityTable(*out)
     step = max(1, _BLOCK // cosine[0].numel())  # rows of a table, or small tables
     for start in range(0, len(cosine), step):
         rows = slice(start, min(start + step, len(cosine)))
         sides = first.block(rows), second.block(rows)
-        put(rows, plain_positivity_table(dim, cosine[rows], *sides, log_lam, kappa_pos, slopes))
+        put(rows, plain_positivity_table(dim, cosine[rows], *sides, log_lam, kappa_pos, slopes, floor, tilt))
     return PositivityTable(*out)
 
 
@@ -228,6 +238,8 @@ def plain_positivity_table(
     log_lam: Tensor,
     kappa_pos: float | Tensor | None,
     slopes: bool,
+    floor: float = FLOOR,
+    tilt: float = TILT,
 ) -> PositivityTable:
     """`positivity_table` in one block: the formulas at the top of this file, and their derivatives."""
     c = cosine.clamp(-1, 1)
@@ -239,9 +251,9 @@ def plain_positivity_table(
 
     s, *sum_slopes = _sums(dim, inside, first, second, slopes)
     u = s / peak
-    root = torch.sqrt(u.square() + 4 * FLOOR**2)
-    fade = FLOOR**2 / (FLOOR**2 + u.square())
-    log_r = first.log_length + second.log_length + peak.log() + ((u + root) / 2).log() + TILT * fade * (inside - 1)
+    root = torch.sqrt(u.square() + 4 * floor**2)
+    fade = floor**2 / (floor**2 + u.square())
+    log_r = first.log_length + second.log_length + peak.log() + ((u + root) / 2).log() + tilt * fade * (inside - 1)
     if tail is not None:
         log_r = log_r + tail.steepness * (c - inside)
     if not slopes:
@@ -249,8 +261,8 @@ def plain_positivity_table(
 
     s_c, s_1, s_2 = sum_slopes
     peak_1, peak_2 = _inner(first.slopes, second.weights), _inner(first.weights, second.slopes)
-    du = 1 / root - 2 * TILT * fade.square() * u / FLOOR**2 * (inside - 1)  # d log r / du
-    slope_cosine = du * s_c / peak + TILT * fade
+    du = 1 / root - 2 * tilt * fade.square() * u / floor**2 * (inside - 1)  # d log r / du
+    slope_cosine = du * s_c / peak + tilt * fade
     slope_kappa1 = (peak_1 + du * (s_1 - u * peak_1)) / peak
     slope_kappa2 = (peak_2 + du * (s_2 - u * peak_2)) / peak
     table = PositivityTable(log_r, slope_cosine, slope_kappa1, slope_kappa2, inside, du / peak, (1 - du * u) / peak)

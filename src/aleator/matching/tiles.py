@@ -96,21 +96,21 @@ def tile_values(dim: int, first: Side, second: Side, terms: int, tail: TailScale
     w1, w2 = first.weights[:terms], second.weights[:terms]
     cosine = (first.mu @ second.mu.mT).clamp_(-1, 1)
     peak = w1.mT @ w2
-    inside, steepness = cosine, None
+    inside, steep = cosine, None
     if tail is not None:
-        steepness = tail.scale * _inverse(dim, _mean_length(first, second, tail))
-        inside = torch.maximum(cosine, 1 - DEPTH / steepness)
+        steep = steepness(dim, first.mean_length[:, None], second.mean_length, tail)
+        inside = torch.maximum(cosine, 1 - DEPTH / steep)
         if torch.equal(inside, cosine):
-            steepness = None
+            steep = None
     s, s_c = _clenshaw(inside, w1, w2 * h, m, slopes)
     square = (FLOOR * peak).square_()
     s2 = s.square()
     fade = square / (square + s2)
     exponent = TILT * fade * (inside - 1)
-    if steepness is not None:
-        exponent += steepness * (cosine - inside)
+    if steep is not None:
+        exponent += steep * (cosine - inside)
     values = s2.add_(square, alpha=4).sqrt_().add_(s).mul_(0.5).mul_(exponent.exp_())
-    return TileValues(values, peak, s, s_c, square, fade, cosine, inside, steepness)
+    return TileValues(values, peak, s, s_c, square, fade, cosine, inside, steep)
 
 
 def tile_gradients(
@@ -149,7 +149,7 @@ def _add_tail(
     in_tail = beyond < 0
     turn = torch.where(in_tail, (out.cosine - steepness) * DEPTH / steepness.square() + beyond, 0.0).mul_(share)
     out.cosine = torch.where(in_tail, steepness, out.cosine)
-    R = _mean_length(first, second, tail)
+    R = _mean_length(first.mean_length[:, None], second.mean_length, tail)
     by_length = turn * (tail.scale * _inverse_slope(dim, R))  # with respect to R
     out.mean1 = (by_length @ second.mean_length).mul_(tail.lam)
     out.mean2 = (by_length.mT @ first.mean_length).mul_(tail.lam)
@@ -165,9 +165,14 @@ def tail_scale(dim: int, lam: float, kappa_pos: float) -> TailScale:
     return TailScale(lam, kappa_pos / own, lam * slope / own, kappa_pos)
 
 
-def _mean_length(first: Side, second: Side, tail: TailScale) -> Tensor:
+def steepness(dim: int, mean_length1: Tensor, mean_length2: Tensor, tail: TailScale) -> Tensor:
+    """The slope of log r in the tail, from mean lengths A_1 that broadcast."""
+    return tail.scale * _inverse(dim, _mean_length(mean_length1, mean_length2, tail))
+
+
+def _mean_length(mean_length1: Tensor, mean_length2: Tensor, tail: TailScale) -> Tensor:
     """R = A_1 lambda_1 A_1' of every pair."""
-    return (first.mean_length[:, None] * (second.mean_length * tail.lam)).clamp_(1e-150, 1 - 1e-15)
+    return (mean_length1 * (mean_length2 * tail.lam)).clamp_(1e-150, 1 - 1e-15)
 
 
 def _inverse(dim: int, R: Tensor) -> Tensor:

@@ -14,28 +14,25 @@ on add up to at most rest_T rest'_T, where rest_T^2 = sum_{n >= T} w_n^2. A tile
 below the tolerance times the largest term that all its pairs have. This needs no look at kappa from the host.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from aleator.fused import fused_kernels
-from aleator.matching.series import DEPTH, FLOOR, TILT, RowWeights, row_weights
+from aleator.matching.fused_totals import fused_log_totals
+from aleator.matching.series import RowWeights, row_weights
 from aleator.matching.tiles import (
     Side,
     TailScale,
     TileValues,
-    rescaled_recurrence,
     tail_scale,
     tile_gradients,
     tile_values,
 )
-from aleator.special import bessel_ratio
 
 # Rows and columns of a tile. Torch uses one thread for tables of this size; here each thread has tiles of its own.
 TILE = 176
@@ -74,7 +71,7 @@ def log_totals(
         Totals, shape (G, N), float64.
     """
     fused = fused_kernels(mu1) and mu1.dtype == torch.float32 and not log_lam.requires_grad
-    function = _FusedLogTotals.apply if fused else plain_log_totals
+    function = fused_log_totals if fused else plain_log_totals
     return function(mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance)
 
 
@@ -128,62 +125,6 @@ class _LogTotals(torch.autograd.Function):
         if ctx.groups[0].own:  # both sides are the anchors
             return (mu1 + mu2).to(ctx.dtype), kappa1 + kappa2, None, None, log_lam, None, None, kappa_pos, None
         return mu1.to(ctx.dtype), kappa1, mu2.to(ctx.dtype), kappa2, log_lam, None, None, kappa_pos, None
-
-
-class _FusedLogTotals(torch.autograd.Function):
-    """The same on a GPU, for a fixed kernel. Nothing waits for the device."""
-
-    @staticmethod
-    def forward(ctx, mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance):
-        fused: Any = fused_kernels(mu1)
-        if len(log_lam) % 2:  # tables of an even number of terms
-            log_lam, sign = (nn.functional.pad(x, (0, 1), value=v) for x, v in ((log_lam, -math.inf), (sign, 1.0)))
-        steps, heights = _recurrence_on(dim, len(log_lam), mu1.device)
-        constants = (0.0, 0.0, DEPTH, FLOOR, TILT, False)
-        if kappa_pos is not None:
-            tail = _fixed_tail(dim, kappa_pos)
-            constants = (tail.lam, tail.scale, DEPTH, FLOOR, TILT, True)
-        own = mu2 is None
-        rows = row_weights(dim, kappa1, log_lam)
-        if own:  # a vMF kernel has no signs
-            others = rows if kappa_pos is not None else rows.signed(sign)
-        else:
-            others = row_weights(dim, kappa2, log_lam, sign)
-        first = fused.rows_on_device(mu1.detach(), rows, None if own else heights)
-        second = fused.rows_on_device((mu1 if own else mu2).detach(), others, heights)
-        totals = fused.fused_log_totals(mu1, first, second, own, steps, constants, tolerance)
-        ctx.sides, ctx.options = (first, second), (own, steps, constants, tolerance)
-        ctx.save_for_backward(totals)
-        return totals + rows.log_length
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        fused: Any = fused_kernels(grad)
-        (totals,) = ctx.saved_tensors
-        first, second = ctx.sides
-        own, *options = ctx.options
-        run = fused.fused_log_totals_backward
-        mu1, kappa1 = run(grad, grad, totals, first, second, own, *options, False)
-        mu2 = kappa2 = None
-        if not own:
-            mu2, kappa2 = run(grad, grad, totals, second, first, own, *options, True)
-            kappa2 = kappa2.double()
-        return mu1, kappa1.double(), mu2, kappa2, *[None] * 5
-
-
-@lru_cache(maxsize=256)
-def _recurrence_on(dim: int, terms: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """m_n and h_n of `rescaled_recurrence` on a device, (T,) each."""
-    steps, heights = rescaled_recurrence(dim, terms)
-    return torch.tensor(steps, dtype=torch.float64, device=device), heights.flatten().to(device)
-
-
-@lru_cache(maxsize=256)
-def _fixed_tail(dim: int, kappa_pos: float) -> TailScale:
-    """The tail of a vMF kernel that is not learned, without a look at the device."""
-    lam = float(bessel_ratio(dim / 2 - 1, torch.tensor(kappa_pos, dtype=torch.float64)))
-    return tail_scale(dim, lam, kappa_pos)
 
 
 @dataclass

@@ -1,0 +1,193 @@
+"""Sums over the negatives of each anchor on a GPU, for a fixed kernel (totals.py). Nothing waits for the device.
+
+Few pairs are summed by the series (fused/totals.py). Of many pairs, those in classes where log r is a polynomial to
+within its tolerance (interpolant.py) are summed by fused/interpolant.py, and the others by the series.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from aleator.fused import fused_kernels
+from aleator.matching.interpolant import Interpolant, interpolant, kappa_scale
+from aleator.matching.series import DEPTH, FLOOR, TILT, row_weights
+from aleator.matching.tiles import TailScale, rescaled_recurrence, tail_scale
+from aleator.special import bessel_ratio
+
+# From so many pairs on, the grid of the polynomials is soon paid for.
+LEAST_PAIRS = 2**25
+
+
+def fused_log_totals(*arguments: Any) -> Tensor:
+    """`log_totals` of totals.py on a GPU."""
+    return _FusedLogTotals.apply(*arguments)
+
+
+def takes_polynomials(groups: int, rows: int, columns: int) -> bool:
+    """Whether so many pairs are summed with polynomials."""
+    return groups == 1 and rows * columns >= LEAST_PAIRS
+
+
+class _FusedLogTotals(torch.autograd.Function):
+    """Forward: the sums. Backward: the pairs again, with slopes."""
+
+    @staticmethod
+    def forward(ctx, mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance):
+        if len(log_lam) % 2:  # tables of an even number of terms
+            log_lam, sign = (nn.functional.pad(x, (0, 1), value=v) for x, v in ((log_lam, -math.inf), (sign, 1.0)))
+        kernel = _Kernel(dim, log_lam, sign, None if kappa_pos is None else _fixed_tail(dim, kappa_pos), tolerance)
+        own = mu2 is None
+        groups, count = kappa1.shape
+        if takes_polynomials(groups, count, count if own else kappa2.shape[1]):
+            first = _sorted(mu1, kappa1)
+            pairs: _ManyPairs | _Pairs = _ManyPairs(kernel, first, first if own else _sorted(mu2, kappa2), own)
+        else:
+            pairs = _Pairs(kernel, mu1, kappa1, mu2, kappa2)
+        ctx.pairs = pairs
+        return pairs.totals()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
+        mu1, kappa1 = ctx.pairs.gradients(grad, False)
+        mu2 = kappa2 = None
+        if not ctx.pairs.own:
+            mu2, kappa2 = ctx.pairs.gradients(grad, True)
+        return mu1, kappa1, mu2, kappa2, *[None] * 5
+
+
+class _Kernel(NamedTuple):
+    dim: int
+    log_lam: Tensor
+    sign: Tensor
+    tail: TailScale | None
+    tolerance: float
+
+
+class _Pairs:
+    """The series of all pairs, or of those that are not done: G groups of N rows, and their columns."""
+
+    def __init__(
+        self,
+        kernel: _Kernel,
+        mu1: Tensor,
+        kappa1: Tensor,
+        mu2: Tensor | None,
+        kappa2: Tensor | None,
+        done: Any = None,
+    ):
+        fused: Any = fused_kernels(mu1)
+        dim, log_lam, sign, tail, self.tolerance = kernel
+        self.own, self.done, self.like = mu2 is None, done, mu1
+        self.steps, heights = _recurrence_on(dim, len(log_lam), mu1.device)
+        self.constants: tuple = (0.0, 0.0, DEPTH, FLOOR, TILT, False)
+        if tail is not None:
+            self.constants = (tail.lam, tail.scale, DEPTH, FLOOR, TILT, True)
+        unused = None if done is None else done.everything
+        rows = row_weights(dim, kappa1, log_lam, None, unused)
+        if mu2 is None or kappa2 is None:
+            self.second = fused.rows_on_device(mu1, rows if tail is not None else rows.signed(sign), heights)
+            # Without signs the two sides are one.
+            self.first = self.second if tail is not None else fused.rows_on_device(mu1, rows, None)
+        else:
+            self.first = fused.rows_on_device(mu1, rows, None)
+            self.second = fused.rows_on_device(mu2, row_weights(dim, kappa2, log_lam, sign, unused), heights)
+            self.heights = heights
+        self.log_length = rows.log_length
+
+    def totals(self) -> Tensor:
+        fused: Any = fused_kernels(self.like)
+        options = (self.own, self.steps, self.constants, self.tolerance, self.done)
+        self.short = fused.fused_log_totals(self.like, self.first, self.second, *options)
+        return self.short + self.log_length
+
+    def gradients(self, grad: Tensor, of_columns: bool, totals: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """In mu and kappa of one side. `totals`: those of all pairs, if some are done elsewhere."""
+        fused: Any = fused_kernels(self.like)
+        short = self.short if totals is None else totals - self.log_length
+        sides = (self.first, self.second)
+        if of_columns:
+            sides = (self.second, self.first._replace(scaled=self.first.weights * self.heights[:, None]))
+        options = (self.own, self.steps, self.constants, self.tolerance, of_columns, self.done)
+        mu, kappa = fused.fused_log_totals_backward(self.like, grad, short, *sides, *options)
+        return mu, kappa.double()
+
+
+class _Sorted(NamedTuple):
+    """One side in ascending order of kappa."""
+
+    side: Any  # SortedSide of fused/interpolant.py
+    order: Tensor  # (N,)
+
+    def unsorted(self, x: Tensor) -> Tensor:
+        """x (N, ...) of the sorted side in the order of the batch, with a first axis of one group."""
+        return torch.empty_like(x).index_copy_(0, self.order, x)[None]
+
+
+class _ManyPairs:
+    """One group of very many pairs: polynomials, and the series where these are not good enough."""
+
+    def __init__(self, kernel: _Kernel, first: _Sorted, second: _Sorted, own: bool):
+        self.kernel, self.first, self.second, self.own = kernel, first, second, own
+        self.depth = 0.0 if kernel.tail is None else DEPTH
+        self.polynomials, done = self._polynomials(first, second)
+        self.pairs = self._series(first, second, done)
+
+    def totals(self) -> Tensor:
+        fused: Any = fused_kernels(self.first.side.mu)
+        options = (self.polynomials, self.own, kappa_scale(self.kernel.dim), self.depth)
+        largest, total = fused.fused_interpolated_totals(*self._sides(False), *options)
+        part = torch.logsumexp(largest.double() + total.double().log(), 0)
+        self.all = torch.logaddexp(part, self.pairs.totals()[0])
+        return self.first.unsorted(self.all)
+
+    def gradients(self, grad: Tensor, of_columns: bool) -> tuple[Tensor, Tensor]:
+        fused: Any = fused_kernels(grad)
+        weight, polynomials, pairs = grad[0, self.first.order], self.polynomials, self.pairs
+        if of_columns:  # classes of columns are finer and have fewer nodes, so the two sides change places
+            polynomials, done = self._polynomials(self.second, self.first)
+            pairs = self._series(self.first, self.second, done)
+        like, first, second = self._sides(of_columns)
+        options = (polynomials, self.own, kappa_scale(self.kernel.dim), self.depth, of_columns)
+        mu, kappa = fused.fused_interpolated_backward(like, weight.float(), self.all.float(), first, second, *options)
+        rest = pairs.gradients(weight[None], of_columns, self.all[None])
+        place = self.second if of_columns else self.first
+        return place.unsorted(mu.sum(0) + rest[0][0]), place.unsorted(kappa.double().sum(0) + rest[1][0])
+
+    def _sides(self, swapped: bool) -> tuple[Tensor, Any, Any]:
+        first, second = self.first.side, self.second.side
+        return first.mu, *((second, first) if swapped else (first, second))
+
+    def _polynomials(self, first: _Sorted, second: _Sorted) -> tuple[Interpolant, Any]:
+        fused: Any = fused_kernels(first.side.mu)
+        dim, log_lam, sign, tail, _ = self.kernel
+        found = interpolant(dim, first.side.kappa, second.side.kappa, log_lam, sign, tail)
+        return found, fused.Done(found.usable, found.usable.amin(), found.rows.size, found.columns.size)
+
+    def _series(self, first: _Sorted, second: _Sorted, done: Any) -> _Pairs:
+        mu2, kappa2 = (None, None) if self.own else (second.side.mu[None], second.side.kappa[None])
+        return _Pairs(self.kernel, first.side.mu[None], first.side.kappa[None], mu2, kappa2, done)
+
+
+def _sorted(mu: Tensor, kappa: Tensor) -> _Sorted:
+    """One group, (1, N, D) and (1, N)."""
+    fused: Any = fused_kernels(mu)
+    values, order = kappa[0].sort()
+    return _Sorted(fused.SortedSide(mu[0].index_select(0, order), values), order)
+
+
+@lru_cache(maxsize=256)
+def _recurrence_on(dim: int, terms: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """m_n and h_n of `rescaled_recurrence` on a device, (T,) each."""
+    steps, heights = rescaled_recurrence(dim, terms)
+    return torch.tensor(steps, dtype=torch.float64, device=device), heights.flatten().to(device)
+
+
+@lru_cache(maxsize=256)
+def _fixed_tail(dim: int, kappa_pos: float) -> TailScale:
+    """The tail of a vMF kernel that is not learned, without a look at the device."""
+    lam = float(bessel_ratio(dim / 2 - 1, torch.tensor(kappa_pos, dtype=torch.float64)))
+    return tail_scale(dim, lam, kappa_pos)

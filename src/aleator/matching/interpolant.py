@@ -1,0 +1,187 @@
+r"""log r as a polynomial in three numbers, for sums over very many pairs (fused/interpolant.py).
+
+log r depends on a pair through kappa, kappa' and c = mu.mu' alone, and it is smooth in all three. So the series need
+not be summed for every pair. Each side is sorted by kappa and cut into *classes* of neighbours. For each two classes
+the series is summed in float64 on a small grid of Chebyshev nodes, and log r on the grid becomes a polynomial
+
+    log r = sum_k T_k(y) sum_ab G_abk T_a(z) z'^b,     y = 1 - 2 (1 - c)/w.
+
+z and z' in [-1, 1] are the places of kappa/(kappa + s) and kappa'/(kappa' + s) in their classes. The logarithm has no
+cancellation, so a pair is evaluated in float32, and its cost does not depend on the number of terms of the series.
+
+A vMF kernel has a tail (series.py): the series is summed at inside = max(c, 1 - DEPTH/steepness) and continued as a
+straight line. So the grid of two classes covers only the cosines c >= 1 - w at which the series of some pair of theirs
+is summed, and the steepness is a polynomial too. For the other kernels w = 2, and log r has its floor.
+
+**Accuracy.** Each axis has one more node than the polynomial needs, where the error of Chebyshev interpolation is
+largest. How far the polynomial is from the series there says whether two classes are `usable`: at most TOLERANCE. This
+is decided on the device. The pairs of classes that are not usable are summed by the series.
+"""
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from aleator.matching.series import DEPTH, positivity_table, row_weights
+from aleator.matching.tiles import TailScale, steepness
+
+TOLERANCE = 1e-6  # of log r, absolute
+# Nodes in kappa, kappa' and the cosine. Rows have more, because their slope in kappa is needed.
+ROW_NODES, COLUMN_NODES, COSINE_NODES = 8, 4, 32
+ROW_CLASSES, COLUMN_CLASSES = 8, 32
+CLASS_UNIT = 64  # a class has a multiple of so many members, so that no tile of pairs is in two classes
+_SCALE = 20.0  # s = D/2 + this
+_NARROWEST = 1e-2  # half of the width of a class in kappa/(kappa + s)
+_NOISE = 4.0  # by how much the error of one node is larger than what it adds to each coefficient
+_ROOM = 1.05  # the nodes of a class do not reach its ends, so its tails may start a little earlier
+
+
+class Classes(NamedTuple):
+    """One side: N posteriors sorted by kappa, in P classes of `size` members (the last may have fewer)."""
+
+    size: int
+    middle: Tensor  # (P,) float64
+    half: Tensor  # (P,) float64: z = (kappa/(kappa + s) - middle)/half
+    nodes: Tensor  # (P, n + 1) float64: kappas; the last of each class is for the check
+
+
+class Interpolant(NamedTuple):
+    """The polynomials of all pairs of P row classes and Q column classes."""
+
+    rows: Classes
+    columns: Classes
+    # (K + 1 or K + 2, P, a + 1, Q, b + 1) float64: G; the last index of each axis is the check; then the steepness
+    coefficients: Tensor
+    width: Tensor  # (P, Q) float64: w
+    usable: Tensor  # (P, Q) int32
+    degree: Tensor  # (P, Q) int32: how many k are needed, an even number
+
+    @property
+    def cosine_nodes(self) -> int:
+        """K."""
+        return COSINE_NODES
+
+
+def interpolant(
+    dim: int,
+    kappa1: Tensor,
+    kappa2: Tensor,
+    log_lam: Tensor,
+    sign: Tensor,
+    tail: TailScale | None,
+) -> Interpolant:
+    """The polynomials for concentrations kappa1 (N,) of the rows and kappa2 (M,) of the columns, float64, sorted.
+
+    Args:
+        dim: Dimension D of the embedding.
+        kappa1: Concentrations of the rows in ascending order.
+        kappa2: Concentrations of the columns in ascending order.
+        log_lam: log |lambda_n|, shape (T,).
+        sign: Signs of lambda_n, shape (T,).
+        tail: The tail of a vMF kernel. None for any other kernel.
+
+    Returns:
+        The polynomials. Nothing waits for the device.
+    """
+    rows = _classes(dim, kappa1, ROW_CLASSES, ROW_NODES)
+    columns = _classes(dim, kappa2, COLUMN_CLASSES, COLUMN_NODES)
+    values, width = _grid(dim, rows, columns, log_lam, sign, tail)
+    by_k, by_a, by_b, weights, degrees = _transforms(tail is not None, kappa1.device)
+    table = (by_k @ values.flatten(1)).view_as(values) @ by_b.mT
+    table = (by_a @ table.flatten(3)).view_as(values)
+    size = table.abs()
+    usable = (size * weights).sum((0, 2, 4)) <= TOLERANCE  # False for a NaN
+    needed = ((size[:COSINE_NODES].amax((2, 4)) > TOLERANCE / 32) * degrees).amax(0)
+    return Interpolant(rows, columns, table, width, usable.int(), needed.clamp(min=2))
+
+
+def class_size(count: int, classes: int) -> int:
+    """Members of a class, for a side of `count` posteriors."""
+    return -(-count // (classes * CLASS_UNIT)) * CLASS_UNIT
+
+
+def kappa_scale(dim: int) -> float:
+    """s of kappa/(kappa + s). Any number of about this size does."""
+    return dim / 2 + _SCALE
+
+
+def _classes(dim: int, kappa: Tensor, most: int, nodes: int) -> Classes:
+    size, s = class_size(len(kappa), most), kappa_scale(dim)
+    low, high = 1 / (1 + s / kappa[_edges(len(kappa), size, kappa.device)])
+    half = ((high - low) / 2).clamp(min=_NARROWEST)
+    middle = torch.maximum(torch.minimum((high + low) / 2, 1 - half), half)
+    x = torch.addcmul(middle[:, None], half[:, None], _nodes_and_check(nodes, kappa.device))
+    return Classes(size, middle, half, s / (1 / x - 1))
+
+
+def _grid(
+    dim: int, rows: Classes, columns: Classes, log_lam: Tensor, sign: Tensor, tail: TailScale | None
+) -> tuple[Tensor, Tensor]:
+    """log r at the nodes (K + 1, P, a + 1, Q, b + 1), after them the steepness of the tail, and w (P, Q)."""
+    (P, a), (Q, b) = rows.nodes.shape, columns.nodes.shape
+    weights = row_weights(dim, torch.cat([rows.nodes.flatten(), columns.nodes.flatten()]), log_lam)
+    first, second = weights.at((None, slice(P * a), None)), weights.at((None, None, slice(P * a, None)))
+    y = _nodes_and_check(COSINE_NODES, log_lam.device)[:, None, None]
+    if tail is None:
+        width = torch.full((P, Q), 2.0, dtype=torch.float64, device=log_lam.device)
+        cosine = y.expand(-1, P * a, Q * b).contiguous()
+        table = positivity_table(dim, cosine, first, second.signed(sign), log_lam, None, False)
+        return table.log_r.view(-1, P, a, Q, b), width
+    steep = steepness(dim, first.mean_length, second.mean_length, tail)
+    lowest = steep.view(P, a, Q, b)[:, a - 2, :, b - 2]  # the nodes descend, and the last is that of the check
+    width = (_ROOM * DEPTH / lowest).clamp(max=2.0)
+    half = (width / 2).view(P, 1, Q, 1).expand(P, a, Q, b).reshape(P * a, Q * b)
+    cosine = torch.addcmul(1 - half, half, y)
+    # Without its floor, which is for cosines in the tail.
+    log_r = positivity_table(dim, cosine, first, second, log_lam, None, False, floor=1e-30, tilt=0.0).log_r
+    return torch.cat([log_r, steep]).view(-1, P, a, Q, b), width
+
+
+@lru_cache(maxsize=64)
+def _edges(count: int, size: int, device: torch.device) -> Tensor:
+    """(2, P): the first and the last member of each class."""
+    first = torch.arange(0, count, size)
+    return torch.stack([first, (first + size).clamp(max=count) - 1]).to(device)
+
+
+@lru_cache(maxsize=64)
+def _nodes_and_check(count: int, device: torch.device) -> Tensor:
+    """Chebyshev nodes on [-1, 1], and 0, where the polynomial is compared with the series; (count + 1,)."""
+    angles = math.pi * (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    return torch.cat([angles.cos(), torch.zeros(1, dtype=torch.float64)]).to(device)
+
+
+@lru_cache(maxsize=64)
+def _transforms(tail: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Matrices that turn values into coefficients along each axis, weights of the check, and degrees in k."""
+    by_k, by_a, by_b = (_coefficients(count) for count in (COSINE_NODES, ROW_NODES, COLUMN_NODES))
+    powers = torch.eye(COLUMN_NODES + 1, dtype=torch.float64)  # T_b as sums of powers
+    for b in range(2, COLUMN_NODES):
+        powers[b, 1:COLUMN_NODES] = 2 * powers[b - 1, : COLUMN_NODES - 1]
+        powers[b, 0] = 0.0
+        powers[b] -= powers[b - 2]
+    by_b = powers.mT @ by_b
+    checks = [torch.arange(count + 1) == count for count in (COSINE_NODES, ROW_NODES, COLUMN_NODES)]
+    if tail:
+        by_k = torch.block_diag(by_k, torch.ones(1, 1, dtype=torch.float64))
+        checks[0] = torch.cat([checks[0], torch.zeros(1, dtype=torch.bool)])
+    weights = (checks[0][:, None, None, None, None] | checks[1][:, None, None] | checks[2]).double()
+    # The noise of a single node is spread over all k. The last ones show it.
+    weights[COSINE_NODES - 4 : COSINE_NODES] = _NOISE
+    degrees = 2 + 2 * (torch.arange(COSINE_NODES, dtype=torch.int32)[:, None, None] // 2)
+    tensors = (by_k, by_a, by_b, weights, degrees)
+    return tuple(x.to(device).contiguous() for x in tensors)  # type: ignore[return-value]
+
+
+def _coefficients(count: int) -> Tensor:
+    """From values at nodes and check: coefficients of T_0, T_1, ..., and how far the polynomial is off at the check."""
+    k, angle = torch.arange(count, dtype=torch.float64), _nodes_and_check(count, torch.device("cpu"))[:-1].acos()
+    matrix = torch.zeros(count + 1, count + 1, dtype=torch.float64)
+    matrix[:count, :count] = torch.cos(k[:, None] * angle) * 2 / count
+    matrix[0] /= 2
+    matrix[count] = torch.cos(k * math.pi / 2) @ matrix[:count]
+    matrix[count, count] = -1.0
+    return matrix

@@ -1,0 +1,90 @@
+"""Sums with polynomials on a GPU against the sums in float64 on a CPU.
+
+Without a GPU these tests run in Triton's interpreter, if Triton is installed and TRITON_INTERPRET=1 is set.
+"""
+
+import math
+
+import pytest
+import torch
+
+from aleator import AcceptanceKernel, VMFKernel, ZonalKernel
+from aleator.matching import fused_totals
+from aleator.matching.interpolant import interpolant
+from tests.fused.test_totals import INTERPRETED, compare, device, some  # noqa: F401
+
+pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
+
+KERNELS = {
+    "vmf": lambda: VMFKernel(20.0),
+    "acceptance": lambda: AcceptanceKernel(20.0),
+    "function": lambda: ZonalKernel(lambda t: torch.exp(-3 * (1 - t) ** 2)),
+}
+
+
+@pytest.fixture(autouse=True)
+def shares(monkeypatch) -> list[float]:
+    """Polynomials for any number of pairs. Returns the shares of usable classes of the calls."""
+    found: list[float] = []
+
+    def recorded(*arguments):
+        result = interpolant(*arguments)
+        found.append(result.usable.float().mean().item())
+        return result
+
+    monkeypatch.setattr(fused_totals, "LEAST_PAIRS", 1)
+    monkeypatch.setattr(fused_totals, "interpolant", recorded)
+    return found
+
+
+def all_terms(kernel, dim: int) -> int:
+    return kernel.terms(dim, 1e-17)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_other_members_of_a_batch(name, device, shares):  # noqa: F811
+    torch.manual_seed(0)
+    kernel = KERNELS[name]()
+    compare(some(70, dim=64, low=40.0, high=45.0), None, kernel, device, all_terms(kernel, 64))
+    assert shares == [1.0]
+
+
+@pytest.mark.parametrize("name", ["vmf", "acceptance"])
+def test_given_negatives(name, device, shares):  # noqa: F811
+    torch.manual_seed(1)
+    kernel = KERNELS[name]()
+    first, second = some(1, 20, dim=96, low=40.0, high=45.0), some(1, 70, dim=96, low=25.0, high=28.0)
+    compare(first, second, kernel, device, all_terms(kernel, 96))
+    assert shares == [1.0, 1.0]  # the two sides change places for the gradient of the second
+
+
+def test_classes_that_are_not_usable_are_summed_by_the_series(device, shares):  # noqa: F811
+    """In few dimensions, with a wide range of kappas, the polynomials of some classes are not good enough."""
+    torch.manual_seed(0)
+    kernel = VMFKernel(20.0)
+    compare(some(130, dim=10, low=0.5, high=1e4), None, kernel, device, all_terms(kernel, 10))
+    compare(some(1, 20, dim=10, low=0.5, high=1e3), some(1, 70, dim=10), kernel, device, all_terms(kernel, 10))
+    assert 0 < shares[0] < 1
+
+
+def test_no_class_is_usable(device, shares):  # noqa: F811
+    torch.manual_seed(0)
+    kernel = AcceptanceKernel(20.0)
+    compare(some(70, dim=3, low=50.0, high=1e4), None, kernel, device, all_terms(kernel, 3))
+    assert shares == [0.0]
+
+
+def test_tails(device, shares):  # noqa: F811
+    """A steep kernel in ten dimensions: most pairs are in the tail."""
+    torch.manual_seed(0)
+    kernel = VMFKernel(40.0)
+    compare(some(80, dim=10, low=60.0, high=80.0), None, kernel, device, all_terms(kernel, 10))
+    assert shares == [1.0]
+
+
+def test_equal_and_extreme_posteriors(device):  # noqa: F811
+    torch.manual_seed(0)
+    mu, kappa = some(70, dim=64)
+    compare((mu, torch.full_like(kappa, 30.0)), None, VMFKernel(20.0), device, 58)
+    kappa = torch.tensor([0.0, 1e-6, 40.0, 1e6, math.inf]).repeat(14)
+    compare((mu, kappa), None, VMFKernel(20.0), device, 58)
