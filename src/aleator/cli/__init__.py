@@ -11,7 +11,10 @@ from aleator.cli.reproduce import reproduce
 from aleator.cli.retrieval import index_app
 from aleator.cli.serve import serve
 
-app = typer.Typer(no_args_is_help=True, help="Embeddings that know what they do not know.")
+# Tracebacks of defects must not show the values of variables: a token or a password may be among them.
+app = typer.Typer(
+    no_args_is_help=True, pretty_exceptions_show_locals=False, help="Embeddings that know what they do not know."
+)
 app.command("quickstart")(quickstart)
 for command in (train, embed, evaluate, rank, audit, export):
     app.command(command.__name__)(command)

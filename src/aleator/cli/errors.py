@@ -23,13 +23,22 @@ def plain_errors(kept: Callable[[], str] = lambda: "") -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        from aleator.foundation import redacted  # with torch, which --help need not load
-
-        say(redacted(in_words_of_the_command(error)), style="red")
-        raise typer.Exit(2) from None
+        said = in_words_of_the_command(error)
+    except MemoryError:
+        said = "there is not enough memory; use fewer or smaller items, or a smaller --batch-size"
+    except RuntimeError as error:  # torch has no other class for these
+        if "out of memory" not in str(error) and "can't allocate memory" not in str(error):
+            raise
+        said = "there is not enough memory on the device; pass a smaller --batch-size, or --device cpu"
     except KeyboardInterrupt:
         say(f"Stopped. {kept()}".strip())
         raise typer.Exit(130) from None
+    else:
+        return
+    from aleator.foundation import redacted  # with torch, which --help need not load
+
+    say(redacted(said), style="red")
+    raise typer.Exit(2) from None
 
 
 def say(line: str, style: str = "") -> None:

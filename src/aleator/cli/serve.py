@@ -71,20 +71,9 @@ def serve(
 
 
 def _open(location: str, fingerprint: str | None) -> "CredibleIndex":
-    from aleator.foundation import reject
     from aleator.retrieval import CredibleIndex
 
-    try:
-        return CredibleIndex.open(location, fingerprint=fingerprint)
-    except ImportError as missing:
-        reject("location", "postgresql://...", str(missing), "pip install 'aleator[postgres]'")
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "psycopg":
-            raise
-        # The address may hold a password, so the message does not show it.
-        reject(
-            "location", "postgresql://...", str(error).splitlines()[0], "check the address, and that the server runs"
-        )
+    return CredibleIndex.open(location, fingerprint=fingerprint)
 
 
 def _listen(host: str, port: int) -> socket.socket:

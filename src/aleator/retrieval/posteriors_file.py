@@ -68,7 +68,7 @@ def read_posteriors(path: Path) -> VonMisesFisher | VMFMixture:
     require(path.suffix in _ENDINGS, "posteriors", str(path), "has an unknown ending", "use .npz or .safetensors")
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                 tensors = {name: torch.as_tensor(arrays[name]) for name in _TENSORS if name in arrays}
         else:
             from safetensors.torch import load_file

@@ -17,7 +17,7 @@ from faiss.contrib.ivf_tools import add_preassigned
 from aleator.foundation import DamagedFileError
 from aleator.retrieval.scoring import slack
 from aleator.retrieval.stores.ledger_checks import WAY_OUT
-from aleator.retrieval.stores.vector_parts import PartVerifier, VectorParts
+from aleator.retrieval.stores.vector_parts import PartVerifier, VectorParts, frame_is_whole
 
 _BLOCK = 65_536  # vectors copied at a time
 _ALL_COSINES = -4.0  # a radius below every cosine
@@ -62,17 +62,20 @@ class VectorIndex:
             DamagedFileError: If the file cannot be read, or its frame is damaged.
         """
         flags = faiss.IO_FLAG_MMAP_IFC if memory_map else 0
+        problem = "the centroids or positions do not match their checksum"
+        if digests is not None and not frame_is_whole(path, digests):
+            raise DamagedFileError(path, problem, WAY_OUT)
         with faiss_errors(path):
             read = cls(faiss.read_index(str(path), flags))
         if digests is not None:
             read._path, read._verifier = path, PartVerifier(read.index, digests)
-            if not read._verifier.frame_is_whole():
-                raise DamagedFileError(path, "the centroids or positions do not match their checksum", WAY_OUT)
+            if not read._verifier.fits():
+                raise DamagedFileError(path, problem, WAY_OUT)
         return read
 
-    def digests(self) -> bytes:
-        """Checksums of the parts, for `read`."""
-        return VectorParts(self.index).digests()
+    def digests(self, path: Path) -> bytes:
+        """Checksums of the parts of the file that `write` has written, for `read`."""
+        return VectorParts(self.index).digests(path)
 
     @property
     def dim(self) -> int:
@@ -177,7 +180,7 @@ def faiss_errors(path: Path) -> Iterator[None]:
     """What faiss says about a file that it cannot read, as damage of the file."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:  # a damaged size asks for more memory than there is
         raise DamagedFileError(path, f"faiss cannot read the vectors ({_first_line(error)})", WAY_OUT) from error
 
 

@@ -320,7 +320,7 @@ class FolderStore(Store):
         path = folder / f"vectors-{token}.faiss"
         with writing_atomically(path) as temporary:
             self.vectors.write(temporary)
-        size, digests = path.stat().st_size, self.vectors.digests()
+        size, digests = path.stat().st_size, self.vectors.digests(path)
         vector_file = VectorFile(path.name, file_sha256(path), self.rows, self.kappa, self.weight, size, digests)
         self._ledger.set_vector_file(vector_file, self.rows[~self.alive])
         self._ledger.configure("config", self.config)

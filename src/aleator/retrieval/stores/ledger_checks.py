@@ -105,6 +105,10 @@ def sqlite_errors(path: Path | None) -> Iterator[None]:
         if path is None:
             raise OSError(f"the temporary file of the index: {error}; free some space") from error
         raise _translated(error, path) from error
+    except UnicodeDecodeError as error:  # a text in a row, or in what SQLite says about it
+        if path is None:
+            raise
+        raise DamagedFileError(path, "a text is not UTF-8", WAY_OUT) from error
 
 
 def _translated(error: sqlite3.Error, path: Path) -> Exception:

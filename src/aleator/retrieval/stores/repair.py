@@ -24,9 +24,10 @@ from aleator.retrieval.stores.folder import LEDGER, FolderStore
 from aleator.retrieval.stores.ledger_checks import item_digest, row_digest
 from aleator.retrieval.stores.repaired import ItemVectors, Repair
 from aleator.retrieval.stores.seal import sealed_config
-from aleator.retrieval.stores.vector_parts import PartVerifier
+from aleator.retrieval.stores.vector_parts import PartVerifier, frame_is_whole
 
 _BLOCK = 256  # rows read at a time; where a page is damaged, one by one
+_LAST_ROW = 100_000_000  # a number beyond it is damage
 
 
 def repair_folder(folder: Path, replacements: dict[str, ItemVectors] | None, default: dict[str, Any]) -> Repair:
@@ -81,10 +82,14 @@ class _Tables:
 
     def read(self, query: str, *parameters: Any) -> list[tuple]:
         """Rows of a query; empty if they cannot be read."""
+        return self._try(query, *parameters) or []
+
+    def _try(self, query: str, *parameters: Any) -> list[tuple] | None:
+        """Rows of a query; None if they cannot be read."""
         try:
             return self._db.execute(query, parameters).fetchall()
         except (sqlite3.Error, UnicodeDecodeError):
-            return []
+            return None
 
     def items(self) -> Iterator[tuple[int, tuple[str, str]]]:
         """Row, key and metadata of items that match their checksum, each key once."""
@@ -97,10 +102,10 @@ class _Tables:
             last = max(last, int(numbers[0]) - 1)
         columns = "row, key, note" + (", digest" if checked else "")
         seen: set[str] = set()
-        for start in range(0, last + 1, _BLOCK):
+        for start in range(0, min(last, _LAST_ROW) + 1, _BLOCK):
             select = f"SELECT {columns} FROM items WHERE row BETWEEN ? AND ?"
-            block = self.read(select, start, start + _BLOCK - 1)
-            if not block:
+            block = self._try(select, start, start + _BLOCK - 1)
+            if block is None:
                 block = [line for row in range(start, start + _BLOCK) for line in self.read(select, row, row)]
             for row, key, metadata, *digest in block:
                 whole = not digest or digest[0] == item_digest(row, key, metadata)
@@ -179,7 +184,7 @@ def _saved_vectors(folder: Path, tables: _Tables, dim: int, mixture: bool, resul
         result.notes.append("the vectors do not fit their list")
         return {}
     everything = np.arange(len(row))
-    position = everything if whole else _trusted(vectors.index, digests, everything)
+    position = everything if whole else _trusted(path, vectors.index, digests, everything)
     if position is None:
         result.notes.append("the vector file does not match its checksum")
         return {}
@@ -194,12 +199,12 @@ def _saved_vectors(folder: Path, tables: _Tables, dim: int, mixture: bool, resul
     return held
 
 
-def _trusted(index: Any, digests: Any, position: np.ndarray) -> np.ndarray | None:
+def _trusted(path: Path, index: Any, digests: Any, position: np.ndarray) -> np.ndarray | None:
     """Positions in parts that match their checksum; None if the frame itself is damaged, or has no checksum."""
-    if not isinstance(digests, bytes):
+    if not isinstance(digests, bytes) or not frame_is_whole(path, digests):
         return None
     verifier = PartVerifier(index, digests)
-    if not verifier.frame_is_whole():
+    if not verifier.fits():
         return None
     whole = np.array([verifier.is_whole(number) for number in range(len(verifier.parts))], bool)
     return position[whole[verifier.parts.of_positions(position)]]

@@ -1,11 +1,13 @@
-"""Checksums of the parts of a vector index, for a file that stays on disk.
+"""Checksums of the parts of a vector file, for a file that stays on disk.
 
 A memory-mapped file is not read when it is opened. Its parts are verified when a search first reads them: lists of an
-inverted file, or blocks of a flat index. What faiss holds in memory (centroids, the map from position to vector) is the
-frame, and is verified at once.
+inverted file, or blocks of a flat index. What stands before them (sizes, centroids, the map from position to vector) is
+the frame. It is verified before faiss reads the file, because a damaged frame can end the process.
 """
 
 import hashlib
+import struct
+from pathlib import Path
 from typing import Any
 
 import faiss
@@ -13,6 +15,8 @@ import numpy as np
 
 BLOCK = 4096  # vectors of a flat index in one part
 _DIGEST = 16  # bytes
+_ID = 8  # bytes of a position in a list
+_LENGTH = struct.Struct("<Q")
 
 
 class VectorParts:
@@ -29,27 +33,6 @@ class VectorParts:
     def __len__(self) -> int:
         return self._lists or -(-self._index.ntotal // BLOCK)
 
-    def frame(self) -> bytes:
-        """Checksum of everything but the parts."""
-        index = self._index
-        facts: list[Any] = [index.d, index.ntotal, index.metric_type]
-        arrays = []
-        if self._lists:
-            quantizer = faiss.downcast_index(index.quantizer)
-            sizes = [index.invlists.list_size(number) for number in range(self._lists)]
-            facts += [
-                index.code_size,
-                index.by_residual,
-                index.direct_map.type,
-                quantizer.ntotal,
-                quantizer.metric_type,
-            ]
-            arrays = [_floats(quantizer), self._direct_map(), np.array(sizes, np.int64)]
-        total = hashlib.blake2b(repr(facts).encode(), digest_size=_DIGEST)
-        for array in arrays:
-            total.update(array.data)
-        return total.digest()
-
     def part(self, number: int) -> bytes:
         """Checksum of one part."""
         total = hashlib.blake2b(digest_size=_DIGEST)
@@ -63,9 +46,12 @@ class VectorParts:
             total.update(_floats(self._index)[number * BLOCK * width : (number + 1) * BLOCK * width].data)
         return total.digest()
 
-    def digests(self) -> bytes:
-        """Checksums of the frame and of all parts, one after the other."""
-        return self.frame() + b"".join(self.part(number) for number in range(len(self)))
+    def digests(self, path: Path) -> bytes:
+        """Checksums of a file that faiss wrote: length and checksum of the frame, then those of all parts."""
+        index = self._index
+        payload = index.ntotal * (index.code_size + (_ID if self._lists else 0))
+        frame = path.stat().st_size - payload
+        return _LENGTH.pack(frame) + _start_of(path, frame) + b"".join(self.part(i) for i in range(len(self)))
 
     def of_positions(self, positions: np.ndarray) -> np.ndarray:
         """The part of each position."""
@@ -90,10 +76,9 @@ class PartVerifier:
         self._expected = expected
         self._pending: np.ndarray | None = np.ones(len(self.parts), bool)
 
-    def frame_is_whole(self) -> bool:
-        """Whether the frame and the number of parts are what was written."""
-        whole = len(self._expected) == _DIGEST * (1 + len(self.parts))
-        return whole and self.parts.frame() == self._expected[:_DIGEST]
+    def fits(self) -> bool:
+        """Whether there is a checksum for each part."""
+        return len(self._expected) == _LENGTH.size + _DIGEST * (1 + len(self.parts))
 
     def first_damaged(self, parts: np.ndarray | None = None) -> int | None:
         """The number of the first damaged part among the given ones; None if all are whole. Default: all parts."""
@@ -110,8 +95,31 @@ class PartVerifier:
 
     def is_whole(self, number: int) -> bool:
         """Whether a part is what was written."""
-        start = _DIGEST * (1 + number)
+        start = _LENGTH.size + _DIGEST * (1 + number)
         return self.parts.part(number) == self._expected[start : start + _DIGEST]
+
+
+def frame_is_whole(path: Path, expected: bytes) -> bool:
+    """Whether the frame of a file is what was written.
+
+    Args:
+        path: The file.
+        expected: What `VectorParts.digests` gave when the file was written.
+    """
+    if len(expected) < _LENGTH.size + _DIGEST:
+        return False
+    (length,) = _LENGTH.unpack_from(expected)
+    return length <= path.stat().st_size and _start_of(path, length) == expected[_LENGTH.size :][:_DIGEST]
+
+
+def _start_of(path: Path, length: int) -> bytes:
+    """Checksum of the first bytes of a file."""
+    total = hashlib.blake2b(digest_size=_DIGEST)
+    with open(path, "rb") as file:
+        while length > 0 and (block := file.read(min(length, 1 << 20))):
+            total.update(block)
+            length -= len(block)
+    return total.digest()
 
 
 def _floats(index: Any) -> np.ndarray:
