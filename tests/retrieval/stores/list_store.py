@@ -74,6 +74,11 @@ class ListStore(Store):
         finite = [float(kappa) for kappa in self._arrays()[2] if np.isfinite(kappa)]
         return (min(finite), max(finite)) if finite else (0.0, 0.0)
 
+    def count_below(self, kappa):
+        with self._lock:
+            heaviest = np.array([components[0][1] for _, _, components in self._rows.values()], np.float32)
+        return np.searchsorted(np.sort(heaviest), kappa)
+
     def sample_directions(self, count):
         return self._arrays()[1][:count]
 
