@@ -1,4 +1,4 @@
-"""Every write, sync, rename and truncation fails once; disks that are full; the state before or after, never between."""
+"""Every write, sync, rename and truncation fails once, and disks are full: the state before or after, never between."""
 
 import contextlib
 import errno
