@@ -78,6 +78,9 @@ def train(
         int | None, typer.Option(help="steps that train the pretrained network; default: ten passes, within --minutes")
     ] = None,
     tune_learning_rate: Annotated[float | None, typer.Option(help="highest learning rate of these steps")] = None,
+    start: Annotated[
+        Path | None, typer.Option("--from", help="run folder to continue, with new items or new classes")
+    ] = None,
     dim: Annotated[int | None, typer.Option(help="dimension of the posteriors")] = None,
     modes: Annotated[
         int | None, typer.Option(help="modes of each posterior; 2: an item may be one of two things, not between")
@@ -126,6 +129,7 @@ def train(
         rank=rank,
         tune_steps=tune_steps,
         tune_learning_rate=tune_learning_rate,
+        start=None if start is None else str(start),
         dim=dim,
         modes=modes,
         kappa_pos=kappa_pos,

@@ -56,6 +56,7 @@ class Settings:
         rank: Rank of these changes, for "lora".
         tune_steps: Steps that train the network. Default: ten passes over the items, within `minutes`.
         tune_learning_rate: Highest learning rate of these steps.
+        start: Folder of a finished run to continue, with new items or new classes. Its encoder is trained further.
         dim: D, the dimension of the posteriors.
         modes: Number of modes of each posterior. 2: an item may be either of two things, and nothing between.
         kappa_pos: Concentration of the kernel: how close two latents must be to match.
@@ -101,6 +102,7 @@ class Settings:
     rank: int | None = None
     tune_steps: int | None = None
     tune_learning_rate: float | None = None
+    start: str | None = None
 
 
 @dataclass(frozen=True)

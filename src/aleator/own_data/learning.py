@@ -29,10 +29,12 @@ from aleator.foundation import (
     sample_numbers,
     write_json,
 )
+from aleator.losses import PrototypeLoss
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.answers import fit_answers, gallery_sample
 from aleator.own_data.collection import Collection
 from aleator.own_data.comparison import compare_held_out, compared_items
+from aleator.own_data.continuing import continued_settings, seen_items, start_classes
 from aleator.own_data.defaults import Settings, choose_settings, held_out_share
 from aleator.own_data.encoded_items import EncodedItems, encode_items
 from aleator.own_data.evaluation import calibrate_on_labels, evaluate, evaluation_labels
@@ -106,13 +108,19 @@ def train(
     labels = require_trainable(collection)
     holdout = settings.holdout if settings.holdout is not None else held_out_share(len(collection))
     settings = replace(settings, holdout=holdout)
-    split = split_items(collection, labels, holdout, settings.seed)
+    first = None if settings.start is None else load_run(settings.start)
+    seen = None
+    if first is not None:
+        settings, seen = continued_settings(settings, first, collection), seen_items(first, collection)
+    split = split_items(collection, labels, holdout, settings.seed, seen)
     complete_settings, choices = choose_settings(collection, labels, len(split.train), settings, gpu)
     config: dict[str, Any] = {
         "settings": dict(complete_settings),
         "chosen": [choice.name for choice in choices],
         "data": _describe(collection, labels),
     }
+    if first is not None:
+        config["data"]["start"] = first.fingerprint
     with process_group() as group, contextlib.ExitStack() as held:
         if group.first:
             held.enter_context(only_process(lock_beside(folder), "output", "train"))
@@ -123,24 +131,34 @@ def train(
             log(_summary(collection, labels, split))
             for choice in choices:
                 log(f"{choice.name} = {choice.value}: {choice.reason}")
+            if first is not None:
+                log(_continued(first, labels, seen))
             done = last_saved_step(folder / "training")
             if done is not None:
                 log(f"goes on: {folder} holds the training up to step {done}")
         job = Job(folder, group, device, progress, log, strict)
-        training = prepare(collection, complete_settings, job)
+        start = None if first is None else (first.encoder, first.inputs)
+        training = prepare(collection, complete_settings, job, start)
         if group.first:
             record_left_out(folder, training.problems)
         if training.problems:
             collection = leave_out(collection, training.problems)
             labels = require_trainable(collection)
-            split = split_items(collection, labels, holdout, settings.seed)
+            seen = None if first is None else seen_items(first, collection)
+            split = split_items(collection, labels, holdout, settings.seed, seen)
             if settings.batch_size is None:  # it was chosen for all items
                 complete_settings["batch_size"] = min(complete_settings["batch_size"], len(split.train))
         report = describe_left_out(collection)
         if report and group.first:
             log(report)
         given = training  # what the rivals get: pixels, or features
-        result, loss = train_encoder(training, labels, split, complete_settings, job, identity=config["data"])
+
+        def begin(loss: PrototypeLoss, own_labels: Labels) -> None:
+            start_classes(loss, given, own_labels, split, settings.seed)
+
+        result, loss = train_encoder(
+            training, labels, split, complete_settings, job, config["data"], None if first is None else begin
+        )
         if group.first:
             log(f"trained {result.steps} steps in {result.seconds:.0f} s")
         if complete_settings["tune"] is not None:
@@ -168,7 +186,7 @@ def train(
             if rivals:
                 metrics["rivals"] = compare_held_out(given, encoded, labels, split, tested, seed)
             match = {"kappa_pos": calibration.kappa_pos, "prior": prior, "maps": maps.to_dict()}
-            save_used_items(folder, collection, split)
+            save_used_items(folder, collection, split, None if first is None else first.folder)
             metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
             config["settings"] = complete_settings  # with the number of steps
             save_run(folder, training.complete_encoder(), training.inputs, config, metrics, match, answers, figures)
@@ -296,6 +314,15 @@ def _differences(stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
 def _measured(name: str, value: Any) -> bool:
     """Whether a setting is measured in the first start: the number of steps that fit into the time."""
     return name in ("steps", "tune_steps") and value is None
+
+
+def _continued(first: Run, labels: Labels, seen: np.ndarray | None) -> str:
+    """Line of the log about the run that is continued."""
+    new = [name for name in labels.names if name not in first.label_names] if first.label_names else []
+    classes = f"; new classes: {', '.join(new[:8])}{', ...' if len(new) > 8 else ''}" if new else ""
+    if seen is None:
+        return f"continues {first.folder}, which does not say what it was trained on{classes}"
+    return f"continues {first.folder}, which was trained on {int(seen.sum())} of {len(seen)} items{classes}"
 
 
 def _summary(collection: Collection, labels: Labels, split: Split) -> str:

@@ -308,6 +308,8 @@ def _forget_places(folder: Path, name: str) -> None:
     backbone = config.get("settings", {}).get("backbone")
     if isinstance(backbone, str) and Path(backbone.removeprefix("hf:")).is_absolute():
         config["settings"]["backbone"] = f"hf:{Path(backbone).name}"
+    if config.get("settings", {}).get("start"):
+        config["settings"]["start"] = Path(config["settings"]["start"]).name
     for part in _PRIVATE:
         metrics.get("provenance", {}).pop(part, None)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")

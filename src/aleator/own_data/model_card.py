@@ -153,6 +153,8 @@ def _training(settings: dict[str, Any], metrics: dict[str, Any]) -> str:
     if isinstance(given.get("backbone"), str):  # the folder of a network is nobody's business
         prefix, _, path = given["backbone"].partition(":")
         given["backbone"] = f"{prefix}:{Path(path).name}" if Path(path).is_absolute() else given["backbone"]
+    if given.get("start"):
+        given["start"] = Path(given["start"]).name
     return f"## Training\n\n{made}```json\n{json.dumps(given, indent=2)}\n```"
 
 

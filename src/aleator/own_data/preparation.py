@@ -129,23 +129,27 @@ class RowSubset:
         return self.rows[int(self.numbers[index])]
 
 
-def prepare(collection: Collection, settings: dict[str, Any], job: Job) -> PreparedTraining:
+def prepare(
+    collection: Collection, settings: dict[str, Any], job: Job, start: tuple[Encoder, Inputs] | None = None
+) -> PreparedTraining:
     """Read every item once and build the encoder.
 
     Args:
         collection: The items.
         settings: Complete settings, by name; see `choose_settings`.
         job: Where it runs.
+        start: Encoder and inputs of the run that is continued, if there is one. The encoder is changed.
     """
     torch.manual_seed(settings["seed"])
     backbone = settings["backbone"]
     problems: dict[int, Problem] = {}
+    if start is not None:
+        return _prepare_from(*start, collection, settings, job)
     if backbone in FROM_SCRATCH:
         return _prepare_images(collection, settings, job)
     if backbone == "features":
         frozen, inputs = None, Inputs("features", features=collection.features)
-        blocks = [collection.raw(*span) for span in spans(0, len(collection), 65_536)]
-        features = torch.from_numpy(np.concatenate(blocks))
+        features = _all_features(collection)
     else:
         frozen, inputs = load_pretrained(backbone, collection.kind, settings["size"])
         inputs = with_levels(inputs, collection, job)
@@ -170,6 +174,27 @@ def _prepare_images(collection: Collection, settings: dict[str, Any], job: Job) 
     )
     _set_initial_kappa(encoder, inputs.normalise(images[:: len(images) // 256 + 1]))
     return PreparedTraining(inputs, encoder, images, None, problems)
+
+
+def _prepare_from(
+    encoder: Encoder, inputs: Inputs, collection: Collection, settings: dict[str, Any], job: Job
+) -> PreparedTraining:
+    """The items for an encoder that has been trained before, and the part of it that is trained further."""
+    encoder.requires_grad_(True)
+    if settings["backbone"] in FROM_SCRATCH:
+        images, problems = decoded_images(collection, inputs, job)
+        return PreparedTraining(inputs, encoder, images, None, problems)
+    if settings["backbone"] == "features":
+        return PreparedTraining(inputs, encoder, _all_features(collection))
+    assert isinstance(encoder.backbone, Chain)
+    frozen, *head = encoder.backbone.parts
+    features, problems = _network_features(frozen.requires_grad_(False).eval(), inputs, collection, job)
+    return PreparedTraining(inputs, encoder.with_backbone(Chain(head)), features, frozen, problems)
+
+
+def _all_features(collection: Collection) -> Tensor:
+    """Features (N, F) of a whole collection."""
+    return torch.from_numpy(np.concatenate([collection.raw(*span) for span in spans(0, len(collection), 65_536)]))
 
 
 def with_levels(inputs: Inputs, collection: Collection, job: Job) -> Inputs:

@@ -47,6 +47,7 @@ def train_encoder(
     settings: dict[str, Any],
     job: Job,
     identity: dict[str, Any],
+    begin: Callable[[PrototypeLoss, Labels], None] | None = None,
 ) -> tuple[FitResult, Loss]:
     """Train the encoder; the log and checkpoints are in RUN/training/.
 
@@ -57,6 +58,8 @@ def train_encoder(
         settings: Complete settings, by name. "steps" is filled in if it is None.
         job: Where it runs.
         identity: What identifies the data, for the folder of `fit`.
+        begin: Called with the loss and the labels of the training items, to choose the first class posteriors. Default:
+            they are random.
 
     Returns:
         The result of `fit`, and the loss, which holds the learned class posteriors, if there are classes.
@@ -66,6 +69,8 @@ def train_encoder(
     torch.manual_seed(settings["seed"])  # the first class posteriors are random
     pairs = _PAIRS_OF_IMAGES if training.learns_from_pixels else _PAIRS_OF_VOTES if labels.kind == "soft" else _PAIRS
     loss = _loss(own_labels, settings, pairs)
+    if begin is not None and isinstance(loss, PrototypeLoss):
+        begin(loss, own_labels)
     if settings["steps"] is None:
         settings["steps"] = _steps_in_time(training, loss, batches, settings, job)
     validate = label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None

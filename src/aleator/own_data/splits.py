@@ -43,11 +43,14 @@ def require_trainable(collection: Collection) -> Labels:
     return labels
 
 
-def split_items(collection: Collection, labels: Labels, share: float, seed: int) -> Split:
+def split_items(
+    collection: Collection, labels: Labels, share: float, seed: int, seen: np.ndarray | None = None
+) -> Split:
     """Hold out a share of every class, or a share of the groups. Half of it is for calibration, half for evaluation.
 
     A class keeps at least two items to train on. A group is held out as a whole. Pairs are treated as the groups of
-    items that they link. Items that are alone in their group are in no part.
+    items that they link. Items that are alone in their group are in no part. Items that are `seen`, booleans (N,), are
+    not held out.
     """
     require_probability("holdout", share, "try 0.2")
     generator = np.random.default_rng(seed)
@@ -55,14 +58,21 @@ def split_items(collection: Collection, labels: Labels, share: float, seed: int)
     hard = grouping.hard()
     assert hard is not None
     order = generator.permutation(len(hard))
-    split = _split_groups(hard, share, generator) if grouping.kind == "groups" else _split_classes(hard, share, order)
+    if seen is None:
+        seen = np.zeros(len(hard), bool)
+    if grouping.kind == "groups":
+        split = _split_groups(hard, share, generator, seen)
+    else:
+        order = np.concatenate([order[~seen[order]], order[seen[order]]])  # the first of a class are held out
+        split = _without_seen(_split_classes(hard, share, order), seen)
     enough = len(split.train) >= 4 and all(can_be_evaluated(hard[part]) for part in (split.calibration, split.test))
     links = f"; the pairs link them into {len(grouping.names)} groups, which stay whole"
     require(
         enough,
         "data",
         len(hard),
-        f"too few items to hold out {share:.0%} of them{links if labels.kind == 'pairs' else ''}",
+        f"too few items{' that are new' if seen.any() else ''} to hold out {share:.0%} of them"
+        f"{links if labels.kind == 'pairs' else ''}",
         "add items of each class, or raise --holdout",
     )
     return split
@@ -87,12 +97,20 @@ def select_labels(labels: Labels, items: np.ndarray) -> Labels:
     return Labels("pairs", pairs[(pairs >= 0).all(1)])
 
 
-def _split_groups(group: np.ndarray, share: float, generator: np.random.Generator) -> Split:
-    """Hold out whole groups; `group` (N,) is the group of each item."""
+def _without_seen(split: Split, seen: np.ndarray) -> Split:
+    """The split with the held-out items that are seen among those to train on."""
+    calibration, test = split.calibration[~seen[split.calibration]], split.test[~seen[split.test]]
+    held_out = np.concatenate([split.calibration, split.test])
+    return Split(np.sort(np.concatenate([split.train, held_out[seen[held_out]]])), calibration, test)
+
+
+def _split_groups(group: np.ndarray, share: float, generator: np.random.Generator, seen: np.ndarray) -> Split:
+    """Hold out whole groups without `seen` items; `group` (N,) is the group of each item."""
     sizes = np.bincount(group)
     shared = np.flatnonzero(sizes > 1)
     generator.shuffle(shared)
-    held_out = np.array_split(shared[: round(share * len(shared))], 2)
+    new = shared[np.bincount(group, weights=seen)[shared] == 0]
+    held_out = np.array_split(new[: round(share * len(shared))], 2)
     calibration, test = (np.flatnonzero(np.isin(group, groups)) for groups in held_out)
     matched = np.flatnonzero(sizes[group] > 1)  # nothing can be learned from an item that is alone in its group
     return Split(np.setdiff1d(matched, np.concatenate([calibration, test])), calibration, test)

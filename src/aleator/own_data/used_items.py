@@ -51,18 +51,23 @@ def _content(item: Any, kind: str) -> bytes:
         return size.to_bytes(8, "little") + first + file.read()
 
 
-def save_used_items(folder: Path, collection: Collection, split: Split) -> None:
+def save_used_items(folder: Path, collection: Collection, split: Split, first: Path | None = None) -> None:
     """Write RUN/items.npz.
 
     Args:
         folder: The run folder.
         collection: The items.
         split: Which of them are trained on, calibrated on and tested on.
+        first: Folder of the run that was continued, if there was one. What it was trained on counts, too.
     """
     digests = item_digests(collection)
     parts = {TRAINING: split.train, CALIBRATION: split.calibration, "test": split.test}
+    used = {name: digests[numbers] for name, numbers in parts.items()}
+    if first is not None and (first / FILE).is_file():
+        with np.load(first / FILE, allow_pickle=False) as stored:
+            used[TRAINING] = np.union1d(used[TRAINING], stored[TRAINING])
     with writing_atomically(folder / FILE) as temporary, open(temporary, "wb") as file:
-        np.savez(file, **{name: digests[numbers] for name, numbers in parts.items()})
+        np.savez(file, **used)
 
 
 def used_as(folder: Path, collection: Collection) -> list[str | None] | None:
