@@ -159,6 +159,7 @@ class TestHub:
 
         def upload_folder(*, repo_id, folder_path, commit_message, token):
             kept[repo_id] = {p.name: p.read_bytes() for p in Path(folder_path).rglob("*") if p.is_file()}
+            kept["loaded"] = al.AleatorModel.from_pretrained(folder_path, device="cpu")
 
         made = types.SimpleNamespace(
             errors=hub.errors,
@@ -174,6 +175,7 @@ class TestHub:
         files = uploads["me/blobs"]
         assert {"config.json", "inputs.json", "metrics.json", "README.md", "encoder.json"} <= set(files)
         assert "items.npz" not in files
+        assert uploads["loaded"].run.fingerprint == trained.run.fingerprint
         assert not any(str(features).encode() in content for content in files.values())
         assert b"# blobs" in files["README.md"]
         assert "command" not in json.loads(files["metrics.json"])["provenance"]

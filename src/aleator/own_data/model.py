@@ -173,6 +173,7 @@ class AleatorModel:
             run.encoder.to(device)  # saving moved it to the CPU
         if (run.folder / USED_ITEMS).is_file():
             shutil.copy2(run.folder / USED_ITEMS, path / USED_ITEMS)
+            write_run_checksums(path)
         return path
 
     def push_to_hub(
@@ -316,3 +317,4 @@ def _forget_places(folder: Path, name: str) -> None:
     (folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
     write_run_checksums(folder)
     write_model_card(folder, inputs, config, metrics, name)
+    write_run_checksums(folder)
