@@ -361,3 +361,15 @@ def test_the_page_knows_when_items_have_changed(calibrated, run, root):
     index.add(questions[:1])
     client = TestClient(create_app(index, run=run, root=root))
     assert ok(client.get("/api/collection"))["promise"]["current"] is False
+
+
+def test_items_by_a_part_of_their_id(client):
+    whole = ok(client.get("/api/items", params={"limit": 200}))["items"]
+    for part in ("angle-4", "ANGLE-4", "-1", "", "nowhere"):
+        found = ok(client.get("/api/items", params={"limit": 200, "find": part}))
+        expected = [item["id"] for item in whole if part.lower() in item["id"]]
+        assert [item["id"] for item in found["items"]] == expected
+        assert found["total"] == len(expected)
+    both = ok(client.get("/api/items", params={"find": "4", "label": "square"}))["items"]
+    assert {item["label"] for item in both} == {"square"}
+    refused(client.get("/api/items", params={"find": "x" * 1001}), 422, "find")

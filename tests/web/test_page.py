@@ -16,6 +16,7 @@ from aleator import CredibleIndex, VonMisesFisher
 from aleator.evaluation import fit_novelty
 from aleator.own_data import Answers
 from aleator.own_data.views import posteriors_and_views
+from aleator.retrieval import certainty_in_words
 from aleator.web import create_app
 from tests.web.browser import Visit, browsing, serving
 from tests.web.shapes import COLOURS, SHAPES, draw, feature_run, png, shape_index, text_index, text_run
@@ -115,7 +116,7 @@ def test_the_page_at_first_sight_and_with_an_answer(visit, artefacts, name, view
     assert page.locator("h1").inner_text().strip() == "in memory"
     tiles(page).first.wait_for()
     has_count(tiles(page), 48)
-    kappas = [float(text.replace(",", "")) for text in page.locator(".tile dd").all_inner_texts()]
+    kappas = [float(text.replace(",", "")) for text in page.locator(".tile .number dd").all_inner_texts()]
     assert kappas == sorted(kappas)  # the least sure first
     has_count(page.locator("#histogram svg .bar"), 40)
     has_count(page.locator("#histogram .marker"), 0)
@@ -177,7 +178,8 @@ def test_why_a_hit_is_there(visit, client):
     hit = client.post("/api/query/image", params={"limit": 1}, content=BLURRED).json()["hits"][0]
     first = tiles(page).first
     assert first.locator(".who b").inner_text() == hit["id"]
-    cosine, kappa, match = first.locator("dd").all_inner_texts()
+    match, certainty, cosine, kappa = first.locator("dd").all_inner_texts()
+    assert certainty == certainty_in_words(hit["surer_than"])
     assert cosine == f"{hit['cosine']:.3f}"
     assert float(kappa.replace(",", "")) == pytest.approx(hit["kappa"], rel=0.01)
     chance = ">99" if hit["match_probability"] > 0.995 else round(100 * hit["match_probability"])
@@ -324,7 +326,7 @@ def test_everything_by_keyboard(visit):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     reached = []
-    for _ in range(12):
+    for _ in range(16):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
     for id in ("show-marked", "file", "id", "tab-least-sure", "label", "open", "more"):
@@ -430,7 +432,7 @@ def test_what_a_question_could_be_and_what_is_unlike(visit, run, tmp_path):
         with serving(create_app(index, run=known, root=tmp_path)) as address:
             page = visit(address).open()
             ask_about_upload(page)
-            page.locator("#query-could-be", has_text=re.compile(r"^could be: \w+ [\d<>]+\s%")).wait_for()
+            page.locator("#query-could-be", has_text=re.compile(r"^Could be: \w+ [\d<>]+\s%")).wait_for()
             assert page.locator("#query-unlike").is_hidden()
             upload(page, png(Image.new("RGB", (32, 32), (0, 255, 0))), "green.png")
             page.locator("#query-title", has_text="green.png").wait_for()

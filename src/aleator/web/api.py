@@ -94,9 +94,10 @@ def make_router(service: Service) -> APIRouter:
         offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=200)] = 48,
         label: Annotated[str | None, Query(max_length=1000)] = None,
+        find: Annotated[str | None, Query(max_length=1000, description="Part of an id, in any case.")] = None,
     ) -> Response:
         """Items in order of their certainty, or as they were added, page by page."""
-        return await reply(collection.page, order, offset, limit, label, service.images)
+        return await reply(collection.page, order, offset, limit, label, service.images, find)
 
     @router.get("/api/item", tags=["collection"], responses=_problems(404))
     async def item(id: ItemId) -> ItemView:

@@ -98,11 +98,16 @@ class CollectionView:
         fields = item_fields(id, kappa, self.metadata(position), images)
         return ItemView(**fields, surer_than=self._share_below(self._scores[position]))
 
-    def page(self, order: Order, offset: int, limit: int, label: str | None, images: bool) -> ItemPage:
-        """Some items in order of their certainty, or as they were added."""
+    def page(
+        self, order: Order, offset: int, limit: int, label: str | None, images: bool, find: str | None = None
+    ) -> ItemPage:
+        """Some items in order of their certainty, or as they were added; those with a label, or a part of an id."""
         chosen = self._orders[order]
         if label is not None:
             chosen = chosen[[self._labels[position] == label for position in chosen.tolist()]]
+        if find:
+            part = find.casefold()
+            chosen = chosen[[part in str(decode_id(self.keys[position])).casefold() for position in chosen.tolist()]]
         shown = [self.item(position, images) for position in chosen[offset : offset + limit].tolist()]
         return ItemPage(total=len(chosen), offset=offset, items=shown)
 

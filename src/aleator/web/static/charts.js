@@ -1,4 +1,4 @@
-// Three figures as SVG. Each has a label that describes it in words.
+// Figures as SVG. Each has a label that describes it in words.
 
 import { count, element, kappaText, percent, svg } from "./words.js";
 
@@ -8,7 +8,7 @@ const text = (x, y, content, anchor = "middle", kind = undefined) =>
 
 // Histogram of the collection's kappas on a logarithmic axis, with the kappa of the query.
 export function histogram({ edges, counts }, kappa) {
-  const [width, height, top, bottom] = [320, 116, 24, 18];
+  const [width, height, top, bottom] = [320, 132, 24, 34];
   const [low, high] = [Math.log(edges[0]), Math.log(edges.at(-1))];
   const x = (value) => 6 + (width - 12) * Math.min(1, Math.max(0, (Math.log(value) - low) / (high - low)));
   const most = Math.max(1, ...counts);
@@ -19,8 +19,9 @@ export function histogram({ edges, counts }, kappa) {
       class: "bar", x: x(edges[i]) + 0.5, y: floor - tall, width: Math.max(0.5, x(edges[i + 1]) - x(edges[i]) - 1), height: tall, rx: 1.5,
     });
   });
-  const ticks = niceTicks(edges[0], edges.at(-1)).map((tick) => text(x(tick), height - 4, kappaText(tick)));
-  const parts = [...bars, svg("line", { class: "axis", x1: 0, x2: width, y1: floor, y2: floor }), ...ticks];
+  const ticks = niceTicks(edges[0], edges.at(-1)).map((tick) => text(x(tick), height - 20, kappaText(tick)));
+  const ends = [text(0, height - 4, "← less certain", "start"), text(width, height - 4, "more certain →", "end")];
+  const parts = [...bars, svg("line", { class: "axis", x1: 0, x2: width, y1: floor, y2: floor }), ...ticks, ...ends];
   let words = `Histogram of kappa from ${kappaText(edges[0])} to ${kappaText(edges.at(-1))}`;
   if (kappa !== undefined) {
     const at = x(Math.max(Number(kappa), 1e-30));
@@ -105,4 +106,38 @@ function niceTicks(low, high) {
   if (chosen.length > 6 && found.some(([, digit]) => digit === 1)) chosen = found.filter(([, digit]) => digit === 1);
   while (chosen.length > 6) chosen = chosen.filter((_, i) => i % 2 === 0);
   return chosen.length ? chosen.map(([tick]) => tick) : [low, high];
+}
+
+// What certainty means: a clear question reaches few items, an unsure one many of different kinds.
+export function certaintyPicture() {
+  const kinds = ["kind-a", "kind-b", "kind-c"];
+  const ring = [100, 118, 82, 30, 48, 66, 132, 150, 164]; // degrees of the items on a half circle
+  const half = (cx, spread, title) => {
+    const at = (degrees, r) => [cx + r * Math.cos((degrees * Math.PI) / 180), 108 - r * Math.sin((degrees * Math.PI) / 180)];
+    const [from, to] = [100 - spread, 100 + spread].map((degrees) => at(degrees, 84));
+    const items = ring.map((degrees) => {
+      const inside = Math.abs(degrees - 100) <= spread;
+      const kind = kinds[degrees < 70 ? 0 : degrees < 125 ? 1 : 2];
+      const [x, y] = at(degrees, 84);
+      const shapes = {
+        "kind-a": () => svg("rect", { x: x - 6, y: y - 6, width: 12, height: 12 }),
+        "kind-b": () => svg("circle", { cx: x, cy: y, r: 6.5 }),
+        "kind-c": () => svg("path", { d: `M${x} ${y - 7.5}L${x + 7} ${y + 5.5}L${x - 7} ${y + 5.5}Z` }),
+      };
+      const shape = shapes[kind]();
+      shape.setAttribute("class", `${kind}${inside ? " inside" : ""}`);
+      return shape;
+    });
+    return [
+      svg("path", { class: "beam", d: `M${cx} 108L${from.map((v) => v.toFixed(1)).join(" ")}A84 84 0 0 0 ${to.map((v) => v.toFixed(1)).join(" ")}Z` }),
+      ...items, svg("circle", { class: "asker", cx, cy: 108, r: 5 }),
+      text(cx, 134, title, "middle", "caption"),
+    ];
+  };
+  const words = "Two questions. One is clear: its narrow beam reaches three items of one kind. The other is unsure: its wide beam reaches items of three kinds.";
+  return svg(
+    "svg",
+    { viewBox: "0 0 400 142", role: "img", "aria-label": words },
+    ...half(100, 22, "high certainty: few items"), ...half(300, 58, "low certainty: many items"),
+  );
 }

@@ -4,7 +4,7 @@ import { face } from "./tiles.js";
 import { element, kappaText, plural } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
-const COLUMNS = ["id", "kappa", "label", "path", "new_label"];
+const COLUMNS = ["id", "kappa", "label", "path", "why", "new_label"];
 
 export class Marks {
   #items = new Map();
@@ -42,9 +42,15 @@ export class Marks {
     if (!this.#items.delete(item.key)) {
       const { key, id, kappa, label, image, text, surer_than, metadata } = item;
       const short = text === null ? null : text.slice(0, 600);
-      this.#items.set(key, { key, id, kappa, label, image, text: short, surer_than, path: metadata.path, new_label: "" });
+      const facts = { key, id, kappa, label, image, text: short, surer_than, path: metadata.path };
+      this.#items.set(key, { ...facts, why: reason(item), new_label: item.likelier ?? "" });
     }
     this.#keep();
+  }
+
+  // Mark items that are not marked yet.
+  add(items) {
+    for (const item of items) if (!this.has(item.key)) this.toggle(item);
   }
 
   rows() {
@@ -93,6 +99,13 @@ export class Marks {
     element("a", { href: address, download: `marked.${ending}` }).click();
     setTimeout(() => URL.revokeObjectURL(address), 10_000);
   }
+}
+
+// Why an audit found an item; empty for items that were marked elsewhere.
+function reason(item) {
+  if (!("labels_differ" in item)) return "";
+  if (item.likelier !== null) return `label error: ${item.given} or ${item.likelier}`;
+  return item.group === null ? "odd one out" : `near duplicate, group ${item.group}`;
 }
 
 function csv(rows) {

@@ -2,18 +2,24 @@
 // each smaller set ends. So the slider needs no further request.
 
 import { call, post } from "./api.js";
+import { column, inBoth } from "./beside.js";
 import { histogram, rejectCurve, sizeCurve } from "./charts.js";
+import { wireDropping } from "./dropping.js";
+import { introWasRead, showIntro, wireIntro } from "./intro.js";
+import { keepImage, keptImage } from "./keep.js";
 import { Marks } from "./marks.js";
-import { face, makeReachable, showMark, tile, walkable } from "./tiles.js";
+import { pictureOf, titleOf } from "./question.js";
+import { certaintySentence, labelShares, likely, promiseText, shareButtons } from "./summary.js";
+import { makeReachable, showMark, tile, walkable } from "./tiles.js";
 import { count, element, kappaText, percent, plural } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const MOST_HITS = 200;
 const PAGE = 48;
 const FINDINGS = {
-  "label-errors": ["Label errors", "the most suspicious label first"],
-  "near-duplicates": ["Near duplicates", "group by group"],
-  "odd-ones": ["Odd ones out", "the least like the others first"],
+  "label-errors": ["Label errors", "labels that are probably wrong, the most suspicious first. Mark those that are wrong, then download them"],
+  "near-duplicates": ["Near duplicates", "items that look almost the same, group by group. Mark those that are one too many"],
+  "odd-ones": ["Odd ones out", "items that are like no others, the oddest first. Mark those that do not belong here"],
 };
 const WIDEST = { p: 0.99, threshold: 0.05 };
 
@@ -26,8 +32,9 @@ let shown = []; // [tile, item] pairs in the grid
 let level = 95; // of the credible set, in percent
 let threshold = 50; // least match probability, in percent
 let droppedImage = null; // the last image of the user; the address of the page cannot name it
+let wanted = null; // label of the hits that are shown alone
+let kept = null; // the question that others are compared with
 let pending = new AbortController();
-let previewAddress = null;
 
 const marks = new Marks(() => {
   for (const [box, item] of shown) showMark(box, item, marks.has(item.key));
@@ -59,9 +66,10 @@ async function ask(next, { focus = false } = {}) {
       features: () => post("/api/query/features", { features: next.features }, { params, signal }),
       image: () => call("/api/query/image", { params, signal, method: "POST", body: next.file }),
     }[next.kind]();
-    [subject, answer, tab] = [next, received, "answer"];
+    [subject, answer, tab, wanted] = [next, received, "answer", null];
     showQuery();
     showAnswer();
+    showBeside();
     $("alert").hidden = true;
     if (focus) {
       window.scrollTo({ top: 0 });
@@ -82,12 +90,12 @@ function go(hash) {
   else location.hash = hash;
 }
 
-function follow({ focus = true } = {}) {
+async function follow({ focus = true } = {}) {
   const [kind, value] = location.hash.slice(1).split(/=(.*)/s);
   if (kind === "item") ask({ kind, key: decodeURIComponent(value) }, { focus });
   else if (kind === "text") ask({ kind, text: decodeURIComponent(value) }, { focus });
   else if (kind === "features") ask({ kind, features: decodeURIComponent(value).split(",").map(Number) }, { focus });
-  else if (kind === "image" && droppedImage) ask({ kind, file: droppedImage }, { focus });
+  else if (kind === "image" && (droppedImage ??= await keptImage(info.name))) ask({ kind, file: droppedImage }, { focus });
   else clear();
 }
 
@@ -97,6 +105,7 @@ function askImage(file) {
   if (!file) return;
   if (file.size > info.upload_bytes) return complain(`The image is larger than ${megabytes(info.upload_bytes)}.`);
   droppedImage = file;
+  keepImage(info.name, file);
   go("#image");
 }
 
@@ -105,6 +114,7 @@ function clear() {
   [subject, answer] = [null, null];
   if (tab === "answer") tab = "least-sure";
   showQuery();
+  showBeside();
   browse();
 }
 
@@ -113,29 +123,19 @@ function clear() {
 function showQuery() {
   const answered = answer !== null;
   for (const id of ["query", "level", "tab-answer"]) $(id).hidden = !answered;
+  if (answered) showIntro(false);
   document.querySelector("main").classList.toggle("answered", answered);
   drawCertainty();
   if (!answered) return;
   const item = answer.query.item;
   const text = item?.text ?? subject.text ?? null;
-  const title = item ? String(item.id) : { image: subject.file?.name || "Your image", text: "Your text", features: "Your features" }[subject.kind];
-  $("query-title").textContent = title;
+  $("query-title").textContent = titleOf(subject, answer);
   $("query-label").textContent = item?.label == null ? "" : `label: ${item.label}`;
   const { labels, unlike } = answer.query;
-  $("query-could-be").textContent = labels.length ? `could be: ${labels.map((one) => `${one.label} ${percent(one.probability)}`).join(", ")}` : "";
+  $("query-could-be").textContent = labels.length ? `Could be: ${likely(labels)}` : "";
   $("query-unlike").hidden = !unlike;
   $("query").classList.toggle("wordy", text !== null && !item?.image);
-  const own = item ?? { image: false, text, surer_than: answer.query.surer_than };
-  const picture = face(own, 320);
-  if (previewAddress) URL.revokeObjectURL(previewAddress);
-  previewAddress = null;
-  if (subject.kind === "image") {
-    previewAddress = URL.createObjectURL(subject.file);
-    const image = element("img", { alt: "the image you chose", src: previewAddress });
-    image.addEventListener("load", () => image.classList.toggle("small", image.naturalWidth <= 96));
-    picture.replaceChildren(image);
-  }
-  $("query-face").replaceChildren(...picture.childNodes);
+  $("query-face").replaceChildren(...pictureOf(subject, answer).childNodes);
   showQueryMark();
 }
 
@@ -151,10 +151,8 @@ function showQueryMark() {
 function drawCertainty() {
   const query = answer?.query;
   const { quantiles } = info.certainty;
-  const range = info.items ? `Half of the items have a κ between ${kappaText(quantiles["0.25"])} and ${kappaText(quantiles["0.75"])}.` : "";
-  $("certainty-sentence").replaceChildren(
-    ...(query ? ["The model is more certain about this than about ", element("strong", {}, percent(query.surer_than)), " of the collection."] : [range]),
-  );
+  const range = info.items ? `The model is less certain about some items than about others. For half of them κ is between ${kappaText(quantiles["0.25"])} and ${kappaText(quantiles["0.75"])}.` : "";
+  $("certainty-sentence").replaceChildren(...(query ? certaintySentence(query) : [range]));
   $("histogram").replaceChildren(histogram(info.certainty, query?.kappa));
 }
 
@@ -193,6 +191,7 @@ function applySlider() {
   const value = Number($("slider").value);
   const { hits } = answer;
   let [visible, size, rule, set] = [hits.length, null, "The items nearest in direction, whether or not they could be a match.", "nearest"];
+  // The filters of label and id come after the set: they do not change what the answer is.
   if (answer.by === "credible") {
     level = value;
     const chosen = answer.levels[level - 1];
@@ -201,9 +200,9 @@ function applySlider() {
     size = chosen.size;
     const degrees = (Math.acos(chosen.cosine) * 180) / Math.PI;
     rule = several
-      ? `The query could be one thing or another. The model gives a probability of ${level} % to the regions around them. The answer is all items in these regions.`
-      : `The model gives a probability of ${level} % to the region within ${degrees.toFixed(1)}° of the query’s direction. The answer is all items in it: those with a cosine of ${chosen.cosine.toFixed(3)} or more.`;
-    set = `in the ${level} % credible set`;
+      ? `The question could be one thing or another. The answer is so large that the model is ${level} % sure that it reaches the right things.`
+      : `The answer is so large that the model is ${level} % sure that it reaches the right things: all items within ${degrees.toFixed(1)}° of the query’s direction.`;
+    set = `that it could be, at a credible level of ${level} %`;
     $("slider-label").textContent = `Credible level ${level} %`;
     $("sizes").replaceChildren(sizeCurve(answer.levels, level - 1));
   } else if (answer.by === "match") {
@@ -218,7 +217,10 @@ function applySlider() {
   }
   $("unsure").hidden = answer.sure !== false;
   $("unsure").textContent = "Not sure enough to answer with one item. The set keeps its promise.";
-  shown.forEach(([box], i) => (box.hidden = i >= visible));
+  const answered = hits.slice(0, visible);
+  const passing = filtered(answered);
+  shown.forEach(([box, hit]) => (box.hidden = !passing.has(hit)));
+  showShares(answered);
   for (const [heading, boxes] of headings) heading.hidden = boxes.every((box) => box.hidden);
   const total = size === null ? `${count(visible)}${answer.by === "match" ? "+" : ""}` : count(size);
   $("size").textContent = size === null ? `${total} items` : plural(size, "item");
@@ -228,19 +230,49 @@ function applySlider() {
     size !== null && size > visible
       ? `${plural(size, "item")} ${set}; the nearest ${count(visible)} are shown`
       : answer.by === "nearest" ? `The ${plural(visible, "nearest item")}` : `${total} ${visible === 1 ? "item" : "items"} ${set}`;
-  $("empty").hidden = visible > 0;
-  $("empty").textContent = "No item belongs to the answer: nothing in the collection looks like this. Move the slider to see what comes close.";
+  if (passing.size < visible) $("status").textContent += `; ${count(passing.size)} of them pass the filter`;
+  $("empty").hidden = passing.size > 0;
+  $("empty").textContent = visible
+    ? "No item of the answer passes the filter."
+    : "No item belongs to the answer: nothing in the collection looks like this. Move the slider to see what comes close.";
   makeReachable($("grid"));
 }
 
-function promiseText(promise) {
-  const one = promise.sets === "labels" ? " It has one item for each label that the query could have." : "";
-  const error = promise.error === null ? "" : ` Of the first items that are sure enough, at most ${share(promise.error)} are wrong (assured with ${share(promise.assurance)}).`;
-  const stale = promise.current ? "" : " Items were added or removed since then: calibrate the index again.";
-  return `The set holds a right answer for ${share(promise.coverage)} of questions like the ${count(promise.questions)} of the calibration.${one}${error}${stale}`;
+// The hits with the label and the part of an id that the user asks for.
+function filtered(hits) {
+  const part = $("find").value.trim().toLowerCase();
+  return new Set(hits.filter((hit) => (wanted === null || hit.label === wanted) && String(hit.id).toLowerCase().includes(part)));
 }
 
-const share = (value) => `${Number((100 * value).toPrecision(4))}\u00a0%`;
+function showShares(hits) {
+  const shares = labelShares(hits);
+  const choose = (label) => {
+    wanted = label;
+    applySlider();
+    $("shares").querySelector(label === null ? ".share" : '.share[aria-pressed="true"]')?.focus();
+  };
+  const title = element("span", { class: "hint" }, "Labels of these items:");
+  $("shares").replaceChildren(...(shares.length ? [title, ...shareButtons(shares, wanted, choose)] : []));
+}
+
+// ---- two questions side by side
+
+function presentQuestion() {
+  const { hits, levels, by: way, size, query } = answer;
+  const whole = way === "credible" ? levels[level - 1] : null;
+  const own = whole === null ? hits : hits.slice(0, whole.cosine === null ? whole.size : hits.filter((hit) => hit.cosine >= whole.cosine).length);
+  const [asked, received] = [subject, answer];
+  return { title: titleOf(subject, answer), picture: () => pictureOf(asked, received), query, hits: own, size: whole?.size ?? size, answer };
+}
+
+function showBeside() {
+  $("beside").hidden = kept === null;
+  $("query-compare").hidden = kept !== null;
+  if (kept === null) return;
+  const second = answer === null || answer === kept.answer ? null : presentQuestion();
+  $("beside-columns").replaceChildren(column(kept), column(second));
+  $("beside-both").textContent = inBoth(kept, second);
+}
 
 // ---- browsing
 
@@ -250,19 +282,21 @@ async function browse(more = false) {
   pending.abort();
   pending = new AbortController();
   const { signal } = pending;
-  const params = { order: tab, offset: more ? shown.length : 0, limit: PAGE, label: $("label").value };
+  const params = { order: tab, offset: more ? shown.length : 0, limit: PAGE, label: $("label").value, find: $("find").value.trim() };
   $("grid").setAttribute("aria-busy", "true");
   try {
     const audit = tab === "findings";
     const kind = $("finding").value;
-    const page = audit ? await call("/api/findings", { params: { ...params, order: "", label: "", kind }, signal }) : await call("/api/items", { params, signal });
+    const page = audit ? await call("/api/findings", { params: { ...params, order: "", label: "", find: "", kind }, signal }) : await call("/api/items", { params, signal });
     drawGrid(page.items, more);
     $("status").textContent = audit
-      ? `${count(shown.length)} of ${count(page.total)} findings, ${FINDINGS[kind][1]}`
+      ? `${count(shown.length)} of ${count(page.total)}: ${FINDINGS[kind][1]}.`
       : `${plural(shown.length, "item")} of ${count(page.total)}, the ${tab === "surest" ? "most" : "least"} certain first`;
     $("more").hidden = shown.length >= page.total;
     $("empty").hidden = shown.length > 0;
-    $("empty").textContent = audit ? "The audit found nothing of this kind." : "The collection is empty.";
+    $("mark-all").hidden = !audit || shown.length === 0;
+    const searched = params.find !== "" || params.label !== "";
+    $("empty").textContent = audit ? "The audit found nothing of this kind." : searched ? "No item passes the filter." : "The collection is empty.";
   } catch (error) {
     if (error.name !== "AbortError") complain(error.message);
   } finally {
@@ -308,14 +342,24 @@ function selectTab(name) {
   $("curve").hidden = name !== "curve";
   $("more").hidden = true;
   $("empty").hidden = true;
+  $("claim").hidden = name !== "answer";
+  $("mark-all").hidden = true;
   $("label-box").hidden = info.labels.length === 0 || ["answer", "curve", "findings"].includes(name);
   $("finding-box").hidden = name !== "findings";
+  $("find-box").hidden = ["curve", "findings"].includes(name);
+  $("numbers-box").hidden = name === "curve";
 }
 
 function chooseTab(button) {
   tab = button.id.slice("tab-".length);
   if (tab === "answer") showAnswer();
   else browse();
+}
+
+// On a phone the controls come after the answer, which may be long.
+function jump(card, control) {
+  $(card).scrollIntoView();
+  control.focus({ preventScroll: true });
 }
 
 // ---- errors
@@ -343,6 +387,14 @@ function wire() {
     chooseTab(next);
   });
   for (const id of ["label", "finding"]) $(id).addEventListener("change", () => browse());
+  $("find").addEventListener("input", () => (tab === "answer" ? applySlider() : browse()));
+  $("numbers").addEventListener("change", () => $("grid").classList.toggle("numbers", $("numbers").checked));
+  $("mark-all").addEventListener("click", () => marks.add(shown.map(([, item]) => item)));
+  wireIntro();
+  $("query-compare").addEventListener("click", () => ((kept = presentQuestion()), showBeside(), $("beside-close").focus()));
+  $("to-level").addEventListener("click", () => jump("level", $("slider-box").hidden ? document.querySelector('input[name="by"]:checked') : $("slider")));
+  $("to-ask").addEventListener("click", () => jump("ask", $("id")));
+  $("beside-close").addEventListener("click", () => ((kept = null), showBeside(), $("query-compare").focus()));
   $("more").addEventListener("click", () => browse(true));
   $("slider").addEventListener("input", applySlider);
   for (const choice of document.getElementsByName("by")) choice.addEventListener("change", () => subject && ask(subject));
@@ -371,26 +423,10 @@ function wire() {
   window.addEventListener("hashchange", () => follow());
 }
 
-// An image may be dropped anywhere, or pasted.
-function wireDropping() {
-  const drop = $("drop");
-  let inside = 0; // nested elements send the events in pairs
-  window.addEventListener("dragenter", () => drop.classList.toggle("over", ++inside > 0));
-  window.addEventListener("dragleave", () => drop.classList.toggle("over", --inside > 0));
-  window.addEventListener("dragover", (event) => event.preventDefault());
-  window.addEventListener("drop", (event) => {
-    event.preventDefault();
-    inside = 0;
-    drop.classList.remove("over");
-    askImage(event.dataTransfer.files[0]);
-  });
-  window.addEventListener("paste", (event) => askImage([...event.clipboardData.files].find((file) => file.type.startsWith("image/"))));
-}
-
 function introduce() {
   document.title = `${info.name} · aleator`;
   $("name").textContent = info.name;
-  $("facts").textContent = `${plural(info.items, "item")} · ${info.dim} dimensions`;
+  $("facts").textContent = plural(info.items, "item");
   $("drop").hidden = info.model !== "images";
   $("drop-limit").textContent = `up to ${megabytes(info.upload_bytes)}`;
   $("text-form").hidden = info.model !== "text";
@@ -418,7 +454,8 @@ async function start() {
   introduce();
   marks.open(info.name);
   wire();
-  if (info.model === "images") wireDropping();
+  if (info.model === "images") wireDropping($("drop"), askImage);
+  showIntro(!introWasRead() && !/^#(item|text|features|image)/.test(location.hash));
   drawCertainty();
   selectTab(tab);
   follow({ focus: false });

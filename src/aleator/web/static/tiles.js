@@ -1,7 +1,7 @@
 // Items as tiles, and a grid of them that the arrow keys walk.
 
 import { imageAddress } from "./api.js";
-import { element, kappaText, percent, svg } from "./words.js";
+import { certaintyWords, element, kappaText, percent, svg } from "./words.js";
 
 // A picture of an item: its image, its text or, without both, its certainty as a wedge on a circle.
 export function face(item, size) {
@@ -32,14 +32,16 @@ export function glyph(sureness) {
 }
 
 export function tile(item, marks, open) {
-  const rank = `certainty: more certain than ${percent(item.surer_than)} of the collection`;
-  const scores = [["κ", kappaText(item.kappa), rank]];
+  const rank = `more certain than ${percent(item.surer_than)} of the collection`;
+  let scores = [["certainty", certaintyWords(item.surer_than), rank]];
+  const numbers = [["κ", kappaText(item.kappa), "kappa, the number behind the certainty"]];
   if (item.cosine !== undefined) {
-    scores.unshift(["cos", item.cosine.toFixed(3), "cosine between the directions of item and query"]);
-    scores.push(["match", percent(item.match_probability), "probability that item and query match"]);
+    scores.unshift(["match", percent(item.match_probability), "how likely it is that item and question show the same"]);
+    numbers.unshift(["cos", item.cosine.toFixed(3), "how close the directions of item and question are"]);
   }
-  if ("labels_differ" in item) scores.splice(0, 1, ...findingScores(item));
-  const why = scores.map(([name, value, title]) => element("div", { title }, element("dt", {}, name), element("dd", {}, value)));
+  if ("labels_differ" in item) scores = findingScores(item);
+  const line = ([name, value, title], kind) => element("div", { title, class: kind }, element("dt", {}, name), element("dd", {}, value));
+  const why = [...scores.map((score) => line(score)), ...numbers.map((score) => line(score, "number"))];
   const sureness = element("i");
   sureness.style.width = `${Math.max(2, 100 * item.surer_than)}%`;
   sureness.style.setProperty("--whole", `${100 / Math.max(0.02, item.surer_than)}%`);
@@ -62,8 +64,8 @@ export function tile(item, marks, open) {
 function findingScores(item) {
   if (item.likelier !== null) {
     return [
-      [item.given, percent(item.p_given), "probability of the label"],
-      [`→ ${item.likelier}`, percent(item.p_likelier), "probability of the likelier label"],
+      [`is it ${item.likelier}?`, percent(item.p_likelier), "probability of the likelier label"],
+      [`given: ${item.given}`, percent(item.p_given), "probability of the given label"],
     ];
   }
   if (item.group !== null) {

@@ -18,6 +18,12 @@ export function kappaText(kappa) {
   return value.toExponential(1).replace("e+", "e");
 }
 
+// A certainty in words, by the share of the collection that is less certain; as in retrieval/certainty_words.py.
+export function certaintyWords(surerThan) {
+  const limits = [[0.05, "very low"], [0.25, "low"], [0.75, "medium"], [0.95, "high"]];
+  return limits.find(([limit]) => surerThan < limit)?.[1] ?? "very high";
+}
+
 // element("li", { class: "tile", onclick: f }, child, "text", ...)
 export function element(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
