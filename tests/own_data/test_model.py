@@ -151,7 +151,7 @@ class TestHub:
     @pytest.fixture
     def uploads(self, monkeypatch):
         """A hub that keeps what it is given."""
-        hub = pytest.importorskip("huggingface_hub", reason="needs the extra hub")
+        errors = pytest.importorskip("huggingface_hub.errors", reason="needs the extra hub")
         kept = {}
 
         class Address(str):
@@ -162,7 +162,7 @@ class TestHub:
             kept["loaded"] = al.AleatorModel.from_pretrained(folder_path, device="cpu")
 
         made = types.SimpleNamespace(
-            errors=hub.errors,
+            errors=errors,
             create_repo=lambda name, **options: Address(f"https://hub/{name}"),
             upload_folder=upload_folder,
         )
@@ -194,8 +194,8 @@ class TestHub:
             trained.push_to_hub("me/blobs")
 
     def test_a_name_on_the_hub_is_downloaded(self, run, monkeypatch):
-        hub = pytest.importorskip("huggingface_hub", reason="needs the extra hub")
-        made = types.SimpleNamespace(errors=hub.errors, snapshot_download=lambda name: str(run.folder))
+        errors = pytest.importorskip("huggingface_hub.errors", reason="needs the extra hub")
+        made = types.SimpleNamespace(errors=errors, snapshot_download=lambda name: str(run.folder))
         monkeypatch.setattr(model, "_hub", lambda: made)
         monkeypatch.setattr(model, "find_model", lambda name: name)
         assert al.AleatorModel.from_pretrained("me/blobs", device="cpu").run.fingerprint == run.fingerprint

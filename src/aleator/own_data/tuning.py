@@ -245,6 +245,7 @@ def _recipe(settings: dict[str, Any], with_classes: bool) -> Recipe:
         weight_decay=settings["weight_decay"],
         optimiser="adamw",
         clip_norm=5.0,
+        capture=False,  # the lengths of texts are read on the CPU
         validate_every=max(1, steps // _VALIDATIONS) if with_classes else None,
         select="label_log_likelihood" if with_classes else None,
         seed=settings["seed"],
