@@ -110,14 +110,18 @@ def _is_loopback(host: str) -> bool:
 def _run(app: Any, listener: socket.socket) -> None:
     import uvicorn
 
+    from aleator.web import MOST_CONNECTIONS, PatientProtocol
+
     config = uvicorn.Config(
         app,
+        http=PatientProtocol,
         log_level="warning",
         server_header=False,
         ws="none",
         timeout_keep_alive=5,
         timeout_graceful_shutdown=3,
-        limit_concurrency=512,  # connections; requests have a lower limit
+        limit_concurrency=MOST_CONNECTIONS,  # requests have a lower limit
+        h11_max_incomplete_event_size=32_768,  # bytes of headers
     )
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn stops first, and then raises the signal again
         uvicorn.Server(config).run(sockets=[listener])

@@ -30,7 +30,7 @@ from aleator.retrieval.recall import RecallReport, Rung, tune_recall
 from aleator.retrieval.scoring import TIE, cap_radii, cosines, slack
 from aleator.retrieval.search import SearchBy
 from aleator.retrieval.snapshot import Snapshot, take_snapshot
-from aleator.retrieval.stores.base import Candidates, Store
+from aleator.retrieval.stores.base import Candidates, IndexGoneError, Store
 
 __all__ = [
     "TIE",
@@ -40,6 +40,7 @@ __all__ = [
     "Filter",
     "Hit",
     "Id",
+    "IndexGoneError",
     "Items",
     "Metadata",
     "Promise",

@@ -41,9 +41,10 @@ _REASONS = {
     415: "The body is not an image.",
     421: "The server has another name.",
     422: "A value is not valid.",
-    503: "The server is busy, or the index cannot be reached. Try again after the seconds in Retry-After.",
+    429: "Too many wrong tokens came from this address. Try again after the seconds in Retry-After.",
+    503: "The server is busy, or the index cannot be reached, is damaged or was replaced. Retry-After has seconds.",
 }
-_ALWAYS = (400, 401, 408, 413, 421, 422, 503)
+_ALWAYS = (400, 401, 408, 413, 421, 422, 429, 503)
 
 
 def _problems(*others: int) -> dict[int | str, dict[str, Any]]:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -13,7 +13,7 @@ import aleator
 from aleator.foundation import require
 from aleator.retrieval import CredibleIndex
 from aleator.web.api import make_router
-from aleator.web.guard import Guard
+from aleator.web.guard import COOKIE, HEALTH_PATH, Guard
 from aleator.web.json_response import AsciiJSONResponse
 from aleator.web.limits import Limits
 from aleator.web.problems import ProblemError
@@ -97,8 +97,28 @@ def create_app(
     app.include_router(make_router(service))
     _add_page(app)
     _add_errors(app)
+    _describe_security(app, token is not None)
     app.add_middleware(Guard, limits=limits, token=token, hosts=hosts)
     return app
+
+
+def _describe_security(app: FastAPI, token: bool) -> None:
+    """Say in the OpenAPI description that every route but health needs the token, if there is one."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        description = describe()
+        if not token or "security" in description:
+            return description
+        description.setdefault("components", {})["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer", "description": "The token that `aleator serve` printed."},
+            "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "Set by opening /?token=."},
+        }
+        description["security"] = [{"bearer": []}, {"cookie": []}]
+        description["paths"][HEALTH_PATH]["get"]["security"] = []
+        return description
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _add_page(app: FastAPI) -> None:

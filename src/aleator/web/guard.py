@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from aleator.web.failed_tokens import FailedTokens
 from aleator.web.limits import Limits
 from aleator.web.problems import ProblemError, busy
 
@@ -49,6 +50,7 @@ class Guard:
         self._token = None if token is None else token.encode()
         self._hosts = None if hosts is None else frozenset(hosts)
         self._requests = self._uploads = 0
+        self._failed_tokens = FailedTokens()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,6 +94,29 @@ class Guard:
     def _require_token(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         if self._token is None:
             return
+        address = (scope.get("client") or ("",))[0]
+        wait = self._failed_tokens.seconds_to_wait(address)
+        if wait:
+            raise ProblemError(429, "too many wrong tokens from this address; try again later", retry_after=str(wait))
+        try:
+            self._compare_token(scope, headers)
+        except ProblemError as problem:
+            if problem.status == 401 and self._tried(scope, headers):
+                self._failed_tokens.failed(address)
+            elif problem.status == 303:
+                self._failed_tokens.succeeded(address)
+            raise
+        self._failed_tokens.succeeded(address)
+
+    @staticmethod
+    def _tried(scope: Scope, headers: dict[bytes, bytes]) -> bool:
+        """Whether a request has a token at all. One without is no guess."""
+        named = b"token=" in scope["query_string"] or COOKIE.encode() in headers.get(b"cookie", b"")
+        return named or b"authorization" in headers
+
+    def _compare_token(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Raise unless the request has the right token."""
+        assert self._token is not None
         scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"bearer" and hmac.compare_digest(bearer.strip(), self._token):
             return

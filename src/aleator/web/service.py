@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import math
 import threading
 from collections.abc import Callable
@@ -15,10 +16,10 @@ from torch import Tensor
 
 from aleator.data import InputKind
 from aleator.evaluation import LabelModel, likely_labels
-from aleator.foundation import require
+from aleator.foundation import DamagedFileError, require
 from aleator.own_data import one_mode
 from aleator.posteriors import PosteriorBatch, VonMisesFisher
-from aleator.retrieval import CredibleIndex, Hit
+from aleator.retrieval import CredibleIndex, Hit, IndexGoneError
 from aleator.web.collection import CollectionView, item_fields, whole_text
 from aleator.web.findings import Findings
 from aleator.web.limits import Limits
@@ -42,6 +43,8 @@ from aleator.web.problems import ProblemError, busy
 
 if TYPE_CHECKING:
     from aleator.own_data import Run
+
+_LOG = logging.getLogger("aleator.web")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,6 +71,7 @@ class Service:
         if root is not None:
             require(root.is_dir(), "root", str(root), "there is no such folder", "name the folder with the images")
         self.index = index
+        self._dim = index.dim
         self.limits = limits
         self._labels = _label_model(index, run)
         self.collection = CollectionView(index, self._labels)
@@ -82,8 +86,17 @@ class Service:
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._workers, lambda: task(*args, **kwargs))
+        except DamagedFileError as damage:
+            _LOG.error("%s", damage)  # with the name of the file, which is not the client's business
+            raise busy("the index is damaged") from damage
+        except IndexGoneError as gone:
+            raise busy("the index was removed or replaced while the server runs; restart it") from gone
         except ConnectionError as error:  # the database server is gone
             raise busy("the index cannot be reached") from error
+        except ValueError as error:
+            if self.index.dim != self._dim:
+                raise busy("the index was replaced while the server runs; restart it") from error
+            raise
 
     def close(self) -> None:
         """Cancel waiting tasks. New threads are ready in case the application starts again."""

@@ -83,6 +83,13 @@ class Candidates:
         return together.take(np.argsort(together.query, kind="stable"))
 
 
+class IndexGoneError(ValueError, ConnectionError):
+    """The folder of an open index is not there any more, or is another one."""
+
+    def __init__(self, problem: str):
+        super().__init__(f"{problem}; open it again")
+
+
 class Store(Protocol):
     """Keeps the items of one index. The base class of a new store.
 

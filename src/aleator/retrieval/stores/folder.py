@@ -24,13 +24,14 @@ import numpy as np
 from aleator.foundation import DamagedFileError, file_sha256, reject, require, writing_atomically
 from aleator.retrieval.items import Items, decode_id
 from aleator.retrieval.recall import tune_recall
-from aleator.retrieval.stores.base import Candidates, Store
+from aleator.retrieval.stores.base import Candidates, IndexGoneError, Store
 from aleator.retrieval.stores.consistency import arrays_problem, config_problem, directions_problem
 from aleator.retrieval.stores.faiss import VectorIndex, list_count
 from aleator.retrieval.stores.ledger import Ledger, VectorFile
 from aleator.retrieval.stores.ledger_checks import WAY_OUT, sqlite_errors
 
 LEDGER = "ledger.sqlite"
+
 # How the names of vector files begin: finished ones, and temporary ones that a killed save left behind.
 _VECTOR_FILES = ("vectors-", ".vectors-", "partial-")
 
@@ -132,10 +133,12 @@ class FolderStore(Store):
 
     def within(self, mu: np.ndarray, radius: np.ndarray, effort: int | None) -> Candidates:
         with self._up_to_date():
+            self._require_dim(mu)
             return self._candidates(*self.vectors.within(mu, radius, effort))
 
     def closest(self, mu: np.ndarray, k: int, effort: int | None) -> tuple[Candidates, np.ndarray]:
         with self._up_to_date():
+            self._require_dim(mu)
             query, position, reach = self.vectors.closest(mu, k, effort)
             return self._candidates(query, position), reach
 
@@ -308,6 +311,12 @@ class FolderStore(Store):
             raise DamagedFileError(path, "the vectors do not match their checksum", WAY_OUT)
         return VectorIndex.read(path, self._memory_map, vector_file.digests if lazily else None)
 
+    def _require_dim(self, mu: np.ndarray) -> None:
+        """Raise if another process has put an index of another dimension in the place of this one."""
+        if mu.shape[1] != self.vectors.dim:
+            problem = f"the index was replaced by one of {self.vectors.dim} dimensions, and the query has {mu.shape[1]}"
+            raise IndexGoneError(f"{self.location or 'the index'}: {problem}")
+
     def _require_whole(self, problem: str | None) -> None:
         if problem is not None:
             raise self._ledger.damage(problem)
@@ -390,8 +399,7 @@ class FolderStore(Store):
         """One thread at a time, on a folder that is still there. Errors of SQLite are translated."""
         with self._lock, sqlite_errors(self._ledger.path):
             if not self._ledger.in_place():
-                problem = "the folder was removed or replaced while the index was open"
-                reject("location", self.location, problem, "open it again")
+                raise IndexGoneError(f"{self.location}: the folder was removed or replaced while the index was open")
             yield
 
 

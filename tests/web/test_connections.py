@@ -1,0 +1,165 @@
+"""Clients that wait, drip or shout do not keep others out; an index that changes under a server is told."""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import threading
+import time
+
+import httpx2
+import pytest
+import torch
+import uvicorn
+from fastapi.testclient import TestClient
+
+from aleator import CredibleIndex, VonMisesFisher
+from aleator.web import create_app
+from aleator.web.connections import PatientProtocol
+
+
+class Hasty(PatientProtocol):
+    header_seconds = 0.4
+    crowd = 20
+
+
+@pytest.fixture(scope="module")
+def port():
+    """A real server that waits 0.4 seconds for headers, and makes room from 20 connections on."""
+    index = CredibleIndex.build(VonMisesFisher(torch.eye(3), 5.0), ids=["x", "y", "z"])
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        create_app(index), http=Hasty, log_level="error", limit_concurrency=40, h11_max_incomplete_event_size=32_768
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield listener.getsockname()[1]
+    server.should_exit = True
+    thread.join(10)
+
+
+def honest(port):
+    return httpx2.get(f"http://127.0.0.1:{port}/api/items", timeout=5).status_code
+
+
+def closed(connection, seconds=3.0):
+    """Whether the server closes a connection."""
+    connection.settimeout(seconds)
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_idle_connections_make_room(port):
+    with contextlib.ExitStack() as opened:
+        idle = [opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(100)]
+        assert [honest(port) for _ in range(5)] == [200] * 5
+        assert closed(idle[0])
+
+
+def test_headers_that_drip_are_not_waited_for(port):
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(b"GET /api/items HTTP/1.1\r\n")
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            for _ in range(40):
+                slow.sendall(b"x: y\r\n")
+                time.sleep(0.05)
+                if time.monotonic() - began > 1.0:
+                    break
+        assert closed(slow)
+    assert honest(port) == 200
+
+
+def test_a_second_request_that_drips_is_not_waited_for_either(port):
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"200" in slow.recv(4096)
+        slow.sendall(b"GET /api/hea")
+        assert closed(slow)
+
+
+def test_pipelined_requests_are_all_answered(port):
+    with socket.create_connection(("127.0.0.1", port)) as many:
+        many.sendall(b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 50)
+        many.settimeout(5)
+        received = b""
+        while received.count(b"HTTP/1.1 200") < 50:
+            received += many.recv(65_536)
+
+
+@pytest.mark.parametrize(
+    "headers", [b"x: " + b"a" * 3_000_000, b"x: y\r\n" * 500_000, b"\0: \xff", b"Content-Length: -5"]
+)
+def test_headers_that_are_too_large_or_none(port, headers):
+    with socket.create_connection(("127.0.0.1", port)) as loud:
+        with contextlib.suppress(OSError):
+            loud.sendall(b"GET /api/items HTTP/1.1\r\nHost: 127.0.0.1\r\n" + headers + b"\r\n\r\n")
+        loud.settimeout(3)
+        with contextlib.suppress(OSError):
+            first = loud.recv(100)
+            assert not first or first.split()[1].startswith(b"4")
+    assert honest(port) == 200
+
+
+# ---- the index under the server
+
+
+@pytest.fixture
+def served(tmp_path):
+    q = VonMisesFisher(torch.eye(4), 5.0)
+    CredibleIndex.build(q, ["a", "b", "c", "d"], location=tmp_path / "index").close()
+    with CredibleIndex.open(tmp_path / "index") as index:
+        yield TestClient(create_app(index)), tmp_path / "index"
+
+
+def ask(client):
+    return client.get("/api/query/item", params={"id": "a"})
+
+
+def test_an_index_that_changes_is_searched_as_it_is_now(served):
+    client, folder = served
+    with CredibleIndex.open(folder) as other:
+        other.add(VonMisesFisher(torch.eye(1, 4), 5.0), ["new"])
+        other.remove(["b"])
+    ids = {hit["id"] for hit in ask(client).json()["hits"]}
+    assert "new" in ids
+    assert "b" not in ids
+
+
+def test_an_index_that_is_removed_or_replaced_is_503(served):
+    client, folder = served
+    assert ask(client).status_code == 200
+    other = VonMisesFisher(torch.eye(6), 5.0)
+    CredibleIndex.build(other, location=folder, replace=True).close()  # another dimension, in the same file
+    gone = ask(client)
+    assert gone.status_code == 503, gone.text
+    assert "replaced while the server runs" in gone.json()["detail"]
+    shutil.rmtree(folder)
+    gone = ask(client)
+    assert gone.status_code == 503, gone.text
+    assert str(folder) not in gone.text
+    assert client.get("/api/health").status_code == 200
+
+
+def test_an_index_that_is_damaged_under_the_server_is_503_and_logged(served, caplog):
+    import sqlite3
+
+    client, folder = served
+    ledger = sqlite3.connect(folder / "ledger.sqlite")
+    with ledger:
+        ledger.execute("UPDATE items SET note = '{\"label\": 1}'")
+    ledger.close()
+    answer = ask(client)
+    assert answer.status_code == 503, answer.text
+    assert "the index is damaged" in answer.json()["detail"]
+    assert str(folder) not in answer.text
+    assert str(folder) in caplog.text
