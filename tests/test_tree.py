@@ -24,6 +24,7 @@ TESTED_IN = {
     "fused.sampling": "fused/test_functions.py",
     "fused.series": "fused/test_functions.py",
     "fused.softmax_share": "fused/test_functions.py",
+    "matching.fused_pairs": "fused/test_pairs.py",
     "matching.fused_totals": "fused/test_totals.py",
     "losses.softmax_share": "losses/test_sampled.py",
     "matching.zonal": "matching/test_kernels.py",

@@ -13,7 +13,7 @@ triton = pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
-from aleator.fused import interpolant, series, totals  # noqa: E402
+from aleator.fused import interpolant, pairs, series, totals  # noqa: E402
 from aleator.matching.interpolant import Classes, Interpolant  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
@@ -55,7 +55,7 @@ def compiled(monkeypatch):
 
 def side(groups: int, count: int, dim: int, terms: int) -> totals.FusedRows:
     tables = (torch.zeros(terms, groups * count, dtype=torch.float64) for _ in range(3))
-    rows = (torch.zeros(groups * count) for _ in range(4))
+    rows = (torch.zeros(groups * count, dtype=torch.float64) for _ in range(3))
     return totals.FusedRows(torch.zeros(groups, count, dim), *tables, *rows)
 
 
@@ -67,11 +67,11 @@ def test_every_launch_compiles(groups, count, others, dim, tail, compiled):
     first = side(groups, count, dim, terms)
     second = first if own else side(groups, others, dim, terms)
     options = (own, torch.zeros(terms, dtype=torch.float64), (0.5, 2.0, 3.0, 1e-7, 1.0, tail), 1e-10)
-    result = totals.fused_log_totals(first.mu, first, second, *options)
+    result, _ = totals.fused_log_totals(first.mu, first, second, *options)
     totals.fused_log_totals_backward(result, result, result, first, second, *options, False)
     if not own:
         totals.fused_log_totals_backward(result, result, result, second, first, *options, True)
-    assert set(compiled) == {"_rest_kernel", "_totals_kernel", "_totals_backward_kernel"}
+    assert set(compiled) == {"_rest_kernel", "_totals_kernel", "_splits_kernel", "_totals_backward_kernel"}
 
 
 @pytest.mark.parametrize(("count", "others", "dim", "tail"), [(70, None, 64, True), (65, 1, 3, False)])
@@ -91,10 +91,22 @@ def test_the_polynomials_compile(count, others, dim, tail, compiled):
     interpolant.fused_interpolated_totals(sides[0].mu, *sides, *options)
     numbers = torch.zeros(count)
     interpolant.fused_interpolated_backward(sides[0].mu, numbers, numbers, *sides, *options, False)
-    assert set(compiled) == {"_places_kernel", "_interpolated_kernel", "_interpolated_backward_kernel"}
+    assert set(compiled) == {
+        "_places_kernel",
+        "_interpolated_kernel",
+        "_splits_kernel",
+        "_interpolated_backward_kernel",
+    }
 
 
 def test_rows_that_may_be_unused_compile(compiled):
     kappa, scale = torch.ones(20, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
     series.fused_row_weights(4.0, kappa, scale, None, 40.0, 36, (0.1, 0.2), torch.zeros((), dtype=torch.int32))
     assert compiled == ["_rows_kernel"]
+
+
+def test_pairs_compile(compiled):
+    mu, numbers = torch.zeros(3, 5), torch.zeros(3, dtype=torch.float64)
+    pairs.fused_pair_cosines(mu, mu)
+    pairs.fused_pair_gradients(numbers, (numbers, numbers, numbers), mu, mu)
+    assert compiled == ["_cosines_kernel", "_gradients_kernel"]

@@ -7,6 +7,7 @@ Each file replaces the plain functions of one module of the same name; `fused_x`
     bessel.py            special/bessel.py            plain_log_growth
     sampling.py          posteriors/sampling.py       plain_sample, plain_sample_backward
     series.py            matching/series.py           plain_row_weights, plain_positivity_table
+    pairs.py             matching/fused_pairs.py      its parts: cosines of pairs, and gradients
     totals.py            matching/totals.py           plain_log_totals
     interpolant.py       matching/totals.py           the same for very many pairs, together with totals.py
     sampled_cosines.py   losses/sampled_cosines.py    plain_sampled_cosines, plain_sampled_cosines_backward

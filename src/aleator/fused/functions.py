@@ -3,6 +3,7 @@
 from aleator.fused.angles import fused_basis
 from aleator.fused.bessel import fused_log_growth
 from aleator.fused.interpolant import SortedSide, fused_interpolated_backward, fused_interpolated_totals
+from aleator.fused.pairs import fused_pair_cosines, fused_pair_gradients
 from aleator.fused.pieces import triton_available
 from aleator.fused.sampled_cosines import fused_sampled_cosines, fused_sampled_cosines_backward
 from aleator.fused.sampling import fused_sample, fused_sample_backward
@@ -26,6 +27,8 @@ __all__ = [
     "fused_log_growth",
     "fused_log_totals",
     "fused_log_totals_backward",
+    "fused_pair_cosines",
+    "fused_pair_gradients",
     "fused_positivity_table",
     "fused_row_weights",
     "fused_sample",

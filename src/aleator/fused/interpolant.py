@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from aleator.fused.pieces import cosines, on_its_own_device, part_of_dimensions, tl, triton
+from aleator.fused.totals import log_of_splits
 
 # Tiles and warps, forward and backward. The row counts divide matching/interpolant.py's CLASS_UNIT.
 FORWARD = {"ROWS": 64, "COLUMNS": 64, "num_warps": 4}
@@ -41,8 +42,8 @@ def fused_interpolated_totals(
     own: bool,
     scale: float,
     depth: float,
-) -> tuple[Tensor, Tensor]:
-    """Over the usable classes: the largest log r of each row in each split, and sum_j exp(log r - largest); (S, N).
+) -> Tensor:
+    """log sum_j r_ij over the usable classes, (N,) float64; -1e30 for a row without any.
 
     `like` is any tensor on the device. `polynomials` is an `Interpolant` of the two sides, with a steepness if `depth`
     is above 0. `own`: both sides are the anchors, and none is its own negative.
@@ -61,7 +62,7 @@ def fused_interpolated_totals(
         polynomials.rows.size, polynomials.columns.size, scale, depth,
         OWN=own, TAIL=depth > 0, PART=part_of_dimensions(first.mu.shape[1]), **shape, **FORWARD,
     )  # fmt: skip
-    return largest, total
+    return log_of_splits(largest, total, None)[0]
 
 
 @on_its_own_device
@@ -79,7 +80,7 @@ def fused_interpolated_backward(
 ) -> tuple[Tensor, Tensor]:
     """Over the usable classes: gradients in mu (S, N, D) and kappa (S, N) of the rows, float32, in S splits.
 
-    `grad` and `totals` (float32) are those of the anchors: of the rows, or of the columns with `of_columns`. With `own`
+    `grad` and `totals` are those of the anchors: of the rows, or of the columns with `of_columns`. With `own`
     the two sides are one, and the gradient is that of both.
     """
     count, others, dim = len(first.mu), len(second.mu), first.mu.shape[1]
@@ -271,8 +272,8 @@ if triton is not None:
         z, slope = _places(kappa1_ptr, row, row_live, scale, tl.load(middle1_ptr + p), tl.load(half1_ptr + p))
         grad1, total1 = slope.to(tl.float32), slope.to(tl.float32)
         if OWN or not OF_COLUMNS:
-            grad1 = tl.load(grad_ptr + row, mask=row_live, other=0.0)
-            total1 = tl.load(totals_ptr + row, mask=row_live, other=0.0)
+            grad1 = tl.load(grad_ptr + row, mask=row_live, other=0.0).to(tl.float32)
+            total1 = tl.load(totals_ptr + row, mask=row_live, other=0.0).to(tl.float32)
         pull = tl.zeros([ROWS, HELD], dtype=tl.float32)
         by_kappa = tl.zeros([ROWS], dtype=tl.float32)
         for q in range(split, classes2, splits):
@@ -325,8 +326,8 @@ if triton is not None:
                     if OWN or not OF_COLUMNS:
                         share += grad1[:, None] * tl.exp(tl.where(live, value - total1[:, None], -1e30))
                     if OWN or OF_COLUMNS:
-                        grad2 = tl.load(grad_ptr + column, mask=column_live, other=0.0)
-                        total2 = tl.load(totals_ptr + column, mask=column_live, other=0.0)
+                        grad2 = tl.load(grad_ptr + column, mask=column_live, other=0.0).to(tl.float32)
+                        total2 = tl.load(totals_ptr + column, mask=column_live, other=0.0).to(tl.float32)
                         share += grad2[None, :] * tl.exp(tl.where(live, value - total2[None, :], -1e30))
                     by_kappa += tl.sum(share * by_k, 1)
                     mu2 = tl.load(

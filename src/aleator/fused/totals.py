@@ -35,10 +35,9 @@ class FusedRows(NamedTuple):
     weights: Tensor  # (T, G N) float64: w_n
     slopes: Tensor  # (T, G N) float64: d_n
     scaled: Tensor | None  # (T, G N) float64: h_n w_n, which the side of the columns needs
-    log_length: Tensor  # (G N) float32
-    mean: Tensor  # (G N) float32: A_1
-    complement: Tensor  # (G N) float32: 1 - A_1
-    mean_slope: Tensor  # (G N) float32
+    log_length: Tensor  # (G N) float64
+    mean: Tensor  # (G N) float64: A_1
+    mean_slope: Tensor  # (G N) float64
 
 
 class Done(NamedTuple):
@@ -63,9 +62,9 @@ def rows_on_device(mu: Tensor, rows: Any, heights: Tensor | None) -> FusedRows:
     `heights` (T,) are the h_n of `rescaled_recurrence` (matching/tiles.py), for the side of the columns.
     """
     weights, slopes = (x.flatten(0, 1).movedim(-1, 0).contiguous() for x in (rows.weights, rows.slopes))
-    lengths = (rows.log_length, rows.mean_length, 1 - rows.mean_length, rows.mean_length_slope)
+    lengths = (rows.log_length, rows.mean_length, rows.mean_length_slope)
     scaled = None if heights is None else weights * heights[:, None]
-    return FusedRows(mu.contiguous(), weights, slopes, scaled, *(x.flatten().float() for x in lengths))
+    return FusedRows(mu.contiguous(), weights, slopes, scaled, *(x.flatten() for x in lengths))
 
 
 @on_its_own_device
@@ -78,8 +77,8 @@ def fused_log_totals(
     constants: tuple,
     tolerance: float,
     done: Done | None = None,
-) -> Tensor:
-    """log sum_j r_ij less the log length of row i, (G, N) in float64.
+) -> tuple[Tensor, Tensor]:
+    """log sum_j r_ij in float64, and the same less the log length of row i in float32, (G, N) each.
 
     `like` is any tensor on the device. `steps` (T,) are the m_n of `rescaled_recurrence` (matching/tiles.py), T even.
     `constants` are lambda_1 and the scale of the tail (`TailScale`), the depth, floor and tilt of series.py, and
@@ -92,18 +91,18 @@ def fused_log_totals(
     rows = 32  # sixteen pairs for each thread
     blocks = triton.cdiv(count, rows)
     splits = max(1, min(triton.cdiv(others, _COLUMNS), _PROGRAMS // (blocks * groups)))
-    largest, total = (first.log_length.new_empty(splits, groups, count) for _ in range(2))
+    largest, total = (first.mu.new_empty(splits, groups, count) for _ in range(2))
     bounds1, bounds2 = (_bounds(x, groups, n, done) for x, n in ((first, rows), (second, _COLUMNS)))
     _totals_kernel[(blocks, groups, splits)](
-        first.mu, first.weights, first.mean, first.complement,
-        second.mu, second.weights, second.scaled, second.mean, second.complement, second.log_length,
+        first.mu, first.weights, first.mean,
+        second.mu, second.weights, second.scaled, second.mean, second.log_length,
         bounds1, bounds2, steps, done.classes, largest, total,
         done.rows, done.columns, done.classes.shape[1],
         groups * count, groups * others, count, others, dim, terms, tolerance, *constants[:-1],
         OWN=own, TAIL=constants[-1], ROWS=rows, COLUMNS=_COLUMNS, PART=part_of_dimensions(dim),
         TERMS=triton.next_power_of_2(terms), num_warps=4,
     )  # fmt: skip
-    return torch.logsumexp(largest.double() + total.double().log(), 0)
+    return log_of_splits(largest, total, first.log_length)
 
 
 @on_its_own_device
@@ -130,16 +129,16 @@ def fused_log_totals_backward(
     others, terms = second.mu.shape[1], len(first.weights)
     held = min(max(16, triton.next_power_of_2(dim)), _LARGEST_PART)
     rows, columns = 64, 16  # eight pairs for each thread: their sums fill its registers
-    grad_mu, grad_kappa = torch.empty_like(first.mu), torch.empty_like(first.mean)
+    grad_mu, grad_kappa = torch.empty_like(first.mu), first.mu.new_empty(groups * count)
     bounds1, bounds2 = (_bounds(x, groups, n, done) for x, n in ((first, rows), (second, columns)))
     blocks = triton.cdiv(count, rows)
     splits = max(1, min(triton.cdiv(others, columns), _PROGRAMS // (blocks * groups)))
     if splits > 1:
         grad_mu, grad_kappa = grad_mu.new_empty(splits, *grad_mu.shape), grad_kappa.new_empty(splits, len(grad_kappa))
     _totals_backward_kernel[(blocks, groups * splits, triton.cdiv(dim, held))](
-        grad.float().contiguous(), totals.float().contiguous(),
-        first.mu, first.weights, first.slopes, first.mean, first.complement, first.log_length, first.mean_slope,
-        second.mu, second.weights, second.scaled, second.mean, second.complement, second.log_length,
+        grad.contiguous(), totals.contiguous(),
+        first.mu, first.weights, first.slopes, first.mean, first.log_length, first.mean_slope,
+        second.mu, second.weights, second.scaled, second.mean, second.log_length,
         bounds1, bounds2, steps, done.classes, grad_mu, grad_kappa,
         done.rows, done.columns, done.classes.shape[1],
         groups * count, groups * others, splits, count, others, dim, terms, tolerance, *constants[:-1],
@@ -151,11 +150,31 @@ def fused_log_totals_backward(
     return grad_mu, grad_kappa.view(groups, count)
 
 
+def log_of_splits(largest: Tensor, total: Tensor, log_length: Tensor | None) -> tuple[Tensor, Tensor]:
+    """log sum over splits of total exp(largest), (S, ...): with the log lengths in float64, without in float32."""
+    with_length = log_length is not None
+    short = torch.empty_like(largest[0])
+    full = torch.empty_like(short, dtype=torch.float64)
+    _splits_kernel[(triton.cdiv(short.numel(), 128),)](
+        largest,
+        total,
+        log_length if with_length else largest,
+        full,
+        short,
+        short.numel(),
+        len(largest),
+        LENGTH=with_length,
+        BLOCK=128,
+        num_warps=1,
+    )
+    return full, short
+
+
 def _bounds(side: FusedRows, groups: int, block: int, done: Done) -> Tensor:
     """(G, blocks, 2, T): what is left of the rows of a block from each term on, and their least |w_n|."""
     terms, count = len(side.weights), side.mu.shape[1]
     blocks = triton.cdiv(count, block)
-    out = side.mean.new_empty(groups, blocks, 2, terms)
+    out = side.mu.new_empty(groups, blocks, 2, terms)
     _rest_kernel[(blocks, groups)](
         side.weights, out, done.everything, groups * count, count, terms, BLOCK=block, num_warps=1
     )
@@ -163,6 +182,27 @@ def _bounds(side: FusedRows, groups: int, block: int, done: Done) -> Tensor:
 
 
 if triton is not None:
+
+    @triton.jit
+    def _splits_kernel(largest_ptr, total_ptr, length_ptr, full_ptr, short_ptr, count, splits, LENGTH: tl.constexpr,
+                       BLOCK: tl.constexpr):  # fmt: skip
+        """One thread per row: a running logsumexp over the splits."""
+        i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        live = i < count
+        largest = tl.zeros([BLOCK], dtype=tl.float64) - 1e30
+        total = tl.zeros([BLOCK], dtype=tl.float64)
+        for split in range(splits):
+            at = split * count + i
+            here = tl.load(largest_ptr + at, mask=live, other=0.0).to(tl.float64)
+            larger = tl.maximum(largest, here)
+            here = tl.load(total_ptr + at, mask=live, other=1.0) * tl.exp(here - larger)
+            total = total * tl.exp(largest - larger) + here
+            largest = larger
+        short = largest + tl.log(tl.where(total == 0.0, 1.0, total))  # no pair: log r = -1e30
+        tl.store(short_ptr + i, short.to(tl.float32), mask=live)
+        if LENGTH:
+            short += tl.load(length_ptr + i, mask=live, other=0.0)
+        tl.store(full_ptr + i, short, mask=live)
 
     @triton.jit
     def _rest_kernel(weight_ptr, out_ptr, done_ptr, stride, count, terms, BLOCK: tl.constexpr):
@@ -214,6 +254,12 @@ if triton is not None:
         return product
 
     @triton.jit
+    def _mean_lengths(mean_ptr, at, live):
+        """A_1 and 1 - A_1 in float32."""
+        mean = tl.load(mean_ptr + at, mask=live, other=0.5)
+        return mean.to(tl.float32), (1.0 - mean).to(tl.float32)
+
+    @triton.jit
     def _tail(c, mean1, rest1, mean2, rest2, lam, scale, depth, dim):
         """Where the series is summed, the slope of the tail, and R. 1 - R^2 is made of positive parts."""
         R = tl.maximum(lam * mean1[:, None] * mean2[None, :], 1e-30)
@@ -225,7 +271,7 @@ if triton is not None:
 
     @triton.jit
     def _totals_kernel(
-        mu1_ptr, w1_ptr, mean1_ptr, rest1_ptr, mu2_ptr, w2_ptr, scaled2_ptr, mean2_ptr, rest2_ptr, length2_ptr,
+        mu1_ptr, w1_ptr, mean1_ptr, mu2_ptr, w2_ptr, scaled2_ptr, mean2_ptr, length2_ptr,
         bounds1_ptr, bounds2_ptr, steps_ptr, done_ptr, largest_ptr, total_ptr,
         done_rows, done_columns, done_stride,
         stride1, stride2, count, others, dim, terms, tolerance, lam, scale, depth, floor, tilt,
@@ -238,8 +284,7 @@ if triton is not None:
         row = block * ROWS + tl.arange(0, ROWS)
         row_live = row < count
         at1 = group * count + row
-        mean1 = tl.load(mean1_ptr + at1, mask=row_live, other=0.5)
-        rest1 = tl.load(rest1_ptr + at1, mask=row_live, other=0.5)
+        mean1, rest1 = _mean_lengths(mean1_ptr, at1, row_live)
         bounds1 = bounds1_ptr + (group * tl.num_programs(0) + block) * 2 * terms
         blocks2 = tl.cdiv(others, COLUMNS)
         largest = tl.zeros([ROWS], dtype=tl.float32) - 1e30
@@ -252,8 +297,7 @@ if triton is not None:
                 c = cosines(mu1_ptr, mu2_ptr, at1, row_live, at2, column_live, dim, ROWS, COLUMNS, PART)
                 inside = c
                 if TAIL:
-                    mean2 = tl.load(mean2_ptr + at2, mask=column_live, other=0.5)
-                    rest2 = tl.load(rest2_ptr + at2, mask=column_live, other=0.5)
+                    mean2, rest2 = _mean_lengths(mean2_ptr, at2, column_live)
                     inside, steepness, _, _ = _tail(c, mean1, rest1, mean2, rest2, lam, scale, depth, dim)
                     value = steepness * (c - inside)
                 else:
@@ -284,7 +328,7 @@ if triton is not None:
                     root = tl.sqrt(square + 4.0 * least)
                     value += tilt * least / (least + square + 1e-38) * (inside - 1.0)
                     s = tl.where(s > 0.0, 0.5 * (s + root), 2.0 * least / (root - s + 1e-38))
-                length2 = tl.load(length2_ptr + at2, mask=column_live, other=0.0)
+                length2 = tl.load(length2_ptr + at2, mask=column_live, other=0.0).to(tl.float32)
                 value += tl.log(tl.maximum(s, 1e-37)) + length2[None, :]
                 value = tl.where(column_live[None, :], value, -float("inf"))
                 if OWN:
@@ -299,8 +343,8 @@ if triton is not None:
     @triton.jit
     def _totals_backward_kernel(
         grad_ptr, totals_ptr,
-        mu1_ptr, w1_ptr, d1_ptr, mean1_ptr, rest1_ptr, length1_ptr, mean_slope1_ptr,
-        mu2_ptr, w2_ptr, scaled2_ptr, mean2_ptr, rest2_ptr, length2_ptr,
+        mu1_ptr, w1_ptr, d1_ptr, mean1_ptr, length1_ptr, mean_slope1_ptr,
+        mu2_ptr, w2_ptr, scaled2_ptr, mean2_ptr, length2_ptr,
         bounds1_ptr, bounds2_ptr, steps_ptr, done_ptr, grad_mu_ptr, grad_kappa_ptr,
         done_rows, done_columns, done_stride,
         stride1, stride2, splits, count, others, dim, terms, tolerance, lam, scale, depth, floor, tilt,
@@ -318,13 +362,12 @@ if triton is not None:
         row = block * ROWS + tl.arange(0, ROWS)
         row_live = row < count
         at1 = group * count + row
-        mean1 = tl.load(mean1_ptr + at1, mask=row_live, other=0.5)
-        rest1 = tl.load(rest1_ptr + at1, mask=row_live, other=0.5)
-        length1 = tl.load(length1_ptr + at1, mask=row_live, other=0.0)
+        mean1, rest1 = _mean_lengths(mean1_ptr, at1, row_live)
+        length1 = tl.load(length1_ptr + at1, mask=row_live, other=0.0).to(tl.float32)
         grad1, total1 = length1, length1
         if OWN or not OF_COLUMNS:
-            grad1 = tl.load(grad_ptr + at1, mask=row_live, other=0.0)
-            total1 = tl.load(totals_ptr + at1, mask=row_live, other=0.0)
+            grad1 = tl.load(grad_ptr + at1, mask=row_live, other=0.0).to(tl.float32)
+            total1 = tl.load(totals_ptr + at1, mask=row_live, other=0.0).to(tl.float32)
         bounds1 = bounds1_ptr + (group * tl.num_programs(0) + block) * 2 * terms
         blocks2 = tl.cdiv(others, COLUMNS)
         pull = tl.zeros([ROWS, HELD], dtype=tl.float32)
@@ -338,8 +381,7 @@ if triton is not None:
                 c = cosines(mu1_ptr, mu2_ptr, at1, row_live, at2, column_live, dim, ROWS, COLUMNS, PART)
                 inside = c
                 if TAIL:
-                    mean2 = tl.load(mean2_ptr + at2, mask=column_live, other=0.5)
-                    rest2 = tl.load(rest2_ptr + at2, mask=column_live, other=0.5)
+                    mean2, rest2 = _mean_lengths(mean2_ptr, at2, column_live)
                     inside, _, _, _ = _tail(c, mean1, rest1, mean2, rest2, lam, scale, depth, dim)
                 used = _needed_terms(
                     bounds1, bounds2_ptr + (group * blocks2 + tile) * 2 * terms, terms, tolerance, TERMS
@@ -399,7 +441,7 @@ if triton is not None:
                     peak = tl.where(tl.abs(peak) < 1e-30, 1e-30, peak)
                     s_1 = by_sum * s_1 + (above - by_sum * s) * (peak_1 / peak)
                     s_c = by_sum * s_c + above * tilt * fade
-                length2 = tl.load(length2_ptr + at2, mask=column_live, other=0.0)
+                length2 = tl.load(length2_ptr + at2, mask=column_live, other=0.0).to(tl.float32)
                 live = column_live[None, :] & row_live[:, None]
                 if OWN:
                     live = live & (row[:, None] != column[None, :])
@@ -409,8 +451,8 @@ if triton is not None:
                         tl.where(live, exponent + (length2[None, :] - total1[:, None]), -1e30)
                     )
                 if OWN or OF_COLUMNS:
-                    grad2 = tl.load(grad_ptr + at2, mask=column_live, other=0.0)
-                    total2 = tl.load(totals_ptr + at2, mask=column_live, other=0.0)
+                    grad2 = tl.load(grad_ptr + at2, mask=column_live, other=0.0).to(tl.float32)
+                    total2 = tl.load(totals_ptr + at2, mask=column_live, other=0.0).to(tl.float32)
                     share += grad2[None, :] * tl.exp(
                         tl.where(live, exponent + (length1[:, None] - total2[None, :]), -1e30)
                     )
@@ -424,7 +466,7 @@ if triton is not None:
                 )
                 pull = tl.dot(share * s_c, mu2, pull, input_precision="tf32x3")
         if TAIL:
-            by_kappa += by_mean * tl.load(mean_slope1_ptr + at1, mask=row_live, other=0.0)
+            by_kappa += by_mean * tl.load(mean_slope1_ptr + at1, mask=row_live, other=0.0).to(tl.float32)
         out = split.to(tl.int64) * stride1 + at1
         place = out[:, None] * dim + held[None, :]
         tl.store(grad_mu_ptr + place, pull, mask=row_live[:, None] & (held < dim)[None, :])

@@ -46,7 +46,7 @@ class _FusedLogTotals(torch.autograd.Function):
             pairs: _ManyPairs | _Pairs = _ManyPairs(kernel, first, first if own else _sorted(mu2, kappa2), own)
         else:
             pairs = _Pairs(kernel, mu1, kappa1, mu2, kappa2)
-        ctx.pairs = pairs
+        ctx.pairs, ctx.dtype = pairs, kappa1.dtype
         return pairs.totals()
 
     @staticmethod
@@ -56,7 +56,8 @@ class _FusedLogTotals(torch.autograd.Function):
         mu2 = kappa2 = None
         if not ctx.pairs.own:
             mu2, kappa2 = ctx.pairs.gradients(grad, True)
-        return mu1, kappa1, mu2, kappa2, *[None] * 5
+            kappa2 = kappa2.to(ctx.dtype)
+        return mu1, kappa1.to(ctx.dtype), mu2, kappa2, *[None] * 5
 
 
 class _Kernel(NamedTuple):
@@ -101,8 +102,8 @@ class _Pairs:
     def totals(self) -> Tensor:
         fused: Any = fused_kernels(self.like)
         options = (self.own, self.steps, self.constants, self.tolerance, self.done)
-        self.short = fused.fused_log_totals(self.like, self.first, self.second, *options)
-        return self.short + self.log_length
+        full, self.short = fused.fused_log_totals(self.like, self.first, self.second, *options)
+        return full
 
     def gradients(self, grad: Tensor, of_columns: bool, totals: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """In mu and kappa of one side. `totals`: those of all pairs, if some are done elsewhere."""
@@ -113,7 +114,7 @@ class _Pairs:
             sides = (self.second, self.first._replace(scaled=self.first.weights * self.heights[:, None]))
         options = (self.own, self.steps, self.constants, self.tolerance, of_columns, self.done)
         mu, kappa = fused.fused_log_totals_backward(self.like, grad, short, *sides, *options)
-        return mu, kappa.double()
+        return mu, kappa
 
 
 class _Sorted(NamedTuple):
@@ -139,8 +140,7 @@ class _ManyPairs:
     def totals(self) -> Tensor:
         fused: Any = fused_kernels(self.first.side.mu)
         options = (self.polynomials, self.own, kappa_scale(self.kernel.dim), self.depth)
-        largest, total = fused.fused_interpolated_totals(*self._sides(False), *options)
-        part = torch.logsumexp(largest.double() + total.double().log(), 0)
+        part = fused.fused_interpolated_totals(*self._sides(False), *options)
         self.all = torch.logaddexp(part, self.pairs.totals()[0])
         return self.first.unsorted(self.all)
 
@@ -152,10 +152,10 @@ class _ManyPairs:
             pairs = self._series(self.first, self.second, done)
         like, first, second = self._sides(of_columns)
         options = (polynomials, self.own, kappa_scale(self.kernel.dim), self.depth, of_columns)
-        mu, kappa = fused.fused_interpolated_backward(like, weight.float(), self.all.float(), first, second, *options)
+        mu, kappa = fused.fused_interpolated_backward(like, weight, self.all, first, second, *options)
         rest = pairs.gradients(weight[None], of_columns, self.all[None])
         place = self.second if of_columns else self.first
-        return place.unsorted(mu.sum(0) + rest[0][0]), place.unsorted(kappa.double().sum(0) + rest[1][0])
+        return place.unsorted(mu.sum(0) + rest[0][0]), place.unsorted(kappa.sum(0) + rest[1][0])
 
     def _sides(self, swapped: bool) -> tuple[Tensor, Any, Any]:
         first, second = self.first.side, self.second.side
@@ -175,7 +175,7 @@ class _ManyPairs:
 def _sorted(mu: Tensor, kappa: Tensor) -> _Sorted:
     """One group, (1, N, D) and (1, N)."""
     fused: Any = fused_kernels(mu)
-    values, order = kappa[0].sort()
+    values, order = kappa[0].double().sort()
     return _Sorted(fused.SortedSide(mu[0].index_select(0, order), values), order)
 
 

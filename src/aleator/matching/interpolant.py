@@ -86,8 +86,7 @@ def interpolant(
     Returns:
         The polynomials. Nothing waits for the device.
     """
-    rows = _classes(dim, kappa1, ROW_CLASSES, ROW_NODES)
-    columns = _classes(dim, kappa2, COLUMN_CLASSES, COLUMN_NODES)
+    rows, columns = _classes(dim, kappa1, kappa2)
     values, width = _grid(dim, rows, columns, log_lam, sign, tail)
     by_k, by_a, by_b, weights, degrees = _transforms(tail is not None, kappa1.device)
     table = (by_k @ values.flatten(1)).view_as(values) @ by_b.mT
@@ -108,13 +107,19 @@ def kappa_scale(dim: int) -> float:
     return dim / 2 + _SCALE
 
 
-def _classes(dim: int, kappa: Tensor, most: int, nodes: int) -> Classes:
-    size, s = class_size(len(kappa), most), kappa_scale(dim)
-    low, high = 1 / (1 + s / kappa[_edges(len(kappa), size, kappa.device)])
+def _classes(dim: int, kappa1: Tensor, kappa2: Tensor) -> tuple[Classes, Classes]:
+    """Of the rows and of the columns. Both at once, because each operation is a launch."""
+    size1, size2 = class_size(len(kappa1), ROW_CLASSES), class_size(len(kappa2), COLUMN_CLASSES)
+    edges = [_edges(len(x), size, x.device) for x, size in ((kappa1, size1), (kappa2, size2))]
+    s, number = kappa_scale(dim), edges[0].shape[1]
+    low, high = 1 / (1 + s / torch.cat([kappa1[edges[0]], kappa2[edges[1]]], 1))
     half = ((high - low) / 2).clamp(min=_NARROWEST)
     middle = torch.maximum(torch.minimum((high + low) / 2, 1 - half), half)
-    x = torch.addcmul(middle[:, None], half[:, None], _nodes_and_check(nodes, kappa.device))
-    return Classes(size, middle, half, s / (1 / x - 1))
+    parts = [(middle[:number], half[:number], ROW_NODES), (middle[number:], half[number:], COLUMN_NODES)]
+    x = [torch.addcmul(m[:, None], h[:, None], _nodes_and_check(n, low.device)) for m, h, n in parts]
+    nodes = (s / (1 / torch.cat([part.flatten() for part in x]) - 1)).split([part.numel() for part in x])
+    first, second = (node.view_as(part) for node, part in zip(nodes, x, strict=True))
+    return Classes(size1, *parts[0][:2], first), Classes(size2, *parts[1][:2], second)
 
 
 def _grid(

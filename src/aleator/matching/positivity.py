@@ -22,6 +22,7 @@ from torch.distributions import Distribution, MixtureSameFamily
 from aleator.foundation import reject, require, require_at_least, require_probability
 from aleator.fused import fused_kernels
 from aleator.matching.components import log_bilinear, log_bilinear_with_itself
+from aleator.matching.fused_pairs import fused_log_pairs
 from aleator.matching.fused_totals import takes_polynomials
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.match_maps import LogOddsMap
@@ -136,7 +137,9 @@ def log_total_positivity(
 
     def side(q: VonMisesFisher) -> tuple[Tensor, Tensor]:
         """mu (G, N, D) and kappa (G, N)."""
-        kappa = q.kappa.double().clamp(max=reach)
+        kappa = q.kappa.double() if q.mu.device.type == "cpu" else q.kappa  # a GPU's own kernels do this
+        if math.isfinite(reach):
+            kappa = kappa.clamp(max=reach)
         return q.mu.reshape(-1, *q.mu.shape[-2:]), kappa.reshape(-1, kappa.shape[-1])
 
     mu1, kappa1 = side(q1)
@@ -162,7 +165,10 @@ def sums_in_tiles(kernel: ZonalKernel, q: VonMisesFisher) -> bool:
         fixed = kernel.cache_key() is not None and q.mu.dtype == torch.float32
         if not (fixed and fused_kernels(q.mu)):
             return False
-    return not isinstance(kernel, VMFKernel) or float(kernel.kappa_pos.detach()) <= STEEPEST
+    if not isinstance(kernel, VMFKernel):
+        return True
+    steepest = kernel.concentration(q.kappa)
+    return float(steepest.detach() if isinstance(steepest, Tensor) else steepest) <= STEEPEST
 
 
 def match_probability(
@@ -227,6 +233,8 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
     """log r of vMF posteriors whose batch shapes broadcast."""
     dim, dtype = q1.dim, q1.mu.dtype
     shape = torch.broadcast_shapes(q1.batch_shape, q2.batch_shape)
+    if len(shape) == 1 and terms is None and _has_fused_pairs(q1, q2, kernel):
+        return _fused_log_r(q1, q2, kernel)
     cosine = _cosine(q1, q2)
     kappa1, kappa2 = q1.kappa.double(), q2.kappa.double()
     if isinstance(kernel, VMFKernel) and kernel.is_identity:
@@ -244,6 +252,22 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
     log_lam, sign = kernel.series(dim, count, cosine.device)
     kappa_pos = kernel.concentration(cosine) if isinstance(kernel, VMFKernel) else None
     return log_series(cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos).view(shape).to(dtype)
+
+
+def _has_fused_pairs(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel) -> bool:
+    """Whether N pairs of two batches (N,) go the short way on a GPU: a fixed kernel, float32."""
+    plain = q1.batch_shape == q2.batch_shape and q1.mu.dtype == torch.float32 and len(q1) > 0
+    fixed = kernel.cache_key() is not None and not (isinstance(kernel, VMFKernel) and kernel.is_identity)
+    return plain and fixed and fused_kernels(q1.mu) is not None
+
+
+def _fused_log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel) -> Tensor:
+    """log r of N pairs in float32."""
+    dim, reach = q1.dim, kernel.reach(q1.dim)
+    kappa1, kappa2 = (q.kappa.clamp(max=reach) if math.isfinite(reach) else q.kappa for q in (q1, q2))
+    log_lam, sign = kernel.series(dim, kernel.terms(dim, _tolerance(kernel, torch.float32)), q1.mu.device)
+    kappa_pos = kernel.concentration(log_lam) if isinstance(kernel, VMFKernel) else None
+    return fused_log_pairs(q1.mu, kappa1, q2.mu, kappa2, log_lam, sign, dim, kappa_pos).float()
 
 
 def _cosine(q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:

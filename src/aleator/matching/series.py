@@ -163,13 +163,21 @@ def row_weights(
     If `unused` (an int32 scalar on a GPU) is not 0, the rows are left out: no one will look at them.
     """
     order, terms = dim / 2 - 1, len(log_lam)
-    log_scale = (log_harmonic_dimensions(dim, terms, kappa.device) + log_lam) / 2
+    log_scale = _log_scale(dim, log_lam) if log_lam.requires_grad else _fixed_log_scale(dim, log_lam)
     fused = fused_kernels(kappa)
     if fused:
         steps, top, start = recurrence_start(order, terms)
         arguments = (order, representable(kappa), log_scale, sign, top, steps, start, unused)
         return RowWeights(*fused.fused_row_weights(*arguments))
     return plain_row_weights(order, kappa, log_scale, sign)
+
+
+def _log_scale(dim: int, log_lam: Tensor) -> Tensor:
+    """log(dim_n |lambda_n|)/2, shape (T,)."""
+    return (log_harmonic_dimensions(dim, len(log_lam), log_lam.device) + log_lam) / 2
+
+
+_fixed_log_scale = lru_cache(maxsize=64)(_log_scale)  # a fixed kernel has one tensor of coefficients for all batches
 
 
 def plain_row_weights(order: float, kappa: Tensor, log_scale: Tensor, sign: Tensor | None) -> RowWeights:
