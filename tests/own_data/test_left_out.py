@@ -20,6 +20,7 @@ from aleator.own_data import (
     Settings,
     audit,
     embed,
+    evaluate_embedded,
     read_collection,
     read_embedded,
     train,
@@ -104,6 +105,36 @@ def test_embedding_goes_on_without_them(damaged, image_run):
     torch.testing.assert_close(found.q.mu, expected.q.mu)
     assert log[0].startswith("3 of 60 items cannot be used")
     assert len(log) == 1
+
+
+def test_the_rest_is_evaluated_beside_rivals(damaged, image_run):
+    """The items are read again for the rivals, and found by their ids."""
+    path = embed(image_run, read_collection(damaged / "photos"), damaged / "a.safetensors", device="cpu", strict=False)
+    clean = embed(image_run, read_collection(damaged / "clean"), damaged / "b.safetensors", device="cpu")
+    rows = []
+    for file in (path, clean):
+        embedded = read_embedded(file)
+        comparison = evaluate_embedded(embedded, embedded.labels())["rivals"]
+        rows.append([(row["method"], row["recall_at_1"]["value"]) for row in comparison["rows"]])
+    assert rows[0] == rows[1]
+
+
+def test_pairs_of_paths_are_evaluated(damaged, image_run):
+    """The pairs of the table that was embedded are found by id; a pair with an item that was left out is gone."""
+    paths = [f"photos/{colour}/{i:02d}.png" for colour in ("blue", "green", "red") for i in range(20)]
+    lines = [f"{first};{second}" for first, second in zip(paths[::2], paths[1::2], strict=True)]
+    table = damaged / "pairs.csv"
+    table.write_text("\n".join(["first;second", *reversed(lines)]))
+    path = embed(image_run, read_collection(table), damaged / "a.safetensors", device="cpu", strict=False)
+    embedded = read_embedded(path)
+    pairs = embedded.labels()
+    assert (pairs.kind, len(embedded.q), len(pairs.values)) == ("pairs", 57, 27)
+    ids = [record["id"] for record in embedded.records]
+    assert {f"{ids[a]};{ids[b]}" for a, b in pairs.values} <= set(lines)
+    assert evaluate_embedded(embedded, pairs, rivals=False)["items"] == 57
+    table.unlink()
+    with pytest.raises(ValueError, match="has no label"):
+        embedded.labels()
 
 
 def test_a_strict_embedding_goes_on_when_the_files_are_mended(damaged, image_run):

@@ -12,8 +12,9 @@ from torch import Tensor
 from aleator.evaluation import LabelModel, likely_labels
 from aleator.foundation import reject, require, require_one_of
 from aleator.matching import MatchMaps, VMFKernel
-from aleator.own_data.labels import Labels, named_labels
+from aleator.own_data.labels import PAIR_COLUMNS, Labels, named_labels, pairs_from_table
 from aleator.own_data.one_mode import certainty_score, mode_weights, one_mode
+from aleator.own_data.tables import read_table
 from aleator.posteriors import PosteriorBatch
 from aleator.retrieval import match_settings, read_answers, read_header, read_items_beside, read_posteriors
 
@@ -74,14 +75,19 @@ class EmbeddedCollection:
         return self.label_model.probabilities(self.q)
 
     def labels(self) -> Labels:
-        """The labels in the records.
+        """The labels in the records, or the pairs of the table that was embedded.
 
         Returns:
-            Soft labels if every record has "labels", classes otherwise.
+            Soft labels if every record has "labels", classes otherwise; pairs if no record has a label and the items
+            were embedded from a table of pairs that is still there.
 
         Raises:
             ValueError: If a record has no label.
         """
+        if not any("label" in record for record in self.records):
+            pairs = self._pairs_of_source()
+            if pairs is not None:
+                return pairs
         for i, record in enumerate(self.records):
             if "label" not in record:
                 reject("items", f"line {i + 1}", "has no label", "embed labelled data, or pass --labels")
@@ -94,6 +100,19 @@ class EmbeddedCollection:
             for name, probability in record["labels"].items():
                 probabilities[i, column[name]] = probability
         return Labels("soft", probabilities / probabilities.sum(1, keepdims=True), tuple(names))
+
+    def _pairs_of_source(self) -> Labels | None:
+        """The pairs of the table that was embedded, found by id; None if it was not a table of pairs, or is gone."""
+        path = Path(self.source or "")
+        if path.suffix not in (".csv", ".tsv") or not path.is_file():
+            return None
+        table = read_table(path)
+        if not set(PAIR_COLUMNS) <= set(table.header):
+            return None
+        ids = [record["id"] for record in self.records]
+        known = set(ids)  # items that could not be read were left out
+        rows = [i for i, row in enumerate(table.rows) if all(row[column] in known for column in PAIR_COLUMNS)]
+        return pairs_from_table(table.select(rows), ids) if rows else None
 
 
 def read_embedded(path: str | Path) -> EmbeddedCollection:
