@@ -102,9 +102,9 @@ def test_the_claim_stands_above_the_hits(visit):
     labels = seen(page).locator(".who span").all_inner_texts()
     shares = page.locator("#shares .share").all_inner_texts()
     for text in shares:
-        label, percent = text.replace("\N{NO-BREAK SPACE}", " ").split(" ")[:2]
+        label, percent = text.replace("\N{NO-BREAK SPACE}", " ").replace(":", "").split(" ")[:2]
         assert round(100 * labels.count(label) / len(labels)) == int(percent)
-    assert {text.split(" ")[0] for text in shares} == set(labels)
+    assert {text.split(":")[0] for text in shares} == set(labels)
 
 
 def test_filters_of_an_answer(visit):
@@ -114,7 +114,7 @@ def test_filters_of_an_answer(visit):
     labels = seen(page).locator(".who span").all_inner_texts()
     assert len(set(labels)) > 1
     button = page.locator("#shares .share").first
-    label = button.inner_text().split(" ")[0]
+    label = button.inner_text().split(":")[0]
     button.click()
     assert set(seen(page).locator(".who span").all_inner_texts()) == {label}
     assert page.locator("#shares .share").first.get_attribute("aria-pressed") == "true"

@@ -30,7 +30,7 @@ export function shareButtons(shares, chosen, choose) {
     return element(
       "button",
       { class: "share", type: "button", "aria-pressed": String(pressed), title: `${count(n)} items`, onclick: () => choose(pressed ? null : label) },
-      bar, element("span", {}, `${label} ${percent(share)}`),
+      bar, element("span", {}, `${label}: ${percent(share)}`),
     );
   });
   const more = shares.length - MOST_LABELS;
