@@ -183,9 +183,9 @@ class ExactInfoNCE(SimilarityLoss):
     Args:
         kernel: What counts as a match. Default: `VMFKernel()`. Use `AcceptanceKernel` for pairs that were accepted by
             the paper's rejection rule.
-        terms: Number of terms of the series. Default: as many as the posteriors need; on a CPU this is decided for
-            each tile of pairs with shared and batch negatives. On a GPU the default does not look at kappa, because
-            that would wait for the device; fewer terms are enough where kappa stays small.
+        terms: Number of terms of the series. Default: as many as the posteriors need, decided for each tile of pairs
+            with shared and batch negatives. Other pairs on a GPU take as many as any posterior needs, because a look at
+            kappa would wait for the device.
         group: Number of consecutive anchors that share their batch negatives, a divisor of the batch size. Default:
             all. The cost grows with `group`. The posteriors hardly improve once it is several times the largest r
             (docs/understanding.md).
