@@ -13,6 +13,7 @@ series resolves posteriors up to some kappa, its `reach` (truncation.py); sharpe
 kappa.
 """
 
+import logging
 import math
 
 import torch
@@ -36,6 +37,8 @@ DEFAULT_PRIOR = 0.5  # share of matches among the pairs in question
 
 # How much of the series may be left out, relative to the largest r.
 _TOLERANCE = {torch.float32: 1e-10, torch.float64: 1e-17}
+_LOG = logging.getLogger("aleator.matching")
+_TOLD: set[int] = set()  # dimensions whose reach a user has been told
 
 
 def log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, terms: int | None = None) -> Tensor:
@@ -142,6 +145,8 @@ def log_total_positivity(
             kappa = kappa.clamp(max=reach)
         return q.mu.reshape(-1, *q.mu.shape[-2:]), kappa.reshape(-1, kappa.shape[-1])
 
+    if math.isfinite(reach):
+        _tell_reach(kernel, dim, reach, *(q.kappa for q in (q1, q2) if q is not None))
     mu1, kappa1 = side(q1)
     mu2, kappa2 = (None, None) if q2 is None else side(q2)
     others = kappa1 if kappa2 is None else kappa2
@@ -246,6 +251,7 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
     kappa1, kappa2 = (kappa[(None,) * (cosine.dim() - kappa.dim())] for kappa in (kappa1, kappa2))
     reach = kernel.reach(dim)
     if math.isfinite(reach):  # for sharper posteriors the series would be noise
+        _tell_reach(kernel, dim, reach, kappa1, kappa2)
         kappa1, kappa2 = kappa1.clamp(max=reach), kappa2.clamp(max=reach)
     count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, kappa2)
     require_at_least("terms", count, 2, "leave it out")
@@ -268,6 +274,17 @@ def _fused_log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel) ->
     log_lam, sign = kernel.series(dim, kernel.terms(dim, _tolerance(kernel, torch.float32)), q1.mu.device)
     kappa_pos = kernel.concentration(log_lam) if isinstance(kernel, VMFKernel) else None
     return fused_log_pairs(q1.mu, kappa1, q2.mu, kappa2, log_lam, sign, dim, kappa_pos).float()
+
+
+def _tell_reach(kernel: ZonalKernel, dim: int, reach: float, *kappas: Tensor) -> None:
+    """Log once for each dimension that posteriors are sharper than the reach of the kernel. On a CPU only."""
+    if dim in _TOLD or any(kappa.device.type != "cpu" for kappa in kappas):
+        return
+    sharpest = max((kappa.detach().max().item() for kappa in kappas if kappa.numel()), default=0.0)
+    if sharpest > reach:
+        _TOLD.add(dim)
+        message = "%r resolves posteriors up to kappa = %.3g in %d dimensions; kappa = %.3g counts as that"
+        _LOG.warning(message, kernel, reach, dim, sharpest)
 
 
 def _cosine(q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:

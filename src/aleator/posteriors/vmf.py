@@ -15,7 +15,7 @@ from torch import Generator, Size, Tensor
 from torch.distributions import Distribution, constraints, register_kl
 from torch.distributions.constraints import Constraint
 
-from aleator.foundation import require, require_float, require_probability
+from aleator.foundation import reject, require, require_float, require_probability
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.caps import cap_angle, cap_mass
 from aleator.posteriors.overlap import log_overlap
@@ -76,6 +76,7 @@ class VonMisesFisher(PosteriorBatch):
     def __init__(self, mu: Tensor, kappa: Tensor | float, validate_args: bool | None = None):
         validate = Distribution._validate_args if validate_args is None else validate_args
         require_float("mu", mu)
+        _refuse_transforms(mu, kappa)
         kappa = torch.as_tensor(kappa, dtype=None if isinstance(kappa, Tensor) else mu.dtype, device=mu.device)
         if validate:
             _require_valid(mu, kappa)
@@ -401,6 +402,15 @@ def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
     own = kappa_q * ratio - log_growth(order, kappa_q)
     cross = log_growth(order, kappa_p) - kappa_p * ratio * (1 - cosine_gap)
     return torch.where(point_q | point_p, math.inf, own + cross).to(q.kappa.dtype)
+
+
+def _refuse_transforms(*tensors: Tensor | float) -> None:
+    """Raise inside torch.func's transforms: special functions are chosen by the values of kappa, which they hide."""
+    for tensor in tensors:
+        if isinstance(tensor, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            problem = "posteriors do not work inside torch.func (vmap, grad, jacrev, jacfwd)"
+            way_out = "pass a batch in place of vmap, and use torch.autograd for derivatives"
+            reject("mu", "a tensor of a transform", problem, way_out)
 
 
 def _require_valid(mu: Tensor, kappa: Tensor) -> None:

@@ -1,0 +1,109 @@
+"""Beyond the usual sizes: right, or refused with the reason."""
+
+import copy
+import logging
+import math
+import pickle
+
+import mpmath
+import pytest
+import torch
+
+import aleator as al
+from aleator import VonMisesFisher
+from aleator.matching import positivity
+
+F64 = torch.float64
+
+
+def log_normaliser(dim, kappa):
+    """log of the density's constant, in forty digits."""
+    half = mpmath.mpf(dim) / 2
+    if kappa == 0:
+        return mpmath.loggamma(half) - mpmath.log(2) - half * mpmath.log(mpmath.pi)
+    bessel = mpmath.log(mpmath.besseli(half - 1, kappa))
+    return (half - 1) * mpmath.log(kappa) - half * mpmath.log(2 * mpmath.pi) - bessel
+
+
+def near(mu, distance):
+    other = mu + distance * torch.nn.functional.normalize(torch.randn(len(mu), dtype=F64), dim=0)
+    return torch.nn.functional.normalize(other, dim=0)
+
+
+@pytest.mark.parametrize(
+    ("dim", "kappa", "kappa_pos"),
+    [(3, 1e8, 1.0), (10, 1e-6, 1e4), (10, 1e8, 1e3), (512, 1e8, 100.0), (5000, 1e8, 100.0), (5000, 1e3, 100.0)],
+)
+def test_positivity_against_a_point_in_closed_form(dim, kappa, kappa_pos):
+    """E g(z.mu') of z ~ vMF(mu, kappa) is a ratio of normalisers, of |kappa mu + kappa_pos mu'|."""
+    mu = torch.nn.functional.normalize(torch.randn(dim, dtype=F64), dim=0)
+    other = near(mu, 0.2)
+    q, point = (VonMisesFisher(m, torch.tensor(k, dtype=F64)) for m, k in ((mu, kappa), (other, math.inf)))
+    found = al.log_positivity(q, point, al.VMFKernel(kappa_pos)).item()
+    with mpmath.workdps(40):
+        cosine = mpmath.fdot(map(mpmath.mpf, mu.tolist()), map(mpmath.mpf, other.tolist()))
+        k, p = mpmath.mpf(kappa), mpmath.mpf(kappa_pos)
+        both = mpmath.sqrt(k**2 + p**2 + 2 * k * p * cosine)
+        wanted = log_normaliser(dim, k) - log_normaliser(dim, both) - log_normaliser(dim, 0) + log_normaliser(dim, p)
+        assert abs(found - wanted) <= 1e-9 * max(1, abs(wanted))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dim", [2, 100, 5000])
+def test_density_entropy_and_loss_are_finite_with_gradients(dim, dtype):
+    mu = torch.nn.functional.normalize(torch.randn(4, dim, dtype=dtype), dim=-1)
+    kappa = torch.tensor([0.0, 1e-6, 1e3, 1e8], dtype=dtype, requires_grad=True)
+    q = VonMisesFisher(mu, kappa)
+    total = q.entropy().sum() + q.log_prob(mu).sum() + al.ExactInfoNCE(al.VMFKernel(50.0))(q, q)
+    total.backward()
+    assert torch.isfinite(total)
+    assert torch.isfinite(kappa.grad).all()
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_too_steep_is_refused():
+    q = VonMisesFisher.uniform(5000, (2,), dtype=F64)
+    with pytest.raises(ValueError, match="does not converge within 4096 terms in 5000 dimensions; use a smoother"):
+        al.log_positivity(q[0], q[1], al.VMFKernel(1e4))
+
+
+def test_a_reach_that_is_exceeded_is_told_once(caplog, monkeypatch):
+    monkeypatch.setattr(positivity, "_TOLD", set())
+    q = VonMisesFisher(torch.eye(2, 64, dtype=F64), torch.tensor(1e8, dtype=F64))
+    kernel = al.AcceptanceKernel(20.0)
+    assert math.isfinite(kernel.reach(64))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            al.log_positivity(q[0], q[1], kernel)
+    (told,) = caplog.records
+    assert "counts as that" in told.getMessage()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda q: pickle.loads(pickle.dumps(q))])
+def test_copies_are_the_same_distribution(copied):
+    mu = torch.nn.functional.normalize(torch.randn(3, 4), dim=-1)
+    one = VonMisesFisher(mu, torch.rand(3))
+    for q in (one, al.VMFMixture(torch.zeros(1, 3), one[None])):
+        again = copied(q)
+        z = torch.eye(1, 4)
+        assert torch.equal(again.log_prob(z), q.log_prob(z))
+        assert again.batch_shape == q.batch_shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused_with_the_way_out(dtype):
+    with pytest.raises(ValueError, match=r"expected a float32 or float64 tensor; pass mu\.float\(\)"):
+        VonMisesFisher(torch.eye(2, dtype=dtype), torch.ones(2, dtype=dtype))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, in its own transforms
+@pytest.mark.parametrize("transform", ["vmap", "grad", "jacrev", "jacfwd"])
+def test_transforms_of_torch_func_are_refused_with_the_way_out(transform):
+    mu, kappa = torch.eye(3), torch.tensor([1.0, 2.0, 3.0])
+
+    def entropy(kappa):
+        return VonMisesFisher(mu if kappa.dim() else mu[0], kappa).entropy().sum()
+
+    call = torch.func.vmap(entropy) if transform == "vmap" else getattr(torch.func, transform)(entropy)
+    with pytest.raises(ValueError, match=r"do not work inside torch\.func.*pass a batch in place of vmap"):
+        call(kappa)
