@@ -151,8 +151,10 @@ def log_total_positivity(
     mu2, kappa2 = (None, None) if q2 is None else side(q2)
     others = kappa1 if kappa2 is None else kappa2
     count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, others)
-    if terms is None and kappa1.is_cuda and takes_polynomials(len(kappa1), kappa1.shape[1], others.shape[1]):
-        count = kernel.terms(dim, _TOLERANCE[torch.float64])  # the grid of the polynomials goes deeper
+    if terms is None and kappa1.is_cuda:
+        if takes_polynomials(len(kappa1), kappa1.shape[1], others.shape[1]):
+            count = kernel.terms(dim, _TOLERANCE[torch.float64])  # the grid of the polynomials goes deeper
+        count += count % 2  # so that nothing has to be padded
     require_at_least("terms", count, 2, "leave it out")
     log_lam, sign = kernel.series(dim, count, q1.mu.device)
     kappa_pos = kernel.concentration(log_lam) if isinstance(kernel, VMFKernel) else None
