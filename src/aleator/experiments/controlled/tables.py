@@ -340,7 +340,7 @@ def modes(preset: Preset) -> list[Row]:
     """Posteriors of two and three modes, learned as such and as one; and of one mode, learned as two."""
     # Soft targets: drawn pairs say little about how many modes a posterior has, and would need many more steps.
     setting = replace(base(preset if preset == "quick" else "best"), targets="soft", batch_size=512, group=None)
-    setting = _shorter(setting, preset, best=2000)
+    setting = _shorter(setting, preset, best=1500)
     if preset == "quick":  # the second mode is found after some 400 steps; a few minutes on one core
         setting = _shorter(replace(setting, dim=3, batch_size=96, points=500), preset, quick=500)
     changes: dict[str, dict[str, Any]] = {
