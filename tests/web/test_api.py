@@ -1,5 +1,6 @@
 """The API gives what the index, the encoder and the metrics give, and says clearly what it cannot give."""
 
+import io
 import json
 import math
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from aleator import CredibleIndex, VonMisesFisher
 from aleator.evaluation import neighbour_hits, reject_curve
@@ -14,6 +16,7 @@ from aleator.retrieval import take_snapshot
 from aleator.web import create_app
 from aleator.web.collection import CollectionView
 from aleator.web.credible_levels import LEVELS, cap_cosines
+from aleator.web.pictures import Pictures
 from tests.web.shapes import COLOURS, SHAPES, draw, feature_run, png, shape_index
 
 
@@ -373,3 +376,20 @@ def test_items_by_a_part_of_their_id(client):
     both = ok(client.get("/api/items", params={"find": "4", "label": "square"}))["items"]
     assert {item["label"] for item in both} == {"square"}
     refused(client.get("/api/items", params={"find": "x" * 1001}), 422, "find")
+
+
+@pytest.mark.parametrize("name", ["deep.tif", "float.tif", "picture.avif"])
+def test_pictures_that_browsers_cannot_show_are_converted(tmp_path, name):
+    """Deep images are not black, and formats of phones become those of the web."""
+    ramp = np.arange(4096).reshape(64, 64)
+    if name == "deep.tif":
+        image = Image.fromarray(ramp.astype(np.uint16))
+    else:
+        image = Image.fromarray(
+            (ramp / 4095).astype(np.float32) if name == "float.tif" else (ramp >> 4).astype(np.uint8)
+        )
+    image.save(tmp_path / name)
+    shown = Pictures(tmp_path, 10**7, 10**6).show(name, 64)
+    with Image.open(io.BytesIO(shown.data)) as picture:
+        assert picture.format in ("PNG", "JPEG")
+        assert abs(np.asarray(picture.convert("L")).astype(int) - (ramp >> 4)).max() <= 8

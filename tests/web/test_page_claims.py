@@ -187,6 +187,9 @@ def test_two_questions_side_by_side(visit):
     assert facts[2] != facts[5] or facts[0] != facts[3]
     assert facts[5] == page.locator("#size").inner_text()
     assert "to both answers" in page.locator("#beside-both").inner_text()
+    page.get_by_role("tab", name="Most certain").click()
+    page.locator("#beside").wait_for(state="hidden")  # it belongs to the answers
+    page.get_by_role("tab", name="Could be").click()
     page.get_by_role("button", name="Stop comparing").press("Enter")
     page.locator("#beside").wait_for(state="hidden")
     assert page.evaluate("document.activeElement.id") == "query-compare"

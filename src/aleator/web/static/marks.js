@@ -1,7 +1,7 @@
 // Items that the user marked. They are stored in the browser, and can be downloaded as a file for labelling.
 
 import { face } from "./tiles.js";
-import { element, kappaText, plural } from "./words.js";
+import { certaintyWords, element, plural } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const COLUMNS = ["id", "kappa", "label", "path", "why", "new_label"];
@@ -82,6 +82,7 @@ export class Marks {
   }
 
   #line(item) {
+    const words = `${item.id} · ${item.why || `certainty ${certaintyWords(item.surer_than)}`}`;
     const label = element("input", {
       value: item.new_label, placeholder: item.label ?? "label", "aria-label": `New label of ${item.id}`,
       oninput: (event) => ((item.new_label = event.target.value), this.#keep()),
@@ -91,7 +92,7 @@ export class Marks {
       { class: "quiet", type: "button", "aria-label": `Unmark ${item.id}`, onclick: () => (this.toggle(item), this.#list()) },
       "✕",
     );
-    return element("li", {}, face(item, 96), element("span", {}, `${item.id} · κ ${kappaText(item.kappa)}`), label, remove);
+    return element("li", {}, face(item, 96), element("span", { title: words }, words), label, remove);
   }
 
   #download(ending, type, content) {

@@ -69,7 +69,6 @@ async function ask(next, { focus = false } = {}) {
     [subject, answer, tab, wanted] = [next, received, "answer", null];
     showQuery();
     showAnswer();
-    showBeside();
     $("alert").hidden = true;
     if (focus) {
       window.scrollTo({ top: 0 });
@@ -114,7 +113,6 @@ function clear() {
   [subject, answer] = [null, null];
   if (tab === "answer") tab = "least-sure";
   showQuery();
-  showBeside();
   browse();
 }
 
@@ -270,6 +268,7 @@ function showBeside() {
   $("query-compare").hidden = kept !== null;
   if (kept === null) return;
   const second = answer === null || answer === kept.answer ? null : presentQuestion();
+  $("beside").hidden = second !== null && tab !== "answer"; // it waits for a second question in every tab
   $("beside-columns").replaceChildren(column(kept), column(second));
   $("beside-both").textContent = inBoth(kept, second);
 }
@@ -343,6 +342,7 @@ function selectTab(name) {
   $("more").hidden = true;
   $("empty").hidden = true;
   $("claim").hidden = name !== "answer";
+  showBeside();
   $("mark-all").hidden = true;
   $("label-box").hidden = info.labels.length === 0 || ["answer", "curve", "findings"].includes(name);
   $("finding-box").hidden = name !== "findings";
@@ -397,6 +397,7 @@ function wire() {
   $("beside-close").addEventListener("click", () => ((kept = null), showBeside(), $("query-compare").focus()));
   $("more").addEventListener("click", () => browse(true));
   $("slider").addEventListener("input", applySlider);
+  $("slider").addEventListener("change", showBeside);
   for (const choice of document.getElementsByName("by")) choice.addEventListener("change", () => subject && ask(subject));
   $("query-mark").addEventListener("click", () => marks.toggle(answer.query.item));
   $("query-clear").addEventListener("click", () => go("#"));
