@@ -1,5 +1,6 @@
 """Errors speak the options of the command; Ctrl-C says what is kept; --help loads nothing heavy."""
 
+import errno
 import re
 import subprocess
 import sys
@@ -50,6 +51,16 @@ def test_arguments_and_other_names():
 def test_names_inside_paths_stay():
     text = "/home/batch_size/replace=Trueish: no such file"
     assert message("x", raised=OSError(text)) == text.replace("replace=", "--replace ")
+
+
+def test_errors_of_the_operating_system_have_a_way_out(tmp_path):
+    with pytest.raises(OSError) as caught:
+        (tmp_path / "nowhere" / "a.txt").read_text()
+    assert message("x", raised=caught.value) == (
+        f"{tmp_path}/nowhere/a.txt: there is no such file or folder; check the path (No such file or directory)"
+    )
+    full = OSError(errno.ENOSPC, "No space left on device", "a.safetensors")
+    assert "the disk is full; make room" in message("x", raised=full)
 
 
 def test_a_real_command(tmp_path):

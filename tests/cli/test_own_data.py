@@ -171,7 +171,10 @@ def test_mistakes_are_one_line(trained, features, tmp_path):
         (("evaluate", tmp_path / "broken.safetensors"), "is damaged"),
         (("evaluate", a, "--labels", tmp_path / "short.npy"), "has 3 rows"),
         (("rank", tmp_path / "none.safetensors"), "no such file"),
-        (("train", x, "--labels", features / "y.npy", "--output", x / "run", *QUICK), "Not a directory"),
+        (
+            ("train", x, "--labels", features / "y.npy", "--output", x / "run", *QUICK),
+            "a file is in the way; name another folder",
+        ),
         (("index", "build", tmp_path / "g", tmp_path / "broken.safetensors"), "is damaged"),
     ]
     for command, problem in mistakes:

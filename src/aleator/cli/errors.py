@@ -1,6 +1,8 @@
 """How the command line reports errors and interruptions."""
 
 import contextlib
+import errno
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +10,18 @@ from pathlib import Path
 import typer
 from rich.console import Console
 from rich.text import Text
+
+# What the errors of the operating system mean, and the way out.
+_REASONS = {
+    errno.EEXIST: "a file is in the way; name another folder",
+    errno.ENOTDIR: "a file is in the way; name another folder",
+    errno.EISDIR: "is a folder; name a file",
+    errno.ENOENT: "there is no such file or folder; check the path",
+    errno.EACCES: "permission is missing; name another place, or ask for it",
+    errno.EPERM: "permission is missing; name another place, or ask for it",
+    errno.EROFS: "nothing can be written there; name another place",
+    errno.ENOSPC: "the disk is full; make room, then repeat the command",
+}
 
 
 @contextlib.contextmanager
@@ -64,6 +78,8 @@ def in_words_of_the_command(error: Exception) -> str:
     """
     from aleator.foundation import BadArgumentError
 
+    if isinstance(error, OSError) and error.filename is not None and error.errno in _REASONS:
+        return f"{os.fsdecode(error.filename)}: {_REASONS[error.errno]} ({error.strerror})"
     names = _names_of_parameters()
     if isinstance(error, BadArgumentError):
         shown = names.get(error.argument)
