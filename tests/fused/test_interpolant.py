@@ -54,7 +54,8 @@ def test_given_negatives(name, device, shares):  # noqa: F811
     torch.manual_seed(1)
     kernel = KERNELS[name]()
     first, second = some(1, 20, dim=96, low=40.0, high=45.0), some(1, 70, dim=96, low=25.0, high=28.0)
-    compare(first, second, kernel, device, all_terms(kernel, 96))
+    # The gradient in kappa is a sum of slopes in float32 that nearly cancel here: 2.7e-6 (the series: 1.3e-6).
+    compare(first, second, kernel, device, all_terms(kernel, 96), limit=5e-6)
     assert shares == [1.0, 1.0]  # the two sides change places for the gradient of the second
 
 
