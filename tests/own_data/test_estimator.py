@@ -144,6 +144,11 @@ print(al.AleatorClassifier(steps=60, width=32, members=1, learning_rate=0.01).fi
     assert result.stdout == "True\n"
 
 
+def test_a_dozen_items_are_enough():
+    rows, labels = np.eye(2)[np.arange(12) % 2], np.arange(12) % 2
+    assert al.AleatorClassifier(**SMALL | {"steps": 1}).fit(rows, labels).predict(rows).shape == (12,)
+
+
 @pytest.mark.slow
 def test_the_checks_of_scikit_learn():
     """All but those that fit ten items, of which six of one class are needed."""

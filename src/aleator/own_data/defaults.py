@@ -158,7 +158,7 @@ def choose_settings(
     choose("kappa_pos", kappa_pos, reason)
 
     batch_size = 64 if from_scratch and not gpu else 256 if gpu or large_head or not with_classes else 128
-    choose("batch_size", min(batch_size, max(8, train_items // 4)), f"for {train_items} training items")
+    choose("batch_size", min(batch_size, max(8, train_items // 4), train_items), f"for {train_items} training items")
     _require_whole_number("batch_size", settings["batch_size"], 1)  # the choices below divide by it
     if from_scratch:
         if settings["steps"] is None:
