@@ -53,6 +53,7 @@ def test_a_run_knows_what_it_was_trained_on(run, whole, features, tmp_path):
 def test_an_older_run_does_not_say(run, features, tmp_path):
     shutil.copytree(run.folder, tmp_path / "old")
     (tmp_path / "old" / FILE).unlink()
+    (tmp_path / "old" / "checksums.json").unlink()  # an older run has none
     collection = read_collection(features / "x.npy")
     old = load_run(tmp_path / "old")
     assert used_as(old.folder, collection) is None

@@ -138,6 +138,14 @@ def merge_low_rank(network: nn.Module) -> nn.Module:
 
     Returns:
         The network.
+
+    Examples:
+        >>> from torch import nn
+        >>> from aleator.encoders import add_low_rank, merge_low_rank
+        >>> network = nn.Sequential(nn.Linear(4, 4))
+        >>> _ = add_low_rank(network, network.modules(), rank=1)
+        >>> merge_low_rank(network)[0]
+        Linear(in_features=4, out_features=4, bias=True)
     """
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
