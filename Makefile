@@ -3,6 +3,7 @@
 # make check     format, lint, types, tests and documentation: what a change must pass
 # make docs      the documentation site, into build/site
 # make wheel     build the package, install it into an empty environment and try it
+# make sbom      list the packages of a release and their licences
 # make bench     side-by-side timings, printed as ratios
 PYTHON ?= python3
 VENV   ?= .venv
@@ -10,7 +11,7 @@ EXTRAS ?= dev
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-all check lint format docs tutorials notebooks wheel bench clean
+.PHONY: demo test test-all check lint format docs tutorials notebooks wheel sbom bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -52,12 +53,16 @@ tutorials: $(STAMP)
 notebooks: $(STAMP)
 	$(BIN)/python docs/site/run_notebooks.py
 
+# Built twice from one commit, a wheel is the same byte for byte: its files have the time of the commit.
 wheel: $(STAMP)
-	rm -rf build/wheel && $(BIN)/python -m build --outdir build/wheel .
+	rm -rf build/wheel && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --outdir build/wheel .
 	$(PYTHON) -m venv build/wheel/venv
 	build/wheel/venv/bin/pip install --quiet -c constraints.txt torch
 	build/wheel/venv/bin/pip install --quiet -c constraints.txt build/wheel/*.whl
 	cd build/wheel && venv/bin/python ../../tests/smoke.py
+
+sbom: $(STAMP)
+	$(BIN)/python release/sbom.py build/sbom.json docs/licences.md
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
