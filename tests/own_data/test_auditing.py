@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from aleator.foundation import lock_beside, only_process
 from aleator.own_data import audit, read_collection
 from tests.own_data.conftest import blobs, write
 
@@ -144,3 +145,11 @@ def test_texts_need_features(tmp_path):
     lines = write(tmp_path / "lines.txt", "".join(f"line {i}\n" for i in range(30)))
     with pytest.raises(ValueError, match="text have no features yet; pass a run"):
         audit(read_collection(lines), tmp_path / "audit", **QUIET)
+
+
+def test_of_two_audits_into_one_folder_the_second_is_told(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((30, 3)))
+    held = only_process(lock_beside(tmp_path / "audit"), "output", "audit")
+    with held, pytest.raises(ValueError, match=r"audit, process \d+ on .*; wait for it or stop it"):
+        audit(read_collection(tmp_path / "x.npy"), tmp_path / "audit", device="cpu")
+    assert not (tmp_path / "audit").exists()

@@ -32,7 +32,7 @@ from aleator.evaluation import (
     oddness,
     standardise,
 )
-from aleator.foundation import CountBar, describe_run, require, resolve_device
+from aleator.foundation import CountBar, describe_run, lock_beside, only_process, require, resolve_device
 from aleator.own_data.audit_features import AuditFeatures, audit_features
 from aleator.own_data.audit_files import claim_audit_folder, write_audit
 from aleator.own_data.collection import Collection
@@ -132,22 +132,25 @@ def audit(
     output = Path(output).expanduser()
     way_out = f"audit {_FEWEST_ITEMS} or more"
     require(len(collection) >= _FEWEST_ITEMS, "data", len(collection), "too few items to compare", way_out)
-    cache = claim_audit_folder(output, collection, run, features)
-    chosen_device = resolve_device(device)
-    found = audit_features(collection, run, features, cache, chosen_device, progress, strict, log)
-    collection = leave_out(collection, found.problems)
-    report = describe_left_out(collection)
-    if report:
-        log(report)
-    if found.saw_labels:
-        log(
-            "The network of this run learned from labels. If it learned from these, it may know wrong ones by heart, "
-            "and they are not found; features of a network that did not see them find more."
+    with only_process(lock_beside(output), "output", "audit"):
+        cache = claim_audit_folder(output, collection, run, features)
+        chosen_device = resolve_device(device)
+        found = audit_features(collection, run, features, cache, chosen_device, progress, strict, log)
+        collection = leave_out(collection, found.problems)
+        report = describe_left_out(collection)
+        if report:
+            log(report)
+        if found.saw_labels:
+            log(
+                "The network of this run learned from labels. If it learned from these, it may know wrong ones by "
+                "heart, and they are not found; features of a network that did not see them find more."
+            )
+        result = find_problems(
+            collection, found, folds=folds, seed=seed, device=chosen_device, progress=progress, log=log
         )
-    result = find_problems(collection, found, folds=folds, seed=seed, device=chosen_device, progress=progress, log=log)
-    result.summary["provenance"] = describe_run(began, chosen_device)
-    write_audit(output, result)
-    return result
+        result.summary["provenance"] = describe_run(began, chosen_device)
+        write_audit(output, result)
+        return result
 
 
 def find_problems(
