@@ -53,10 +53,11 @@ def test_json_says_what_the_text_says(asked):
         whole = index.search(VonMisesFisher(torch.eye(1, 4), 300.0))[0]
     assert clear["size"] == len(whole) > len(clear["hits"]) == 3
     text = run_command(*command).stdout
-    assert "query 0: q0.png   certainty medium: kappa 300, more than 7" in text
-    assert "certainty very low: kappa 4, more than 0 % of the items" in text
-    assert f"{len(whole)} items in its 95 % credible set: cat 100 %" in text
+    assert "query 0: q0.png   certainty medium: kappa 300, higher than for 7" in text
+    assert "certainty very low: kappa 4, higher than for 0 % of the items" in text
+    assert f"{len(whole)} items in its 95 % credible set (cat: 100 %)" in text
     assert "6 hits for 2 queries" in text
+    assert "metadata" not in text  # there is nothing that the other columns do not show
 
 
 def test_other_ways_to_search(asked):

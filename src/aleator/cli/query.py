@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _COUNTED = 1000  # hits of a question that are counted, beyond those that are shown
 _LABELS = 5  # labels of the hits that are named
+_COLUMNS = ("id", "label", "match", "cosine", "kappa", "metadata")
 _HIDDEN = {"label", "labels", "path", "used"}  # metadata that a row shows elsewhere
 
 
@@ -147,7 +148,7 @@ def _print_question(question: dict[str, Any], by: str, p: float, threshold: floa
     number, id = question["query"], question["id"]
     name = f"query {number}" if id == number else f"query {number}: {id}"
     certainty = f"certainty {question['certainty_in_words']}: kappa {question['kappa']:.4g}, "
-    certainty += f"more than {percent(question['surer_than'])} of the items"
+    certainty += f"higher than for {percent(question['surer_than'])} of the items"
     print()
     console = Console(soft_wrap=True, highlight=False)
     console.print(Text.assemble((name, "bold"), f"   {certainty}"))
@@ -161,19 +162,21 @@ def _print_question(question: dict[str, Any], by: str, p: float, threshold: floa
         "nearest": "nearest to it",
     }
     size = question["size"]
-    shares = {entry["label"]: entry["share"] for entry in question["labels"][:_LABELS]}
+    shares = [f"{entry['label']}: {percent(entry['share'])}" for entry in question["labels"][:_LABELS]]
     more = len(question["labels"]) - len(shares)
-    named = f": {could_be(shares)}{f' and {more} more labels' if more else ''}" if shares else ""
+    named = f" ({', '.join(shares)}{f' and {more} more labels' if more else ''})" if shares else ""
     items = "item" if size == 1 else "items"
     console.print(Text(f"{size:,}{'' if question['size_is_exact'] else ' or more'} {items} {sets[by]}{named}"))
 
 
 def _print_hits(question: dict[str, Any], groups: "list[tuple[int, list[Hit]]]", several: bool) -> None:
-    table = _hit_table("either") if several else _hit_table()
+    described = any(_rest_of(hit) for _, group in groups for hit in group)
+    columns = [*(["either"] if several else []), *_COLUMNS[: None if described else -1]]
+    table = Table(*columns)
     for mode, group in groups:
         either = [percent(question["modes"][mode])] if several else []
         for hit in group:
-            table.add_row(*either, *_hit_cells(hit))
+            table.add_row(*either, *_hit_cells(hit)[: None if described else -1])
             either = [""] * len(either)
     Console().print(table)
 
@@ -190,7 +193,7 @@ def _show_promised(index: "CredibleIndex", queries: "PosteriorBatch", ids: list[
         ]
         print(json.dumps(sets))
         return
-    table = _hit_table("query", "answer")
+    table = Table("query", "answer", *_COLUMNS)
     for name, answer in zip(names, answers, strict=True):
         state = "" if answer.sure else "not sure enough"
         for hit in answer.hits:
@@ -206,13 +209,14 @@ def _show_promised(index: "CredibleIndex", queries: "PosteriorBatch", ids: list[
         print(f"It was made with {promise.items} items, and there are {len(index)} now: calibrate again.")
 
 
-def _hit_table(*first: str) -> Table:
-    return Table(*first, "id", "label", "match", "cosine", "kappa", "metadata")
+def _rest_of(hit: "Hit") -> dict[str, Any]:
+    """The metadata of a hit that no other column shows."""
+    return {name: value for name, value in hit.metadata.items() if name not in _HIDDEN}
 
 
 def _hit_cells(hit: "Hit") -> tuple[str | Text, ...]:
     label = hit.metadata.get("label")
-    rest = {name: value for name, value in hit.metadata.items() if name not in _HIDDEN}
+    rest = _rest_of(hit)
     return (
         Text(str(hit.id)),
         Text("" if label is None else str(label)),
