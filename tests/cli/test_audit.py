@@ -45,7 +45,7 @@ def test_json(clear, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("missing",), "source = 'missing': is neither a run nor features"),
+        (("missing",), "SOURCE 'missing': is neither a run nor features"),
         ((".",), "a run has no items of its own; name the items too"),
         ((".", "x.npy"), "has no inputs.json"),
         (("x.npy", "missing.csv"), "there is no such file"),
