@@ -60,5 +60,5 @@ def test_every_backbone_of_ours_can_be_loaded_without_further_imports():
         [sys.executable, "-c", code + "print(*sorted(b.BACKBONES))"], capture_output=True, text=True, check=True
     )
     plain = {"beside", "chain", "features", "flatten", "mlp", "resnet18", "small-resnet", "standardise", "unit-scale"}
-    plain |= {"averaged-views", "ensemble"}
+    plain |= {"averaged-views", "ensemble", "efficientnet-lite0"}
     assert set(names.stdout.split()) == plain | {"hub-text", "hub-vision"}

@@ -71,6 +71,7 @@ class TestRun:
         shutil.copytree(run.folder, tmp_path / "old")
         for part in ("labels", "novelty"):
             shutil.rmtree(tmp_path / "old" / part)
+        (tmp_path / "old" / "checksums.json").unlink()
         old = load_run(tmp_path / "old")
         rows, _ = blobs(3, seed=12)
         assert old.label_names == ()

@@ -22,8 +22,8 @@ def test_items_that_were_trained_on_are_left_out(run, whole, features):
     expected = evaluate(test, select_labels(labels, split.test), embedded.kernel, embedded.prior)
     assert metrics["items"] == len(split.test)
     assert metrics["recall_at_1"] == expected["recall_at_1"]
-    # The same questions and the same gallery as in training. After the report of training, label probabilities are fitted
-    # to these questions too.
+    # The same questions and the same gallery as in training. Since then label probabilities have been fitted to these
+    # questions too.
     for mine, theirs in zip(metrics["rivals"]["rows"], run.metrics["rivals"]["rows"], strict=True):
         assert mine["method"] == theirs["method"]
         if mine["method"] == "our labels":

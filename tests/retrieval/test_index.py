@@ -166,12 +166,12 @@ def test_removals_happen_together_or_not_at_all(index):
 def test_another_encoder_is_refused(location):
     built = CredibleIndex.build(some(3), location=location, fingerprint="one")
     before = content(built)
-    with pytest.raises(ValueError, match="made by the encoder 'one'"):
+    with pytest.raises(ValueError, match="made by the encoder one;"):
         built.add(some(1), ["x"], fingerprint="two")
-    with pytest.raises(ValueError, match="made by the encoder 'one'"):
+    with pytest.raises(ValueError, match="made by the encoder one;"):
         built.search(some(1), fingerprint="two")
     built.close()
-    with pytest.raises(ValueError, match="made by the encoder 'one'"):
+    with pytest.raises(ValueError, match="made by the encoder one;"):
         CredibleIndex.open(location, fingerprint="two")
     with CredibleIndex.open(location, fingerprint="one") as index:
         assert content(index) == before
