@@ -364,7 +364,7 @@ def image_rows(rows: dict[str, list[tuple[Any, str]]], first_apart: bool = False
     """Rows of small images with captions.
 
     Args:
-        rows: Title of each row -> images (H, W) or (H, W, 3), each with its caption.
+        rows: Title of each row -> images (H, W) with values from 0 to 255, or (H, W, 3), each with its caption.
         first_apart: Whether the caption of the first image of each row has its own colour, for example for a query.
         side: Width of an image in inches.
 
