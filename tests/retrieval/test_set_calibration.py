@@ -178,7 +178,7 @@ class TestStored:
         shutil.copytree(RELEASE_1, tmp_path / "index")
         with CredibleIndex.open(tmp_path / "index") as opened:
             assert opened.promise is None
-            known = [hit.id for hit in opened.nearest(VonMisesFisher(torch.eye(1, opened.dim), 5.0), len(opened))[0]]
+            known = [hit.id for hit in opened.search(VonMisesFisher(torch.eye(1, opened.dim), 5.0), by="nearest")[0]]
             mu = torch.nn.functional.normalize(torch.randn(60, opened.dim), dim=-1)
             promise = opened.calibrate(VonMisesFisher(mu, 20.0), [known] * 60, 0.9)
             assert opened.promise == promise

@@ -102,9 +102,10 @@ def some_fold(kind: torch.Tensor) -> HeldOut:
 def test_credible_sets_against_a_loop():
     q = mixture(30, modes=2, dim=4, low=10.0, high=60.0).detach()
     kind = torch.arange(30) % 3
-    sizes, hits = [], []
+    sizes, hits, places = [], [], q.mode
     for i in range(30):
-        inside = [j for j in range(30) if j != i and q[i].region(0.95).contains(q[j].mode)]
+        region = q[i].region(0.95)
+        inside = [j for j in range(30) if j != i and region.contains(places[j])]
         sizes.append(len(inside))
         hits.append(any(kind[j] == kind[i] for j in inside))
     found = cifar_evaluation.set_metrics(q, some_fold(kind))
