@@ -6,12 +6,14 @@ import shutil
 import socket
 import threading
 import time
+from unittest.mock import Mock
 
 import httpx2
 import pytest
 import torch
 import uvicorn
 from fastapi.testclient import TestClient
+from uvicorn.server import ServerState
 
 from aleator import CredibleIndex, VonMisesFisher
 from aleator.web import create_app
@@ -63,6 +65,24 @@ def test_idle_connections_make_room(port):
         idle = [opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(100)]
         assert [honest(port) for _ in range(5)] == [200] * 5
         assert closed(idle[0])
+
+
+def test_many_connections_in_one_turn_of_the_loop_do_not_count_once_they_made_room():
+    """Otherwise a request that arrives in the same turn is answered with 503."""
+
+    async def connect_many():
+        config = uvicorn.Config(create_app(CredibleIndex.build(VonMisesFisher(torch.eye(3), 5.0))), http=Hasty)
+        config.load()
+        state = ServerState()
+        protocols = [Hasty(config, state, {}) for _ in range(100)]
+        for one in protocols:
+            one.connection_made(Mock(is_closing=lambda: False, get_extra_info=lambda name: None))
+        waiting = len(state.connections)
+        for one in protocols:
+            one.connection_lost(None)
+        return waiting
+
+    assert asyncio.run(connect_many()) == Hasty.crowd
 
 
 def test_headers_that_drip_are_not_waited_for(port):

@@ -69,5 +69,7 @@ class PatientProtocol(H11Protocol):
             self._close()
 
     def _close(self) -> None:
+        # At once, not when the loop comes to it: many may arrive in one turn, and uvicorn answers 503 above its limit.
+        self.connections.discard(self)
         if self.transport is not None and not self.transport.is_closing():
             self.transport.abort()
