@@ -34,10 +34,8 @@ RESULT = Path("results/benchmarks/kills.json")
 
 def main(seconds: float = 300.0) -> None:
     """Kill each kind in turn until the time is over, and add to the counts."""
-    from aleator.foundation import describe_run, write_json
-
     _import_everything()
-    began = time.time()
+    began = recorded = time.time()
     counts = json.loads(RESULT.read_text())["kinds"] if RESULT.exists() else {}
     for name in WANTED:
         counts.setdefault(name, {"kills": 0, "ended before the kill": 0, "finished and compared": 0, "violations": []})
@@ -57,10 +55,19 @@ def main(seconds: float = 300.0) -> None:
                 counts[name]["violations"] += kinds[name].problems
                 print(name, kinds[name].problems, flush=True)
                 kinds[name].problems.clear()
-    total = {"kills": sum(kind["kills"] for kind in counts.values())}
+            if time.time() > recorded + 15:
+                recorded = time.time()
+                _record(counts, began)
+    _record(counts, began)
+    print(RESULT.read_text())
+
+
+def _record(counts: dict[str, Any], began: float) -> None:
+    from aleator.foundation import describe_run, write_json
+
+    total = {what: sum(kind[what] for kind in counts.values()) for what in ("kills", "finished and compared")}
     total["violations"] = sum(len(kind["violations"]) for kind in counts.values())
     write_json(RESULT, {"provenance": describe_run(began, "cpu"), "total": total, "kinds": counts})
-    print(json.dumps({"total": total, "kinds": counts}, indent=2))
 
 
 class Kind(Protocol):
@@ -231,6 +238,7 @@ class Training:
         self.problems: list[str] = []
         self.report = Report(folder / "report")
         self.whole, self.usual = finish(lambda: self._fit(folder / "whole"), folder / "answer")
+        self.report = Report(folder / "report")  # without the lines of the undisturbed run
 
     def _fit(self, folder: Path) -> dict[str, Any]:
         import csv
