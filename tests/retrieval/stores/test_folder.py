@@ -46,11 +46,20 @@ def test_a_folder_holds_a_ledger_its_seal_and_one_vector_file(folder):
             index.add(posterior_of([i]), [i])
             (folder / ".vectors-left-by-a-killed-save.faiss.1.partial").touch()
             (folder / "partial-left-by-a-killed-save").touch()
+            (folder / ".ledger.sqlite.seal.1.partial").touch()
             index.save()
             assert names() == ["ledger.sqlite", "ledger.sqlite.seal", "vectors"]
         (current,) = folder.glob("vectors-*")
         index.save()  # nothing to do
         assert list(folder.glob("vectors-*")) == [current]
+
+
+def test_a_seal_that_a_killed_process_left_does_not_keep_the_index_from_being_replaced(folder):
+    (folder / ".ledger.sqlite.seal.1.partial").touch()
+    with CredibleIndex.build(posterior_of(["x"]), ["x"], location=folder, replace=True) as index:
+        assert ids_in(index) == {"x"}
+    assert not list(folder.glob("*.partial"))
+    assert not list(folder.glob(".*"))
 
 
 def test_saving_elsewhere_moves_and_leaves_the_old_place_alone(folder, tmp_path):

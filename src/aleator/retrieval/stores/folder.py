@@ -34,6 +34,7 @@ LEDGER = "ledger.sqlite"
 
 # How the names of vector files begin: finished ones, and temporary ones that a killed save left behind.
 _VECTOR_FILES = ("vectors-", ".vectors-", "partial-")
+_UNFINISHED_SEAL = f".{LEDGER}"  # a killed process leaves it
 
 
 class FolderStore(Store):
@@ -409,11 +410,11 @@ def _compact(rows: np.ndarray) -> np.ndarray:
 
 
 def _remove_unused_files(folder: Path, current: str) -> None:
-    """Remove vector files that the ledger does not name: those of earlier saves and of saves that were killed."""
+    """Remove vector files that the ledger does not name, of earlier saves, and what saves that were killed left."""
     for path in folder.iterdir():
-        if path.name.startswith(_VECTOR_FILES) and path.name != current:
+        if path.name.startswith((_UNFINISHED_SEAL, *_VECTOR_FILES)) and path.name != current:
             path.unlink(missing_ok=True)
 
 
 def _is_index_file(path: Path) -> bool:
-    return path.name.startswith((LEDGER, *_VECTOR_FILES))
+    return path.name.startswith((LEDGER, _UNFINISHED_SEAL, *_VECTOR_FILES))
