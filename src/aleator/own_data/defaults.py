@@ -37,7 +37,7 @@ _MINUTES = 5.0
 # A head on features that compares with classes: passes over the items, alone and in an ensemble; and limits.
 _PASSES, _PASSES_OF_MEMBER = 12, 8
 _LEAST_STEPS, _MOST_STEPS, _MOST_MEMBERS = 300, 2000, 4
-_MANY_ITEMS = 20_000
+_MANY_ITEMS, _MOST_STEPS_OF_MANY = 20_000, 1600  # its steps take longer
 _TUNING_RATES = {"last": 5e-4, "all": 3e-4, "lora": 2e-3}
 _RANK = 8
 _MIRRORED_SHARE = 0.85  # of right neighbours that mirrored images must keep
@@ -178,6 +178,7 @@ def choose_settings(
         enough = settings["members"] <= settings["batch_size"]
         require(enough, "members", settings["members"], "each needs items of its own in a batch", way_out)
         steps = _steps_of_head(train_items, settings["batch_size"], settings["members"], with_classes)
+        steps = min(steps, _MOST_STEPS_OF_MANY) if large_head else steps
         passes_of_each = steps * settings["batch_size"] / train_items / settings["members"]
         choose("steps", steps, f"{passes_of_each:.0f} passes of each network over the training items")
         choose("learning_rate", 2e-3 if with_classes else 1e-3, "highest rate of the one-cycle schedule")
