@@ -39,6 +39,16 @@ def test_bad_label_arrays(tmp_path, labels, problem):
         read_collection(tmp_path / "x.npy", tmp_path / "y.npy")
 
 
+def test_numbers_of_votes_are_soft_labels(tmp_path):
+    (tmp_path / "x.csv").write_text("text,cat,dog\na b,3,1\nc d,0,5\ne f,1,1\n")
+    labels = read_collection(tmp_path / "x.csv").labels
+    assert labels.kind == "soft"
+    np.testing.assert_allclose(labels.values, [[0.75, 0.25], [0, 1], [0.5, 0.5]])
+    (tmp_path / "x.csv").write_text("text,cat,dog\na b,3,1\nc d,0,0\ne f,1,1\n")
+    with pytest.raises(ValueError, match=r"row 3 of .*has no votes"):
+        read_collection(tmp_path / "x.csv")
+
+
 def test_pairs_of_rows_that_are_not_there(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((4, 2)))
     pairs = write(tmp_path / "pairs.csv", "first,second\n0,1\n2,4\n")

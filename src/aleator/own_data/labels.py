@@ -262,14 +262,19 @@ def _labels_from_array(path: Path) -> Labels:
 def soft_labels(
     source: Path | str, probabilities: np.ndarray, names: tuple[str, ...], rows: Sequence[int] | None = None
 ) -> Labels:
-    """Soft labels (N, C), checked; `rows` are the row numbers that errors name."""
+    """Soft labels (N, C), checked; `rows` are the row numbers that errors name.
+
+    Whole numbers of votes are divided by their sum.
+    """
     rows = range(len(probabilities)) if rows is None else rows
     probabilities = probabilities.astype(np.float64)
     valid = np.isfinite(probabilities).all(1) & (probabilities >= 0).all(1)
     for i in np.flatnonzero(~valid)[:1]:
         reject("probabilities", f"row {rows[i]} of {source}", "are negative or not finite", "write numbers from 0 to 1")
     total = probabilities.sum(1)
-    for i in np.flatnonzero(abs(total - 1) > _SUM_TOLERANCE)[:1]:
-        problem = f"sum to {total[i]:.6g}, not to 1"
-        reject("probabilities", f"row {rows[i]} of {source}", problem, "divide votes by their number")
+    votes = bool((probabilities == np.round(probabilities)).all())
+    for i in np.flatnonzero(total < 1 if votes else abs(total - 1) > _SUM_TOLERANCE)[:1]:
+        problem = "has no votes" if votes else f"sum to {total[i]:.6g}, not to 1"
+        way_out = "write probabilities, or whole numbers of votes with at least one in each row"
+        reject("probabilities", f"row {rows[i]} of {source}", problem, way_out)
     return Labels("soft", (probabilities / total[:, None]).astype(np.float32), names)
