@@ -1,7 +1,16 @@
 """Damaged checkpoints are refused, and the one before is used."""
 
-import pytest
+import tempfile
+import warnings
+from pathlib import Path
 
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from aleator.training.checkpoints import Checkpoints
 from tests.training.training_cases import StoppedError, assert_same_run, pairs, run
 
 
@@ -41,3 +50,66 @@ def test_two_checkpoints_are_kept_and_if_all_are_damaged_nothing_is_overwritten(
     ):
         run(tmp_path / "run")
     assert before == sorted(path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file())
+
+
+class CheckpointMachine(RuleBasedStateMachine):
+    """Saving, damage and loss in any order, against a plain model: what `latest` returns, or that it refuses."""
+
+    def __init__(self):
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.checkpoints = Checkpoints(Path(self.folder.name))
+        self.model: dict[int, tuple[int, str]] = {}  # step -> its number, and "whole", "damaged" or "unfinished"
+
+    def teardown(self):
+        self.folder.cleanup()
+
+    def place(self, step):
+        return Path(self.folder.name) / "checkpoints" / f"step-{step:08d}"
+
+    def newest(self, back):
+        return sorted(self.model, reverse=True)[back % len(self.model)]
+
+    @rule(step=st.integers(0, 30), number=st.integers(-5, 5))
+    def save(self, step, number):
+        self.checkpoints.save(step, {"weights": torch.full((3,), float(number)), "number": number})
+        self.model[step] = (number, "whole")
+        self.model = dict(sorted(self.model.items(), reverse=True)[:2])
+
+    @precondition(lambda self: self.model)
+    @rule(back=st.integers(0, 1), share=st.floats(0, 0.999))
+    def flip_a_byte(self, back, share):
+        step = self.newest(back)
+        number, state = self.model[step]
+        if state == "whole":
+            file = next(self.place(step).glob("*.safetensors"))
+            content = bytearray(file.read_bytes())
+            content[int(share * len(content))] ^= 0xFF
+            file.write_bytes(content)
+            self.model[step] = (number, "damaged")
+
+    @precondition(lambda self: self.model)
+    @rule(back=st.integers(0, 1))
+    def stop_before_the_end(self, back):
+        step = self.newest(back)
+        (self.place(step) / "checkpoint.json").unlink(missing_ok=True)
+        self.model[step] = (self.model[step][0], "unfinished")
+
+    @rule()
+    def read(self):
+        whole = [number for _, (number, state) in sorted(self.model.items(), reverse=True) if state == "whole"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if not whole and any(state == "damaged" for _, state in self.model.values()):
+                with pytest.raises(ValueError, match="no checkpoint is whole"):
+                    self.checkpoints.latest()
+                return
+            found = self.checkpoints.latest()
+        assert (found is None) == (not whole)
+        if whole:
+            assert found["number"] == whole[0]
+            assert torch.equal(found["weights"], torch.full((3,), float(whole[0])))
+
+
+TestCheckpointMachine = CheckpointMachine.TestCase
+TestCheckpointMachine.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)
