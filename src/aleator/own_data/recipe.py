@@ -81,7 +81,7 @@ def train_encoder(
             training.encoder,
             loss,
             batches,
-            _recipe(settings, with_classes=validate is not None),
+            one_cycle(settings, settings["steps"], settings["learning_rate"], validate is not None, _VALIDATIONS, 10),
             folder=job.folder / "training",
             validate=validate,
             device=job.device,
@@ -92,19 +92,38 @@ def train_encoder(
     return result, loss
 
 
-def _recipe(settings: dict[str, Any], with_classes: bool) -> Recipe:
-    steps = settings["steps"]
+def one_cycle(
+    settings: dict[str, Any],
+    steps: int,
+    learning_rate: float,
+    with_classes: bool,
+    validations: int,
+    checkpoints: int,
+    capture: bool | None = None,
+) -> Recipe:
+    """The recipe of heads and networks: AdamW, one cycle; with classes, the likeliest weights on held-out labels.
+
+    Args:
+        settings: Complete settings, by name.
+        steps: Number of steps.
+        learning_rate: Highest learning rate.
+        with_classes: Whether items are compared with classes.
+        validations: How often held-out labels are looked at.
+        checkpoints: Number of checkpoints, at most one in 50 steps.
+        capture: Whether each step is one CUDA graph. Default: where it can be.
+    """
     return Recipe(
         steps,
-        learning_rate=settings["learning_rate"],
+        learning_rate=learning_rate,
         schedule="one-cycle",
         weight_decay=settings["weight_decay"],
         optimiser="adamw",
         clip_norm=5.0,
-        validate_every=max(1, steps // _VALIDATIONS) if with_classes else None,
+        capture=capture,
+        validate_every=max(1, steps // validations) if with_classes else None,
         select="label_log_likelihood" if with_classes else None,
         seed=settings["seed"],
-        checkpoint_every=max(50, steps // 10),
+        checkpoint_every=max(50, steps // checkpoints),
         log_every=min(50, steps),
     )
 
@@ -180,21 +199,47 @@ def _label_rows(labels: Labels, split: Split) -> Tensor:
 
 def _steps_in_time(training: PreparedTraining, loss: Any, batches: Any, settings: dict[str, Any], job: Job) -> int:
     """Number of steps that fit into the minutes of the settings. It is measured once and kept in RUN/steps.json."""
-    path = job.folder / "steps.json"
-    if job.group.first and not path.is_file():
-        seconds = seconds_per_step(training, loss, batches, job.torch_device)
-        items = len(batches)
-        fitting = int(60 * settings["minutes"] / seconds)
-        enough = -(-_MOST_PASSES * items // settings["batch_size"])
-        steps = max(_LEAST_STEPS, min(fitting, enough))
-        write_json(path, {"steps": steps, "seconds_per_step": seconds})
-    job.group.wait()
-    plan = json.loads(path.read_text())
+    plan = plan_steps("steps.json", training, loss, batches, settings, job, _LEAST_STEPS, _MOST_PASSES)
     if job.group.first:
         passes = plan["steps"] * settings["batch_size"] / len(batches)
         minutes = plan["steps"] * plan["seconds_per_step"] / 60
         job.log(f"steps = {plan['steps']}: {passes:.0f} passes over the training items in about {minutes:.1f} minutes")
     return plan["steps"]
+
+
+def plan_steps(
+    name: str,
+    training: PreparedTraining,
+    loss: Any,
+    batches: Any,
+    settings: dict[str, Any],
+    job: Job,
+    least: int,
+    most_passes: int,
+) -> dict[str, Any]:
+    """How many steps fit into the minutes of the settings, measured once and kept in a file of the run folder.
+
+    Args:
+        name: The file.
+        training: The items and the encoder.
+        loss: The loss.
+        batches: The batches.
+        settings: Settings with "minutes" and "batch_size".
+        job: Where it runs.
+        least: Least number of steps.
+        most_passes: Most passes over the items.
+
+    Returns:
+        "steps" and "seconds_per_step".
+    """
+    path = job.folder / name
+    if job.group.first and not path.is_file():
+        seconds = seconds_per_step(training, loss, batches, job.torch_device)
+        fitting = int(60 * settings["minutes"] / seconds)
+        enough = -(-most_passes * len(batches) // settings["batch_size"])
+        write_json(path, {"steps": max(least, min(fitting, enough)), "seconds_per_step": seconds})
+    job.group.wait()
+    return json.loads(path.read_text())
 
 
 def seconds_per_step(training: PreparedTraining, loss: Any, batches: Any, device: torch.device) -> float:

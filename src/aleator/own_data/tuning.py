@@ -14,7 +14,6 @@ What has been trained is kept only if held-out labels are likelier with it than 
 """
 
 import copy
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,15 +22,15 @@ from torch import Tensor, nn
 
 from aleator.data import Inputs
 from aleator.encoders import Chain, Encoder, HubText, add_low_rank, merge_low_rank
-from aleator.foundation import reject, require, write_json
+from aleator.foundation import reject, require
 from aleator.losses import PrototypeLoss
 from aleator.own_data.collection import Collection
 from aleator.own_data.defaults import Tuning
 from aleator.own_data.labels import Labels
 from aleator.own_data.preparation import Job, PreparedTraining, decoded_images
-from aleator.own_data.recipe import Loss, label_likelihood, seconds_per_step, training_batches
+from aleator.own_data.recipe import Loss, label_likelihood, one_cycle, plan_steps, training_batches
 from aleator.own_data.splits import Split, select_labels
-from aleator.training import Recipe, fit
+from aleator.training import fit
 
 _LAST_SHARE = 0.25  # of the layers, for "last" and "lora"
 _MOST_PASSES, _LEAST_STEPS, _VALIDATIONS = 10, 20, 4
@@ -119,11 +118,13 @@ def tune_network(
     tuned.encoder.to(job.torch_device)
     loss.to(job.torch_device)
     at_first = validate(tuned.encoder.eval()) if validate else None
+    rate = settings["tune_learning_rate"]
     result = fit(
         tuned.encoder,
         loss,
         batches,
-        _recipe(settings, with_classes=validate is not None),
+        # Not captured in a CUDA graph: the lengths of texts are read on the CPU.
+        one_cycle(settings, settings["tune_steps"], rate, validate is not None, _VALIDATIONS, 4, capture=False),
         folder=job.folder / "tuning",
         validate=validate,
         device=job.device,
@@ -222,33 +223,8 @@ def _improved(before: float, after: float) -> bool:
 
 def _steps_in_time(training: PreparedTraining, loss: Any, batches: Any, settings: dict[str, Any], job: Job) -> int:
     """Number of steps that fit into the minutes. It is measured once and kept in RUN/tune_steps.json."""
-    path = job.folder / "tune_steps.json"
-    if job.group.first and not path.is_file():
-        seconds = seconds_per_step(training, loss, batches, job.torch_device)
-        enough = -(-_MOST_PASSES * len(batches) // settings["batch_size"])
-        steps = max(_LEAST_STEPS, min(int(60 * settings["minutes"] / seconds), enough))
-        write_json(path, {"steps": steps, "seconds_per_step": seconds})
-    job.group.wait()
-    steps = json.loads(path.read_text())["steps"]
+    plan = plan_steps("tune_steps.json", training, loss, batches, settings, job, _LEAST_STEPS, _MOST_PASSES)
     if job.group.first:
-        passes = steps * settings["batch_size"] / len(batches)
-        job.log(f"tune_steps = {steps}: {passes:.1f} passes over the training items")
-    return steps
-
-
-def _recipe(settings: dict[str, Any], with_classes: bool) -> Recipe:
-    steps = settings["tune_steps"]
-    return Recipe(
-        steps,
-        learning_rate=settings["tune_learning_rate"],
-        schedule="one-cycle",
-        weight_decay=settings["weight_decay"],
-        optimiser="adamw",
-        clip_norm=5.0,
-        capture=False,  # the lengths of texts are read on the CPU
-        validate_every=max(1, steps // _VALIDATIONS) if with_classes else None,
-        select="label_log_likelihood" if with_classes else None,
-        seed=settings["seed"],
-        checkpoint_every=max(50, steps // 4),
-        log_every=min(50, steps),
-    )
+        passes = plan["steps"] * settings["batch_size"] / len(batches)
+        job.log(f"tune_steps = {plan['steps']}: {passes:.1f} passes over the training items")
+    return plan["steps"]
