@@ -33,7 +33,7 @@ from aleator.encoders import Chain, EfficientNetLite0, Encoder
 from aleator.evaluation import auroc, label_certainty
 from aleator.foundation import describe_run, resolve_device, write_json
 from aleator.own_data import AleatorModel, Settings, read_collection, train
-from aleator.own_data.tuning import _Steady, choose_parameters
+from aleator.own_data.learning.tuning import _Steady, choose_parameters
 
 TUNING = ("head", "last", "all", "lora")
 BATCH, RANK = 64, 8

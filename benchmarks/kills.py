@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import torch
 
-from aleator.own_data.rows import _SUM, _sums_of
+from aleator.own_data.embedding.rows import _SUM, _sums_of
 from benchmarks.killing import Report, errors_in, finish, fork, kill_after
 
 WANTED = {"index": 600, "embedding": 500, "training": 300, "checkpoints": 400, "server": 200}

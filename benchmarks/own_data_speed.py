@@ -23,7 +23,7 @@ from aleator.foundation.files import write_json
 from aleator.foundation.provenance import describe_run
 from aleator.matching.kernels import VMFKernel
 from aleator.own_data import Settings, embed, read_collection, train
-from aleator.own_data.run import Run
+from aleator.own_data.runs.run import Run
 from benchmarks.timing import interleaved, show
 
 IMAGES, SIDE, BATCH = 768, 32, 64

@@ -101,7 +101,7 @@ def test_help_loads_nothing_heavy():
 
 def test_stopped_work_is_kept_and_goes_on(tmp_path, features, monkeypatch):
     """Ctrl-C in the middle of a training and of an embedding, and the same command again."""
-    from aleator.own_data import rows
+    from aleator.own_data.embedding import rows
     from aleator.training.checkpoints import Checkpoints
 
     command = ["train", str(features / "x.npy"), "--labels", str(features / "y.npy"), "--output", str(tmp_path / "run")]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-import aleator.own_data.rows as rows
+import aleator.own_data.embedding.rows as rows
 from aleator.own_data import embed, load_run, read_collection
 
 

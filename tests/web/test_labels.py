@@ -69,7 +69,7 @@ def test_the_model_of_the_run_is_used_where_the_index_has_none():
 def test_what_is_unlike_is_flagged():
     torch.manual_seed(0)
     run = feature_run()
-    from aleator.own_data.views import posteriors_and_views
+    from aleator.own_data.measuring.views import posteriors_and_views
 
     views = posteriors_and_views(run.encoder, torch.randn(400, 5))[1]
     novelty = fit_novelty({"features": views["features"][:200]}, {"features": views["features"][200:]})

@@ -15,7 +15,7 @@ from PIL import Image
 from aleator import CredibleIndex, VonMisesFisher
 from aleator.evaluation import fit_novelty
 from aleator.own_data import Answers
-from aleator.own_data.views import posteriors_and_views
+from aleator.own_data.measuring.views import posteriors_and_views
 from aleator.retrieval import certainty_in_words
 from aleator.web import create_app
 from tests.web.browser import Visit, browsing, serving

@@ -2,29 +2,29 @@
 
 from typing import TYPE_CHECKING, Any
 
-from aleator.own_data.answer_figure import plot_answers
-from aleator.own_data.answers import Answers, label_metrics, label_rows
-from aleator.own_data.audit_files import read_findings
-from aleator.own_data.auditing import Audit, audit
-from aleator.own_data.collection import Collection
-from aleator.own_data.comparison import Items, compare_with_rivals
-from aleator.own_data.defaults import Settings, kernel_width
-from aleator.own_data.embedded import EmbeddedCollection, rank_by_certainty, rank_by_kappa, read_embedded
-from aleator.own_data.embedded_evaluation import evaluate_embedded
-from aleator.own_data.embedding import embed
-from aleator.own_data.evaluation import calibrate_on_labels, evaluate, figures
-from aleator.own_data.label_join import read_labels_of
-from aleator.own_data.labels import LabelKind, Labels, read_labels
-from aleator.own_data.learning import train
-from aleator.own_data.model import AleatorModel
-from aleator.own_data.one_mode import certainty_score, mode_weights, one_mode
-from aleator.own_data.problems import Problem, describe_problems
-from aleator.own_data.questions import Questions, fit_match_maps, held_out_questions
-from aleator.own_data.reading import example_sentences, read_collection
-from aleator.own_data.run import Run, load_run, save_run
+from aleator.own_data.auditing.audit import Audit, audit
+from aleator.own_data.auditing.files import read_findings
+from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.label_join import read_labels_of
+from aleator.own_data.collection.labels import LabelKind, Labels, read_labels
+from aleator.own_data.collection.problems import Problem, describe_problems
+from aleator.own_data.collection.reading import example_sentences, read_collection
+from aleator.own_data.embedding.embedded import EmbeddedCollection, rank_by_certainty, rank_by_kappa, read_embedded
+from aleator.own_data.embedding.embedding import embed
+from aleator.own_data.learning.defaults import Settings, kernel_width
+from aleator.own_data.learning.learning import train
+from aleator.own_data.measuring.answer_figure import plot_answers
+from aleator.own_data.measuring.answers import Answers, label_metrics, label_rows
+from aleator.own_data.measuring.comparison import Items, compare_with_rivals
+from aleator.own_data.measuring.embedded_evaluation import evaluate_embedded
+from aleator.own_data.measuring.evaluation import calibrate_on_labels, evaluate, figures
+from aleator.own_data.measuring.one_mode import certainty_score, mode_weights, one_mode
+from aleator.own_data.measuring.questions import Questions, fit_match_maps, held_out_questions
+from aleator.own_data.runs.model import AleatorModel
+from aleator.own_data.runs.run import Run, load_run, save_run
 
 if TYPE_CHECKING:
-    from aleator.own_data.estimator import AleatorClassifier
+    from aleator.own_data.runs.estimator import AleatorClassifier
 
 __all__ = [
     "AleatorClassifier",
@@ -73,7 +73,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "AleatorClassifier":  # on demand, because its base classes need scikit-learn
-        from aleator.own_data.estimator import AleatorClassifier
+        from aleator.own_data.runs.estimator import AleatorClassifier
 
         return AleatorClassifier
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

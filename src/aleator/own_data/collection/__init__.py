@@ -1,0 +1,1 @@
+"""Read a user's collection: items, labels and everything that is wrong with them."""

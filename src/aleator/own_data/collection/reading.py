@@ -1,0 +1,275 @@
+"""Read a user's collection: items and labels, checked before any work is done.
+
+    folder/cat/*.png, folder/dog/*.png      images; the class is the folder
+    folder/*.png                            images without labels
+    items.csv                               a column `path` or `text`, and `label`, `group`, or one column for each
+                                            class with its probability; or two columns `first`, `second`: pairs
+    features.npy                            (N, F), with labels in a second file: .npy or .csv
+    items.txt                               one text per line
+
+Problems name the file and the row. Single items that cannot be used are left out, unless the reading is strict.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from aleator.data import IMAGE_SUFFIXES
+from aleator.foundation import reject, require
+from aleator.own_data.collection.arrays import FeatureFile
+from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.labels import (
+    ID_COLUMNS,
+    PAIR_COLUMNS,
+    labels_from_table,
+    named_labels,
+    pairs_from_table,
+    read_labels,
+    require_label,
+    rows_by_id,
+)
+from aleator.own_data.collection.problems import Problem, problem_of, stop_at, usable_rows
+from aleator.own_data.collection.tables import Table, read_table, read_text
+
+ITEM_COLUMNS = ("path", "text")
+# Pictures in formats that are not read here. They are reported, because a person would expect them to be used.
+_OTHER_PICTURES = (
+    *(".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf"),
+    *(".orf", ".rw2", ".psd", ".svg", ".dcm", ".exr", ".hdr"),
+)
+
+
+def read_collection(
+    source: str | Path,
+    labels: str | Path | None = None,
+    *,
+    labels_optional: bool = False,
+    strict: bool = True,
+) -> Collection:
+    """Read a collection and check it.
+
+    Args:
+        source: A folder of images, with or without class folders; a .csv file with a column `path` or `text`, or with
+            the columns `first` and `second`; a .npy file of features (N, F); or a .txt file with one text per line.
+        labels: Labels of .npy features, of the images of a folder, or of the lines of a .txt file; see `read_labels`.
+            Tables contain their labels.
+        labels_optional: Whether to read a folder without labels if its subfolders cannot be its classes. Otherwise
+            such a folder is an error.
+        strict: Whether items that cannot be used are an error, which lists them all. If not, they are left out, and
+            `Collection.problems` lists them.
+
+    Returns:
+        The collection. Images are not decoded yet, and features are not in memory.
+
+    Raises:
+        ValueError: If something is missing or not valid. The error names the file and the row.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.own_data import read_collection
+        >>> np.save("features.npy", np.zeros((4, 3)))
+        >>> np.save("labels.npy", np.array([0, 0, 1, 1]))
+        >>> collection = read_collection("features.npy", "labels.npy")
+        >>> len(collection), collection.kind, collection.labels.names
+        (4, 'features', ('0', '1'))
+    """
+    source = Path(source).expanduser()
+    require(source.exists(), "data", str(source), "there is no such file or folder", "check the path")
+    ending = "a folder" if source.is_dir() else source.suffix.lower()
+    labels_path = None if labels is None else Path(labels).expanduser()
+    if ending == ".npy":
+        return _read_features(source, labels_path)
+    if ending in (".csv", ".tsv"):
+        require(labels is None, "labels", str(labels), "the table has its own", "leave them out: they are in the data")
+        collection = _read_csv(source)
+    elif ending == "a folder":
+        collection = _read_folder(source, labels_optional, labels_path)
+    elif ending == ".txt":
+        collection = _read_lines(source)
+        if labels_path is not None:
+            collection = replace(
+                collection, labels=read_labels(labels_path, len(collection), str(source), collection.ids())
+            )
+    else:
+        way_out = "name a folder of images, or a .csv, .npy or .txt file"
+        reject("data", str(source), "has an unknown ending", way_out)
+    if strict or not len(collection):
+        stop_at(collection.problems, len(collection) + len(collection.problems))
+    return collection
+
+
+def example_sentences() -> Path:
+    """A table of 160 short sentences on eight topics, as an example of text.
+
+    Returns:
+        Path of a .csv file with the columns `text` and `label`.
+
+    Examples:
+        >>> from aleator.own_data import example_sentences, read_collection
+        >>> len(read_collection(example_sentences()))
+        160
+    """
+    return Path(__file__).with_name("sentences.csv")
+
+
+def _read_folder(folder: Path, labels_optional: bool, labels_path: Path | None) -> Collection:
+    """Images of a folder. If they are in subfolders, these are their classes, unless a file has the labels."""
+    files = list(_files(folder))
+    paths = [path for path in files if path.lower().endswith(IMAGE_SUFFIXES)]
+    others = [path for path in files if path.lower().endswith(_OTHER_PICTURES)]
+    ignored = len(files) - len(paths) - len(others)
+    way_out = "convert it to JPEG, PNG or TIFF"
+    problems = [
+        Problem(f"{folder}/{path}", "is a picture in a format that is not read here", way_out) for path in others
+    ]
+    if not paths:
+        stop_at(problems, len(problems))
+        reject("data", str(folder), "holds no image", f"put images there ({' '.join(IMAGE_SUFFIXES)})")
+    loose = [path for path in paths if "/" not in path]
+    if labels_path is not None:
+        return _label_images(folder, paths, labels_path, ignored, problems)
+    if len(loose) == len(paths) or (loose and labels_optional):
+        return Collection("images", folder, paths, folder, None, ignored, tuple(problems))
+    problem, way_out = "lies beside class folders, so its class is not known", "move it into the folder of its class"
+    problems += [Problem(f"{folder}/{path}", problem, way_out) for path in loose]
+    paths = [path for path in paths if "/" in path]
+    classes = [path.split("/")[0] for path in paths]
+    if not labels_optional:
+        for name in _empty_folders(folder, set(classes)):
+            problems.append(Problem(f"{folder}/{name}", "holds no image", "fill or remove the folder"))
+    return Collection("images", folder, paths, folder, named_labels(classes, "classes"), ignored, tuple(problems))
+
+
+def _label_images(
+    folder: Path, paths: list[str], labels_path: Path, ignored: int, problems: list[Problem]
+) -> Collection:
+    """Images of a folder, with the labels of a table that names their paths."""
+    way_out = "pass a .csv file with a column path"
+    require(labels_path.suffix in (".csv", ".tsv"), "labels", str(labels_path), "does not name the images", way_out)
+    require(labels_path.is_file(), "labels", str(labels_path), "there is no such file", "check the path")
+    table = read_table(labels_path)
+    if set(PAIR_COLUMNS) <= set(table.header):
+        pairs = pairs_from_table(table, paths)
+        return Collection("images", folder, paths, folder, pairs, ignored, tuple(problems))
+    rows, key = rows_by_id(table, paths)
+    require(key is not None, "labels", str(labels_path), "does not name the images", way_out)
+    columns = [name for name in table.header if name not in ID_COLUMNS]
+    labelled, used = [], []
+    for path, row in zip(paths, rows, strict=True):
+        if row is None:
+            problems.append(Problem(f"{folder}/{path}", f"has no row in {labels_path.name}", "add one"))
+            continue
+        try:
+            require_label(table, row, columns)
+        except ValueError as error:
+            problems.append(problem_of(f"{folder}/{path}", error))
+            continue
+        labelled.append(path)
+        used.append(row)
+    labels = labels_from_table(table.select(used), columns) if used else None
+    return Collection("images", folder, labelled, folder, labels, ignored, tuple(problems))
+
+
+def _empty_folders(folder: Path, classes: set[str]) -> list[str]:
+    """Subfolders that are no class because they hold no image."""
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != ".")
+    return [name for name in names if name not in classes]
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Every file below a folder, as a relative path with slashes, in a fixed order; hidden files are left out."""
+    for here, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name[0] != ".")
+        for name in sorted(files):
+            if name[0] != ".":
+                yield Path(here, name).relative_to(folder).as_posix()
+
+
+def _read_lines(path: Path) -> Collection:
+    """Texts, one per line. The number of a line, from 0, is the id of its text."""
+    lines = read_text(path).split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    require(bool(lines), "data", str(path), "holds no text", "write one text per line")
+    empty = {number for number, line in enumerate(lines) if not line.strip()}
+    problems = tuple(Problem(f"line {number + 1} of {path}", "is empty", "remove it") for number in sorted(empty))
+    numbers = [number for number in range(len(lines)) if number not in empty]
+    return Collection("text", path, [lines[i] for i in numbers], problems=problems, numbers=numbers if empty else None)
+
+
+def _read_features(path: Path, labels_path: Path | None) -> Collection:
+    rows = FeatureFile(path)
+    labels = None if labels_path is None else read_labels(labels_path, len(rows), str(path))
+    return Collection("features", path, rows, None, labels)
+
+
+def _read_csv(path: Path) -> Collection:
+    table = read_table(path)
+    if set(PAIR_COLUMNS) <= set(table.header):
+        return _read_pairs(table)
+    item_columns = [name for name in ITEM_COLUMNS if name in table.header]
+    require(
+        len(item_columns) == 1,
+        "data",
+        str(path),
+        f"has the columns {', '.join(table.header)}",
+        "name one of them path or text, or two of them first and second (pairs of paths)",
+    )
+    (item_column,) = item_columns
+    columns = [name for name in table.header if name != item_column]
+    first_line: dict[str, int] = {}
+
+    def check(index: int) -> None:
+        item = table.rows[index][item_column]
+        if item_column == "text":
+            require(bool(item.strip()), "text", table.where(index), "is empty", "remove the row")
+        else:
+            _require_image_file(table, index, item)
+            _require_new(table, index, item, first_line)
+        require_label(table, index, columns)
+
+    usable, problems = usable_rows(table, check)
+    if not len(usable):
+        stop_at(problems, len(table))
+    labels, items = labels_from_table(usable, columns), usable.column(item_column)
+    if item_column == "path":
+        return Collection("images", path, items, path.parent, labels, problems=tuple(problems))
+    row_of_line = {line: number for number, line in enumerate(table.lines)}
+    numbers = [row_of_line[line] for line in usable.lines] if problems else None
+    return Collection("text", path, items, None, labels, problems=tuple(problems), numbers=numbers)
+
+
+def _require_new(table: Table, index: int, path: str, first_line: dict[str, int]) -> None:
+    """Raise if an earlier row has the same path."""
+    earlier = first_line.setdefault(path, table.lines[index])
+    require(
+        earlier == table.lines[index],
+        "path",
+        table.where(index),
+        f"{path} is in row {earlier} too",
+        "give each item one row; if opinions differ, give every class a column with its probability",
+    )
+
+
+def _read_pairs(table: Table) -> Collection:
+    """Images from pairs of paths; an image is numbered when it is first named."""
+
+    def check(index: int) -> None:
+        paths = [table.rows[index][column] for column in PAIR_COLUMNS]
+        for path in paths:
+            _require_image_file(table, index, path)
+        require(paths[0] != paths[1], "pairs", table.where(index), "pairs an item with itself", "remove the row")
+
+    usable, problems = usable_rows(table, check)
+    if not len(usable):
+        stop_at(problems, len(table))
+    items = list(dict.fromkeys(row[column] for row in usable.rows for column in PAIR_COLUMNS))
+    pairs = pairs_from_table(usable, items)
+    return Collection("images", table.path, items, table.path.parent, pairs, problems=tuple(problems))
+
+
+def _require_image_file(table: Table, index: int, path: str) -> None:
+    require(bool(path.strip()), "path", table.where(index), "is empty", "fill it in")
+    is_file = (table.path.parent / path).is_file()
+    require(is_file, "path", table.where(index), f"{path} is not there", "write paths relative to the CSV file")

@@ -1,0 +1,1 @@
+"""Turn a collection into posteriors, streamed to a file, and read them back."""

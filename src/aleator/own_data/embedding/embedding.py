@@ -1,0 +1,280 @@
+"""Embed a collection: run it through an encoder and write a posteriors file.
+
+`NAME.safetensors` and `NAME.jsonl` are described in `aleator.retrieval.posteriors_file`. Until both are complete, the
+rows are in `NAME.partial/`, one file for each process. The same command resumes the work there.
+"""
+
+import contextlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from aleator.data import Inputs, measure_levels
+from aleator.foundation import (
+    lock_beside,
+    only_process,
+    process_group,
+    reject,
+    replace_file,
+    require,
+    require_at_least,
+    resolve_device,
+    write_json,
+)
+from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.problems import Problem, stop_at
+from aleator.own_data.embedding.left_out import describe_left_out, leave_out
+from aleator.own_data.embedding.rows import read_rows, stream_rows
+from aleator.own_data.learning.used_items import marked_records, used_as
+from aleator.own_data.runs.run import Run
+from aleator.retrieval import items_header, label_header, match_header, read_header, write_items, write_posteriors
+
+BATCH_SIZES = {"images": 64, "features": 4096, "text": 64}
+
+
+def embed(
+    run: Run,
+    collection: Collection,
+    output: str | Path,
+    *,
+    batch_size: int | None = None,
+    device: str = "auto",
+    threads: int = 2,
+    replace: bool = False,
+    strict: bool = True,
+    progress: bool | None = None,
+    log: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Embed a collection and write a posteriors file.
+
+    Under torchrun each process embeds a part of the items, and the first process joins the parts. Work that was
+    stopped is resumed by the same call. If the file is complete already, nothing is done.
+
+    Args:
+        run: The trained encoder.
+        collection: Items of the kind that the run was trained on.
+        output: Name of the .safetensors file. A .jsonl file with the records of the items is written beside it.
+        batch_size: Number of items in a batch. Default: 64 images or texts, 4096 rows of features.
+        device: "auto", "cpu", "cuda" or "cuda:1", for example.
+        threads: Number of threads that load items ahead.
+        replace: Whether a file of another embedding may be replaced.
+        strict: Whether items that cannot be read are an error, which lists them all. If not, they are left out, and the
+            log lists them.
+        progress: Whether to show a progress bar. Default: on a terminal.
+        log: Called with each line of the log, such as `print`.
+
+    Returns:
+        Path of the .safetensors file.
+
+    Raises:
+        ValueError: If the items do not fit the encoder, or if `output` holds something else.
+
+    Examples:
+        >>> import numpy as np, aleator as al
+        >>> from pathlib import Path
+        >>> from aleator.data import Inputs
+        >>> from aleator.encoders import MLP
+        >>> from aleator.own_data import Run, embed, read_collection, read_embedded
+        >>> encoder = al.Encoder(MLP(3, [8]), dim=4)
+        >>> run = Run(Path("run"), encoder, Inputs("features", features=3), al.VMFKernel(), 0.5, "abc", {}, {})
+        >>> np.save("features.npy", np.eye(3))
+        >>> path = embed(run, read_collection("features.npy"), "features.safetensors", device="cpu")
+        >>> read_embedded(path).q.mu.shape
+        torch.Size([3, 4])
+    """
+    output = Path(output).expanduser()
+    require(output.suffix == ".safetensors", "output", str(output), "has another ending", "name it .safetensors")
+    require_fit(collection, run)
+    batch_size = batch_size or BATCH_SIZES[collection.kind]
+    require_at_least("batch_size", batch_size, 1, "leave it out")
+    identity = {"fingerprint": run.fingerprint, "items": collection.digest()}
+    header = identity | match_header(run.kernel, run.prior, run.maps)
+    labels = run.answers.labels
+    if output.exists() and not replace:
+        way_out = "name another file, or replace it with --replace"
+        same = (header | label_header(labels)).items() <= read_header(output).items()
+        require(same, "output", str(output), "holds something else", way_out)
+        return output
+    count, dim, modes = len(collection), run.encoder.dim, run.encoder.modes
+    columns = posterior_columns(dim, modes) + (run.answers.novelty is not None)
+    parts = output.with_suffix(".partial")
+    with process_group() as group, contextlib.ExitStack() as held:
+        if group.first:
+            held.enter_context(only_process(lock_beside(output), "output", "embed"))
+            _claim_folder(parts, identity | {"processes": group.count}, replace)
+            if scaled_alone(run.inputs, collection):
+                log("images of more than 8 bits: the run has not seen such images, so each is scaled by its own values")
+        group.wait()
+        problems = stream_rows(
+            _part(parts, group.rank),
+            columns,
+            _Rows(run),
+            lambda rows: rows,
+            run.inputs,
+            collection,
+            (count * group.rank // group.count, count * (group.rank + 1) // group.count),
+            title="embedding",
+            batch_size=batch_size,
+            device=resolve_device(device),
+            threads=threads,
+            progress=progress,
+            speaks=group.first,
+            strict=strict,
+            log=log,
+        )
+        write_json(_problems_of(parts, group.rank), {number: asdict(found) for number, found in problems.items()})
+        group.wait()
+        if group.first:
+            problems = _all_problems(parts, group.count)
+            if len(problems) == count:
+                stop_at(list(problems.values()), count)
+            collection = leave_out(collection, problems)
+            report = describe_left_out(collection)
+            if report:
+                log(report)
+                header["left_out"] = str(len(collection.problems))
+            used = used_as(run.folder, collection)
+            header |= _name_of(run) | {"source": str(collection.source.absolute())}
+            header |= {} if used is None else {"used": "marked"}
+            beside = output.with_suffix(".jsonl")
+            write_items(beside, marked_records(collection, used))
+            header |= items_header(beside, (record["id"] for record in collection.records()))
+            blocks = (rows for rank in range(group.count) for rows in read_rows(_part(parts, rank), columns))
+            novelty = run.answers.novelty is not None
+            kept = without_rows(blocks, problems)
+            split = (split_rows(rows, dim, modes) for rows in kept)
+            write_posteriors(output, len(collection), dim, split, header, novelty=novelty, labels=labels, modes=modes)
+            shutil.rmtree(parts)
+        group.wait()
+    return output
+
+
+def require_fit(collection: Collection, run: Run) -> None:
+    """Raise unless the encoder takes the items of the collection."""
+    source, inputs = str(collection.source), run.inputs
+    problem = f"holds {collection.kind}, and the run was trained on {inputs.kind}"
+    require(collection.kind == inputs.kind, "data", source, problem, f"pass a collection of {inputs.kind}")
+    if collection.kind == "features":
+        width = collection.features
+        problem = f"has rows of {width}, the run takes {inputs.features}"
+        require(width == inputs.features, "data", source, problem, "pass features of the network it was trained on")
+
+
+def _name_of(run: Run) -> dict[str, str]:
+    """The part of a header that names the encoder for people; see `aleator.retrieval.encoder_name`."""
+    day = run.metrics.get("provenance", {}).get("finished")
+    return {"run": run.folder.resolve().name} | ({"trained": day} if day else {})
+
+
+def scaled_alone(inputs: Inputs, collection: Collection) -> bool:
+    """Whether images of more than eight bits are scaled one by one, for want of levels. A few images are looked at."""
+    if collection.kind != "images" or inputs.whole_levels or inputs.float_levels:
+        return False
+    sample = collection.raw(0, len(collection))[:: len(collection) // 20 + 1]
+    return measure_levels(sample, inputs.most_pixels).images > 0
+
+
+def _claim_folder(parts: Path, identity: dict[str, Any], replace: bool) -> None:
+    """Create the folder of unfinished parts, or check that it belongs to the same embedding.
+
+    Unfinished work whose record is lost cannot be trusted. It is removed, and the work begins again.
+    """
+    record = parts / "embedding.json"
+    require(not parts.is_file(), "output", str(parts), "is a file where the unfinished work belongs", "remove it")
+    found = _read_record(record)
+    if found == identity:
+        return
+    if found is not None and not replace:
+        different = " and ".join(name for key, name in _PARTS_OF_IDENTITY.items() if found.get(key) != identity[key])
+        way_out = "finish that first, or pass --replace to begin again"
+        reject("output", str(parts), f"is the unfinished work of another {different or 'embedding'}", way_out)
+    parts.mkdir(parents=True, exist_ok=True)
+    others = [path.name for path in parts.iterdir() if not _is_part(path.name)]
+    require(not others, "output", f"{parts}/{others[0] if others else ''}", "is not ours", "move it elsewhere")
+    for path in list(parts.iterdir()):
+        path.unlink()
+    replace_file(record, json.dumps(identity).encode())
+
+
+_PARTS_OF_IDENTITY = {"fingerprint": "run", "items": "collection", "processes": "number of processes"}
+
+
+def _read_record(record: Path) -> dict[str, Any] | None:
+    """What the unfinished work says it is; None if it does not say it, or cannot be read."""
+    try:
+        found = json.loads(record.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_part(name: str) -> bool:
+    """Whether a file of the folder of unfinished parts is one of ours."""
+    return (
+        re.fullmatch(r"(\.?embedding|\.?part-\d{4,}\.problems)\.json(\.\d+\.partial)?|part-\d{4,}\.(rows|sums)", name)
+        is not None
+    )
+
+
+def _part(parts: Path, rank: int) -> Path:
+    """The row file of one process."""
+    return parts / f"part-{rank:04d}.rows"
+
+
+def _problems_of(parts: Path, rank: int) -> Path:
+    """The file with the items that one process could not read."""
+    return parts / f"part-{rank:04d}.problems.json"
+
+
+def _all_problems(parts: Path, processes: int) -> dict[int, Problem]:
+    """The items that could not be read, by number."""
+    found: dict[int, Problem] = {}
+    for rank in range(processes):
+        facts = json.loads(_problems_of(parts, rank).read_text())
+        found |= {int(number): Problem(**problem) for number, problem in facts.items()}
+    return found
+
+
+def without_rows(blocks: Iterable[np.ndarray], left_out: Mapping[int, Any]) -> Iterator[np.ndarray]:
+    """Blocks of rows, without the rows of these numbers."""
+    start = 0
+    for block in blocks:
+        gone = [i - start for i in left_out if start <= i < start + len(block)]
+        start += len(block)
+        yield np.delete(block, gone, axis=0) if gone else block
+
+
+class _Rows(nn.Module):
+    """Prepared items -> rows: mu, kappa, log weights of several modes, and novelty, if the run can tell."""
+
+    def __init__(self, run: Run):
+        super().__init__()
+        self.run, self.encoder = run, run.encoder
+
+    def forward(self, batch: Any) -> Tensor:
+        q, novelty = self.run.encode(batch)
+        columns = [q.components.mu.flatten(1), q.components.kappa]
+        columns += [q.log_weights] if q.modes > 1 else []
+        columns += [] if novelty is None else [novelty[:, None]]
+        return torch.cat(columns, 1)
+
+
+def posterior_columns(dim: int, modes: int) -> int:
+    """Number of columns of a row that holds a posterior."""
+    return modes * (dim + 1) + (modes if modes > 1 else 0)
+
+
+def split_rows(rows: np.ndarray, dim: int, modes: int) -> tuple[np.ndarray, ...]:
+    """What `write_posteriors` takes, from rows (n, columns) of posteriors and perhaps novelty."""
+    if modes == 1:
+        return rows[:, :dim], *rows[:, dim:].T
+    mu, kappa, log_weights, rest = np.split(rows, [modes * dim, modes * (dim + 1), modes * (dim + 2)], axis=1)
+    return mu.reshape(len(rows), modes, dim), kappa, log_weights, *rest.T

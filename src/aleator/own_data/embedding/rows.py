@@ -1,0 +1,251 @@
+"""Outputs of a network for a whole collection, streamed to a file of rows.
+
+Memory use does not grow with the collection, and work that was stopped is resumed. A `RowFile` only grows. Whenever a
+process is killed, the file holds whole blocks of rows and at most a part of one more, which the next process removes.
+"""
+
+import os
+import struct
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from aleator.data import Inputs
+from aleator.foundation import CountBar
+from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.problems import Problem, stop_at
+from aleator.own_data.embedding.left_out import prepare_readable, unreadable_items
+
+_Item = TypeVar("_Item")
+_Loaded = TypeVar("_Loaded")
+_SYNC_SECONDS = 5.0  # a power failure costs at most this much work
+_CHUNK = 1 << 24  # bytes read at a time
+_SUM = struct.Struct("<QI")  # length and CRC-32 of a block of rows
+
+
+class RowFile:
+    """Rows (width,) of float32, appended to a file.
+
+    The file is not written atomically, because it is resumed under its own name. A second file beside it (.sums) has
+    the length and the checksum of each block that was appended. What does not match is cut off and made again.
+
+    Args:
+        path: The file. If it exists, new rows follow its whole blocks.
+        width: Length of a row.
+    """
+
+    def __init__(self, path: Path, width: int):
+        self.done = _whole_rows(path, 4 * width)
+        self.file = open(path, "ab")  # noqa: SIM115 (closed by `close`)
+        self.sums = open(_sums_of(path), "ab")  # noqa: SIM115
+        self.synced = time.monotonic()
+
+    def append(self, rows: np.ndarray) -> None:
+        """Append rows (n, width)."""
+        data = np.ascontiguousarray(rows, dtype=np.float32).tobytes()
+        self.file.write(data)
+        self.file.flush()
+        self.sums.write(_SUM.pack(len(data), zlib.crc32(data)))
+        self.sums.flush()
+        if time.monotonic() - self.synced > _SYNC_SECONDS:
+            self._sync()
+        self.done += len(rows)
+
+    def _sync(self) -> None:
+        for file in (self.file, self.sums):
+            file.flush()
+            os.fsync(file.fileno())
+        self.synced = time.monotonic()
+
+    def close(self) -> None:
+        """Write everything to the disk and close the files."""
+        try:
+            self._sync()
+        finally:
+            self.file.close()
+            self.sums.close()
+
+    def __enter__(self) -> "RowFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _sums_of(path: Path) -> Path:
+    return path.with_suffix(".sums")
+
+
+def _whole_rows(path: Path, row_bytes: int) -> int:
+    """Number of rows in the whole blocks of a row file. Whatever follows them is cut off, in both files."""
+    path.touch()
+    size, sums = path.stat().st_size, _sums_of(path)
+    if not sums.exists() and size:  # of an older release: without checksums
+        whole = size // row_bytes * row_bytes
+        _renew_sums(path, whole)
+        os.truncate(path, whole)
+        return whole // row_bytes
+    end, blocks = 0, 0
+    recorded = sums.read_bytes() if sums.exists() else b""
+    with open(path, "rb") as file:
+        for length, crc in _SUM.iter_unpack(recorded[: len(recorded) // _SUM.size * _SUM.size]):
+            if length % row_bytes or length > size - end or zlib.crc32(file.read(length)) != crc:
+                break
+            end, blocks = end + length, blocks + 1
+    sums.touch()
+    os.truncate(path, end)
+    os.truncate(sums, blocks * _SUM.size)
+    return end // row_bytes
+
+
+def _renew_sums(path: Path, length: int) -> None:
+    """Record the first bytes of a row file as one whole block, after a change in place."""
+    with open(path, "rb") as file:
+        crc = 0
+        for start in range(0, length, _CHUNK):
+            crc = zlib.crc32(file.read(min(_CHUNK, length - start)), crc)
+    sums = _sums_of(path)
+    sums.write_bytes(_SUM.pack(length, crc) if length else b"")  # in place: a `RowFile` appends to it
+
+
+def read_rows(path: Path, width: int, at_once: int = 65_536) -> Iterator[np.ndarray]:
+    """Read the rows of a `RowFile`, in blocks (n, width) of at most `at_once` rows."""
+    with open(path, "rb") as file:
+        while len(block := np.fromfile(file, np.float32, at_once * width)):
+            yield block.reshape(-1, width)
+
+
+def prefetched(load: Callable[[_Item], _Loaded], items: Iterable[_Item], threads: int = 2) -> Iterator[_Loaded]:
+    """Yield load(item) for each item, in order. Threads load a few items ahead.
+
+    Threads help because image decoders and file reads release Python's global lock.
+    """
+    waiting: deque[Future[_Loaded]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="prefetch") as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(load, item))
+                if len(waiting) > 2 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def spans(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
+    """Cut a range into spans (first, last + 1) of `step` numbers; the last span may be shorter."""
+    for first in range(start, stop, step):
+        yield first, min(first + step, stop)
+
+
+@torch.inference_mode()
+def stream_rows(
+    path: Path,
+    width: int,
+    network: nn.Module,
+    as_rows: Callable[[Any], Tensor],
+    inputs: Inputs,
+    collection: Collection,
+    span: tuple[int, int],
+    *,
+    title: str,
+    batch_size: int,
+    device: torch.device,
+    threads: int = 2,
+    progress: bool | None = None,
+    speaks: bool = True,
+    strict: bool = True,
+    log: Callable[[str], None] = lambda line: None,
+) -> dict[int, Problem]:
+    """Run items through a network and append its outputs to a `RowFile`; rows that are there already are kept.
+
+    The row of an item that cannot be read is NaN. It is tried again when the work is resumed.
+
+    Args:
+        path: The row file.
+        width: Length of a row.
+        network: The network. It is moved to the device.
+        as_rows: Turns outputs of the network into rows (B, width).
+        inputs: How items are prepared for the network.
+        collection: The items.
+        span: First item, and one past the last item.
+        title: Title of the progress bar.
+        batch_size: Number of items in a batch.
+        device: Where the network runs.
+        threads: Number of threads that load items ahead.
+        progress: Whether to show a progress bar. None: on a terminal.
+        speaks: Whether this process is the one that shows it.
+        strict: Whether items that cannot be read are an error. The rest is then read to the end, but not computed.
+        log: Called with a line if earlier work is continued.
+
+    Returns:
+        What is wrong with the items that cannot be read, by their number.
+
+    Raises:
+        ValueError: If an item cannot be read and `strict` is set. The error lists all such items.
+    """
+
+    def load(batch: tuple[int, int]) -> tuple[Any, np.ndarray, dict[int, Problem]]:
+        return prepare_readable(inputs, collection, *batch)
+
+    def compute(batch: Any) -> np.ndarray:
+        return as_rows(network(batch.to(device) if isinstance(batch, Tensor) else batch)).float().cpu().numpy()
+
+    network.to(device).eval()
+    if inputs.kind == "images":
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    first, last = span
+    with (
+        RowFile(path, width) as rows,
+        CountBar(title, last - first, rows.done, progress, speaks) as bar,
+    ):
+        if rows.done and speaks:
+            log(f"goes on: {rows.done:,} of {last - first:,} items are done")
+        problems = _mend_rows(path, width, inputs, collection, (first, first + rows.done), compute)
+        todo = list(spans(first + rows.done, last, batch_size))
+        for (start, stop), (batch, numbers, bad) in zip(todo, prefetched(load, todo, threads), strict=True):
+            problems |= bad
+            bar.advance(stop - start)
+            if strict and problems:
+                continue
+            block = np.full((stop - start, width), np.nan, np.float32)
+            if batch is not None:
+                block[numbers - start] = compute(batch)
+            rows.append(block)
+    if strict:
+        stop_at(list(problems.values()), len(collection))
+    return problems
+
+
+def _mend_rows(
+    path: Path,
+    width: int,
+    inputs: Inputs,
+    collection: Collection,
+    span: tuple[int, int],
+    compute: Callable[[Any], np.ndarray],
+) -> dict[int, Problem]:
+    """Try again the items of rows that are NaN, which could not be read before; returns what is still wrong."""
+    first, last = span
+    if first == last:
+        return {}
+    rows = np.memmap(path, np.float32, "r+", shape=(last - first, width))
+    numbers = first + np.flatnonzero(np.isnan(rows[:, 0]))
+    problems = unreadable_items(inputs, collection, numbers)
+    for i in numbers.tolist():
+        if i not in problems:
+            rows[i - first] = compute(inputs.prepare([collection.raw(i, i + 1)[0]]))[0]
+    rows.flush()
+    if len(numbers) > len(problems):
+        _renew_sums(path, rows.nbytes)
+    return problems

@@ -1,0 +1,338 @@
+"""Train on a labelled collection: choose settings, train, calibrate, evaluate on held-out items, write a run folder.
+
+The same call with the same folder resumes a run that was stopped. It does nothing if the run is finished.
+"""
+
+import contextlib
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aleator.evaluation import MatchCalibration
+from aleator.foundation import (
+    DamagedFileError,
+    ProcessGroup,
+    describe_run,
+    lock_beside,
+    only_process,
+    process_group,
+    require,
+    require_new_folder,
+    resolve_device,
+    sample_numbers,
+    write_json,
+)
+from aleator.losses import PrototypeLoss
+from aleator.matching import MatchMaps, VMFKernel
+from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.labels import Labels
+from aleator.own_data.embedding.left_out import describe_left_out, leave_out, record_left_out
+from aleator.own_data.learning.continuing import continued_settings, seen_items, start_classes
+from aleator.own_data.learning.defaults import Settings, choose_settings, held_out_share
+from aleator.own_data.learning.preparation import Job, PreparedTraining, prepare
+from aleator.own_data.learning.recipe import learned_labels, train_encoder
+from aleator.own_data.learning.splits import Split, require_trainable, select_labels, split_items
+from aleator.own_data.learning.tuning import tune_network
+from aleator.own_data.learning.used_items import save_used_items
+from aleator.own_data.measuring.answers import fit_answers, gallery_sample
+from aleator.own_data.measuring.comparison import compare_held_out, compared_items
+from aleator.own_data.measuring.encoded_items import EncodedItems, encode_items
+from aleator.own_data.measuring.evaluation import calibrate_on_labels, evaluate, evaluation_labels
+from aleator.own_data.measuring.questions import Questions, fit_match_maps, held_out_questions
+from aleator.own_data.runs.run import Run, load_run, save_run
+from aleator.training import last_saved_step
+
+Log = Callable[[str], None]
+
+_OLD = {"modes": 1}  # settings that runs of earlier releases do not mention
+# Most held-out items and training items that calibrate match probabilities. The first hits of a large gallery are
+# nearer than those of a small one, so the gallery should be whole; but encoding many images takes minutes.
+_QUESTIONS, _GALLERY, _GALLERY_OF_IMAGES = 2_000, 50_000, 10_000
+
+
+def train(
+    collection: Collection,
+    folder: str | Path,
+    settings: Settings = Settings(),  # noqa: B008 (it is frozen)
+    *,
+    device: str = "auto",
+    rivals: bool = True,
+    strict: bool = True,
+    figures: bool = True,
+    progress: bool | None = None,
+    log: Log = lambda line: None,
+) -> Run:
+    """Train an encoder on a labelled collection and write a run folder.
+
+    A part of the items is held out. Half of it calibrates match and label probabilities, the other half evaluates
+    them. Then both halves calibrate those that the run keeps. Under torchrun several processes train one encoder.
+
+    Args:
+        collection: Items with labels.
+        folder: The run folder: a new folder, or that of the same run, which is then resumed.
+        settings: How to train. Settings that are None are chosen from the data.
+        device: "auto", "cpu", "cuda" or "cuda:1", for example.
+        rivals: Whether to compare the result with raw neighbours and a linear head; see `compare_with_rivals`.
+        strict: Whether items that cannot be read are an error, which lists them all. If not, they are left out, and the
+            log lists them.
+        figures: Whether to draw figures of the metrics.
+        progress: Whether to show progress bars. Default: on a terminal.
+        log: Called with each line of the log, such as `print`.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        ValueError: If nothing can be learned from the collection, an item is damaged, or the folder belongs to
+            something else.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.own_data import Settings, read_collection, train
+        >>> np.save("x.npy", np.random.default_rng(0).standard_normal((80, 3)))
+        >>> np.save("y.npy", np.arange(80) % 2)
+        >>> run = train(read_collection("x.npy", "y.npy"), "run", Settings(steps=1, width=8), device="cpu")
+        >>> run.metrics["items"], run.encoder.dim
+        (8, 8)
+    """
+    began = time.time()
+    folder = Path(folder).expanduser()
+    gpu = resolve_device(device).type == "cuda"  # a device that is not there is refused before any work
+    labels = require_trainable(collection)
+    holdout = settings.holdout if settings.holdout is not None else held_out_share(len(collection))
+    settings = replace(settings, holdout=holdout)
+    first = None if settings.start is None else load_run(settings.start)
+    seen = None
+    if first is not None:
+        settings, seen = continued_settings(settings, first, collection), seen_items(first, collection)
+    split = split_items(collection, labels, holdout, settings.seed, seen)
+    complete_settings, choices = choose_settings(collection, labels, len(split.train), settings, gpu)
+    config: dict[str, Any] = {
+        "settings": dict(complete_settings),
+        "chosen": [choice.name for choice in choices],
+        "data": _describe(collection, labels),
+    }
+    if first is not None:
+        config["data"]["start"] = first.fingerprint
+    with process_group() as group, contextlib.ExitStack() as held:
+        if group.first:
+            held.enter_context(only_process(lock_beside(folder), "output", "train"))
+        if _claim_folder(folder, config, group):
+            log(f"{folder} is finished already")
+            return load_run(folder)
+        if group.first:
+            log(_summary(collection, labels, split))
+            for choice in choices:
+                log(f"{choice.name} = {choice.value}: {choice.reason}")
+            if first is not None:
+                log(_continued(first, labels, seen))
+            done = last_saved_step(folder / "training")
+            if done is not None:
+                log(f"goes on: {folder} holds the training up to step {done}")
+        job = Job(folder, group, device, progress, log, strict)
+        start = None if first is None else (first.encoder, first.inputs)
+        training = prepare(collection, complete_settings, job, start)
+        if group.first:
+            record_left_out(folder, training.problems)
+        if training.problems:
+            collection = leave_out(collection, training.problems)
+            labels = require_trainable(collection)
+            seen = None if first is None else seen_items(first, collection)
+            split = split_items(collection, labels, holdout, settings.seed, seen)
+            if settings.batch_size is None:  # it was chosen for all items
+                complete_settings["batch_size"] = min(complete_settings["batch_size"], len(split.train))
+        report = describe_left_out(collection)
+        if report and group.first:
+            log(report)
+        given = training  # what the rivals get: pixels, or features
+
+        def begin(loss: PrototypeLoss, own_labels: Labels) -> None:
+            start_classes(loss, given, own_labels, split, settings.seed)
+
+        result, loss = train_encoder(
+            training, labels, split, complete_settings, job, config["data"], None if first is None else begin
+        )
+        if group.first:
+            log(f"trained {result.steps} steps in {result.seconds:.0f} s")
+        if complete_settings["tune"] is not None:
+            training, loss = tune_network(
+                training, loss, collection, labels, split, complete_settings, job, identity=config["data"]
+            )
+        learned = learned_labels(loss, labels, split)
+        if group.first:
+            seed = complete_settings["seed"]
+            calibration = _calibrate_kappa(training, labels, split, complete_settings)
+            kernel = VMFKernel(calibration.kappa_pos)
+            most = _GALLERY_OF_IMAGES if training.learns_from_pixels else _GALLERY
+            gallery = sample_numbers(split.train, most, seed)
+            encoded = encode_items(training, _looked_at(labels, split, gallery, rivals, seed))
+            prior, maps, metrics = _fit_and_measure_matches(
+                encoded, labels, len(collection), split, gallery, kernel, seed
+            )
+            held_out = len(split.calibration) + len(split.test)
+            log(
+                f"calibrated on {held_out} held-out items: kappa x {calibration.kappa_scale:.2f}, "
+                f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities, {prior:.3g} of random pairs match"
+            )
+            answers, tested, label_metrics = fit_answers(encoded, collection, labels, split, kernel, seed, learned)
+            metrics |= label_metrics
+            if rivals:
+                metrics["rivals"] = compare_held_out(given, encoded, labels, split, tested, seed)
+            match = {"kappa_pos": calibration.kappa_pos, "prior": prior, "maps": maps.to_dict()}
+            save_used_items(folder, collection, split, None if first is None else first.folder)
+            metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
+            config["settings"] = complete_settings  # with the number of steps
+            save_run(folder, training.complete_encoder(), training.inputs, config, metrics, match, answers, figures)
+            for part in ("training", "tuning"):  # RUN/encoder is the complete one
+                shutil.rmtree(folder / part / "encoder", ignore_errors=True)
+            shutil.rmtree(folder / "cache", ignore_errors=True)
+        group.wait()
+    return load_run(folder)
+
+
+def _calibrate_kappa(
+    training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any]
+) -> MatchCalibration:
+    """Scale the kappa of the encoder so that it is right on one half of the held-out items."""
+    q, own = training.posteriors(split.calibration), select_labels(labels, split.calibration)
+    calibration = calibrate_on_labels(q, own, VMFKernel(settings["kappa_pos"]), settings["seed"])
+    training.encoder.scale_kappa(calibration.kappa_scale)
+    return calibration
+
+
+def _looked_at(labels: Labels, split: Split, gallery: np.ndarray, rivals: bool, seed: int) -> np.ndarray:
+    """Numbers of all items whose posteriors are needed after training."""
+    compared = compared_items(labels, split, seed) if rivals else ()
+    sample = gallery_sample(labels, split.train, seed)
+    return np.concatenate([sample, gallery, split.calibration, split.test, *compared])
+
+
+def _fit_and_measure_matches(
+    encoded: EncodedItems,
+    labels: Labels,
+    count: int,
+    split: Split,
+    gallery_numbers: np.ndarray,
+    kernel: VMFKernel,
+    seed: int,
+) -> tuple[float, MatchMaps, dict[str, Any]]:
+    """Fit match probabilities on one half of the held-out items and evaluate the other half; then fit on both.
+
+    Both halves are asked against training items, as the new items of a user will be.
+
+    Returns:
+        Prior and maps of match probabilities, from all held-out items; and the metrics, from the first fit.
+    """
+    all_labels = evaluation_labels(labels, count)
+    gallery = encoded.posteriors(gallery_numbers)
+
+    def ask(part: np.ndarray) -> Questions:
+        numbers = sample_numbers(part, _QUESTIONS, seed)
+        return held_out_questions(encoded.posteriors(numbers), numbers, gallery, gallery_numbers, all_labels)
+
+    questions = ask(split.calibration)
+    metrics = evaluate(
+        encoded.posteriors(split.test),
+        select_labels(labels, split.test),
+        kernel,
+        questions.prior,
+        maps=fit_match_maps(questions, kernel, seed),
+        questions=ask(split.test),
+        seed=seed,
+    )
+    questions = ask(np.concatenate([split.calibration, split.test]))
+    return questions.prior, fit_match_maps(questions, kernel, seed), metrics
+
+
+def _describe(collection: Collection, labels: Labels) -> dict[str, Any]:
+    """What identifies the data: a run is resumed with the same data only."""
+    return {
+        "source": str(collection.source),
+        "kind": collection.kind,
+        "items": len(collection),
+        "digest": collection.digest(),
+        "labels": labels.kind,
+        "labels_digest": hashlib.sha256(np.ascontiguousarray(labels.values).tobytes()).hexdigest(),
+        "classes": list(labels.names) if labels.kind != "groups" else len(labels.names),
+    }
+
+
+def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> bool:
+    """Write config.json into a new folder, or check that the folder belongs to this run.
+
+    Returns:
+        Whether the run is finished.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        require_new_folder("output", folder)
+        write = True
+    else:
+        try:
+            stored = dict(json.loads(path.read_bytes()))
+        except (ValueError, TypeError):
+            raise DamagedFileError(path, "it is not the JSON that was written", "train in a new folder") from None
+        different = _differences(stored, json.loads(json.dumps(config)))
+        # Before the first step there is nothing to lose: the same folder may start again with corrected data.
+        untrained = not (folder / "training").exists()
+        require(
+            untrained or not different,
+            "output",
+            str(folder),
+            f"belongs to another run ({', '.join(different)} differ)",
+            "name a new folder, or repeat the command that started it",
+        )
+        write = bool(different)
+        if write and group.first:
+            shutil.rmtree(folder / "cache", ignore_errors=True)
+            (folder / "steps.json").unlink(missing_ok=True)
+            (folder / "tune_steps.json").unlink(missing_ok=True)
+    group.wait()
+    if write and group.first:
+        write_json(path, config)
+    group.wait()
+    return (folder / "metrics.json").is_file()
+
+
+def _differences(stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
+    """Names of settings and properties of the data that differ; the data may have moved to another path."""
+    return [
+        name
+        for part in ("settings", "data")
+        for name, value in config[part].items()
+        if name != "source" and stored[part].get(name, _OLD.get(name)) != value and not _measured(name, value)
+    ]
+
+
+def _measured(name: str, value: Any) -> bool:
+    """Whether a setting is measured in the first start: the number of steps that fit into the time."""
+    return name in ("steps", "tune_steps") and value is None
+
+
+def _continued(first: Run, labels: Labels, seen: np.ndarray | None) -> str:
+    """Line of the log about the run that is continued."""
+    new = [name for name in labels.names if name not in first.label_names] if first.label_names else []
+    classes = f"; new classes: {', '.join(new[:8])}{', ...' if len(new) > 8 else ''}" if new else ""
+    if seen is None:
+        return f"continues {first.folder}, which does not say what it was trained on{classes}"
+    return f"continues {first.folder}, which was trained on {int(seen.sum())} of {len(seen)} items{classes}"
+
+
+def _summary(collection: Collection, labels: Labels, split: Split) -> str:
+    """First line of the log."""
+    labelled = {
+        "classes": f"{len(labels.names)} classes",
+        "groups": f"{len(labels.names)} groups",
+        "soft": f"probabilities of {len(labels.names)} classes",
+        "pairs": f"{len(labels.values)} pairs",
+    }[labels.kind]
+    held_out = len(split.calibration) + len(split.test)
+    ignored = f"; {collection.ignored} other files are ignored" if collection.ignored else ""
+    return f"{len(collection)} {collection.kind}, {labelled}; {held_out} are held out{ignored}"

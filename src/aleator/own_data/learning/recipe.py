@@ -1,0 +1,257 @@
+"""How the encoder of a run is trained: its batches, its loss, its steps.
+
+Classes, hard or soft: items are compared with learned class posteriors and with each other (`PrototypeLoss`). The
+weights with the best likelihood of held-out labels are kept. Groups and pairs: matching items are compared with the
+other items of their batch (`ExactInfoNCE`).
+"""
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aleator.data import ImageAugmentation, LabelledBatches, LabelRowBatches, PairBatches
+from aleator.evaluation import LabelModel
+from aleator.foundation import one_thread, write_json
+from aleator.losses import ExactInfoNCE, PrototypeLoss
+from aleator.matching import VMFKernel
+from aleator.own_data.collection.labels import Labels
+from aleator.own_data.learning.defaults import compares_with_classes
+from aleator.own_data.learning.preparation import Job, PreparedTraining
+from aleator.own_data.learning.splits import Split, select_labels
+from aleator.own_data.measuring.answers import label_rows
+from aleator.training import FitResult, Objective, Recipe, fit
+
+# Weight of the comparison of items with each other. It costs some accuracy, most of all where there are many classes.
+# Where people's votes differ, it makes kappa follow them.
+_PAIRS, _PAIRS_OF_IMAGES, _PAIRS_OF_VOTES = 0.1, 0.3, 1.0
+_MOST_PAIRED = 64  # items of a batch that are compared with each other, if no votes are to be followed
+_AGREEMENT = 1.0  # weight of how often people agree about an item, if soft labels say it
+_MOST_PASSES = 80  # over the training images; more would not help
+_LEAST_STEPS = 200
+_TIMED_STEPS = 6
+_VALIDATIONS = 16  # a head on features can overfit within a few passes
+
+Loss = PrototypeLoss | ExactInfoNCE
+
+
+def train_encoder(
+    training: PreparedTraining,
+    labels: Labels,
+    split: Split,
+    settings: dict[str, Any],
+    job: Job,
+    identity: dict[str, Any],
+    begin: Callable[[PrototypeLoss, Labels], None] | None = None,
+) -> tuple[FitResult, Loss]:
+    """Train the encoder; the log and checkpoints are in RUN/training/.
+
+    Args:
+        training: The items and the encoder.
+        labels: Labels of all items.
+        split: Which items are trained on.
+        settings: Complete settings, by name. "steps" is filled in if it is None.
+        job: Where it runs.
+        identity: What identifies the data, for the folder of `fit`.
+        begin: Called with the loss and the labels of the training items, to choose the first class posteriors. Default:
+            they are random.
+
+    Returns:
+        The result of `fit`, and the loss, which holds the learned class posteriors, if there are classes.
+    """
+    own_labels = select_labels(labels, split.train)
+    batches = training_batches(training, own_labels, split, settings, job.torch_device)
+    torch.manual_seed(settings["seed"])  # the first class posteriors are random
+    pairs = _PAIRS_OF_IMAGES if training.learns_from_pixels else _PAIRS_OF_VOTES if labels.kind == "soft" else _PAIRS
+    loss = _loss(own_labels, settings, pairs)
+    if begin is not None and isinstance(loss, PrototypeLoss):
+        begin(loss, own_labels)
+    if settings["steps"] is None:
+        settings["steps"] = _steps_in_time(training, loss, batches, settings, job)
+    validate = label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
+    # On a small head, a second thread would only wait for the first.
+    small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
+    with one_thread() if small else nullcontext():
+        result = fit(
+            training.encoder,
+            loss,
+            batches,
+            one_cycle(settings, settings["steps"], settings["learning_rate"], validate is not None, _VALIDATIONS, 10),
+            folder=job.folder / "training",
+            validate=validate,
+            device=job.device,
+            loggers=("csv",),
+            progress=job.progress,
+            config={"data": identity},
+        )
+    return result, loss
+
+
+def one_cycle(
+    settings: dict[str, Any],
+    steps: int,
+    learning_rate: float,
+    with_classes: bool,
+    validations: int,
+    checkpoints: int,
+    capture: bool | None = None,
+) -> Recipe:
+    """The recipe of heads and networks: AdamW, one cycle; with classes, the likeliest weights on held-out labels.
+
+    Args:
+        settings: Complete settings, by name.
+        steps: Number of steps.
+        learning_rate: Highest learning rate.
+        with_classes: Whether items are compared with classes.
+        validations: How often held-out labels are looked at.
+        checkpoints: Number of checkpoints, at most one in 50 steps.
+        capture: Whether each step is one CUDA graph. Default: where it can be.
+    """
+    return Recipe(
+        steps,
+        learning_rate=learning_rate,
+        schedule="one-cycle",
+        weight_decay=settings["weight_decay"],
+        optimiser="adamw",
+        clip_norm=5.0,
+        capture=capture,
+        validate_every=max(1, steps // validations) if with_classes else None,
+        select="label_log_likelihood" if with_classes else None,
+        seed=settings["seed"],
+        checkpoint_every=max(50, steps // checkpoints),
+        log_every=min(50, steps),
+    )
+
+
+def _loss(labels: Labels, settings: dict[str, Any], pairs: float = _PAIRS) -> Loss:
+    """The loss for the labels of the training items."""
+    kernel = VMFKernel(settings["kappa_pos"])
+    if not compares_with_classes(labels):
+        return ExactInfoNCE(kernel)
+    disputed = labels.kind == "soft" and bool((labels.values.max(1) < 1).any())
+    agreement = _AGREEMENT if disputed else 0.0
+    few = None if disputed else _MOST_PAIRED
+    return PrototypeLoss(settings["dim"], labels.counts(), kernel, pairs, agreement=agreement, most_paired=few)
+
+
+@torch.no_grad()
+def learned_labels(loss: Loss, labels: Labels, split: Split) -> LabelModel | None:
+    """Label probabilities as the learned class posteriors have them, on the CPU; None if there are no classes."""
+    if not isinstance(loss, PrototypeLoss):
+        return None
+    own_labels = select_labels(labels, split.train)
+    column = [labels.names.index(name) for name in own_labels.names]
+    weights = torch.zeros(len(column), len(labels.names), dtype=torch.float64)
+    weights[torch.arange(len(column)), column] = loss.log_shares_of_classes.exp().double().cpu()
+    kernel = loss.kernel
+    assert isinstance(kernel, VMFKernel)
+    return LabelModel(loss.prototypes.to("cpu"), weights, labels.names, kernel)
+
+
+def training_batches(
+    training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any], device: torch.device
+) -> LabelRowBatches | LabelledBatches | PairBatches:
+    """Batches of training items; `labels` are those of the training items."""
+    items, label_values = training.select(split.train), torch.as_tensor(labels.values)
+    augment = _augmentation(training, settings["augment"]) if training.learns_from_pixels else None
+    if labels.kind == "pairs":
+        return PairBatches(items, label_values, settings["batch_size"], augment=augment, device=device)
+    if compares_with_classes(labels):
+        return LabelRowBatches(items, label_values, settings["batch_size"], augment=augment, device=device)
+    # An item may be paired with itself if the two views can differ: in their pixels, or in the class that is drawn.
+    with_itself = augment is not None or labels.kind == "soft"
+    return LabelledBatches(
+        items, label_values, settings["batch_size"], with_itself=with_itself, augment=augment, device=device
+    )
+
+
+def _augmentation(training: PreparedTraining, augment: str) -> ImageAugmentation:
+    inputs = training.inputs
+    shift = 0 if augment == "none" else (inputs.size or 0) // 8
+    return ImageAugmentation(augment == "flip", shift, mean=inputs.mean, std=inputs.std)
+
+
+def label_likelihood(
+    training: PreparedTraining, loss: PrototypeLoss, labels: Labels, split: Split
+) -> Callable[[Any], dict[str, float]]:
+    """Function for `fit`: mean log-likelihood of the labels of the items that are held out for calibration."""
+    rows = _label_rows(labels, split)
+
+    def validate(encoder: Any) -> dict[str, float]:
+        q = training.posteriors(split.calibration).to(next(encoder.parameters()).device)
+        log_p = loss.log_probabilities(q).cpu()
+        return {"label_log_likelihood": (rows * log_p).sum(1).mean().item()}
+
+    return validate
+
+
+def _label_rows(labels: Labels, split: Split) -> Tensor:
+    """Labels of the items held out for calibration, (n, C), over the classes that training items have."""
+    rows = label_rows(labels)
+    held_out = rows[split.calibration][:, rows[split.train].sum(0) > 0].float()
+    return held_out / held_out.sum(1, keepdim=True).clamp_min(1e-9)
+
+
+def _steps_in_time(training: PreparedTraining, loss: Any, batches: Any, settings: dict[str, Any], job: Job) -> int:
+    """Number of steps that fit into the minutes of the settings. It is measured once and kept in RUN/steps.json."""
+    plan = plan_steps("steps.json", training, loss, batches, settings, job, _LEAST_STEPS, _MOST_PASSES)
+    if job.group.first:
+        passes = plan["steps"] * settings["batch_size"] / len(batches)
+        minutes = plan["steps"] * plan["seconds_per_step"] / 60
+        job.log(f"steps = {plan['steps']}: {passes:.0f} passes over the training items in about {minutes:.1f} minutes")
+    return plan["steps"]
+
+
+def plan_steps(
+    name: str,
+    training: PreparedTraining,
+    loss: Any,
+    batches: Any,
+    settings: dict[str, Any],
+    job: Job,
+    least: int,
+    most_passes: int,
+) -> dict[str, Any]:
+    """How many steps fit into the minutes of the settings, measured once and kept in a file of the run folder.
+
+    Args:
+        name: The file.
+        training: The items and the encoder.
+        loss: The loss.
+        batches: The batches.
+        settings: Settings with "minutes" and "batch_size".
+        job: Where it runs.
+        least: Least number of steps.
+        most_passes: Most passes over the items.
+
+    Returns:
+        "steps" and "seconds_per_step".
+    """
+    path = job.folder / name
+    if job.group.first and not path.is_file():
+        seconds = seconds_per_step(training, loss, batches, job.torch_device)
+        fitting = int(60 * settings["minutes"] / seconds)
+        enough = -(-most_passes * len(batches) // settings["batch_size"])
+        write_json(path, {"steps": max(least, min(fitting, enough)), "seconds_per_step": seconds})
+    job.group.wait()
+    return json.loads(path.read_text())
+
+
+def seconds_per_step(training: PreparedTraining, loss: Any, batches: Any, device: torch.device) -> float:
+    """Time of one step, measured on copies, so that nothing is trained and no random number is used up."""
+    objective = Objective(copy.deepcopy(training.encoder), copy.deepcopy(loss), "joint", "given").to(device).train()
+    generator = torch.Generator(batches.device).manual_seed(0)
+    times = []
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        for step in range(_TIMED_STEPS):
+            began = time.perf_counter()
+            objective(batches(step, generator)).backward()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            times.append(time.perf_counter() - began)
+    return 1.1 * min(times[1:])  # the first step is slower; the optimiser comes on top

@@ -1,0 +1,137 @@
+"""Which items are trained on and which are held out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from aleator.foundation import reject, require, require_probability
+from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.labels import Labels
+from aleator.own_data.measuring.evaluation import evaluation_labels
+
+
+@dataclass(frozen=True)
+class Split:
+    """Item numbers of three parts: to train on, to calibrate match probabilities on, and to evaluate on."""
+
+    train: np.ndarray
+    calibration: np.ndarray
+    test: np.ndarray
+
+
+def require_trainable(collection: Collection) -> Labels:
+    """Return the labels of a collection. Raise if there are none, or if nothing can be learned from them."""
+    labels, source = collection.labels, str(collection.source)
+    if labels is None:
+        way_out = "put images into class folders, name a column label, or pass --labels with .npy features"
+        reject("data", source, "has no labels", way_out)
+    if labels.kind == "pairs":
+        return labels
+    counts = labels.counts()
+    for c in np.flatnonzero(counts == 0)[:1]:
+        reject("data", f"class {labels.names[c]} of {source}", "has no item", "leave it out")
+    require(len(counts) >= 2, "data", source, "has one class only", "add items of another class")
+    if labels.kind == "classes":
+        for c in np.flatnonzero(counts == 1)[:1]:
+            i = int(np.flatnonzero(labels.values == c)[0])
+            item = collection.items[i] if collection.kind != "features" else f"row {i}"
+            way_out = "add another one, or leave the class out"
+            reject("data", f"class {labels.names[c]} of {source}", f"has one item only ({item})", way_out)
+    if labels.kind == "groups":
+        shared = int((counts > 1).sum())
+        require(shared >= 2, "data", source, "fewer than two groups have two items", "check the groups")
+    return labels
+
+
+def split_items(
+    collection: Collection, labels: Labels, share: float, seed: int, seen: np.ndarray | None = None
+) -> Split:
+    """Hold out a share of every class, or a share of the groups. Half of it is for calibration, half for evaluation.
+
+    A class keeps at least two items to train on. A group is held out as a whole. Pairs are treated as the groups of
+    items that they link. Items that are alone in their group are in no part. Items that are `seen`, booleans (N,), are
+    not held out.
+    """
+    require_probability("holdout", share, "try 0.2")
+    generator = np.random.default_rng(seed)
+    grouping = evaluation_labels(labels, len(collection))
+    hard = grouping.hard()
+    assert hard is not None
+    order = generator.permutation(len(hard))
+    if seen is None:
+        seen = np.zeros(len(hard), bool)
+    if grouping.kind == "groups":
+        split = _split_groups(hard, share, generator, seen)
+    else:
+        order = np.concatenate([order[~seen[order]], order[seen[order]]])  # the first of a class are held out
+        split = _without_seen(_split_classes(hard, share, order), seen)
+    enough = len(split.train) >= 4 and all(can_be_evaluated(hard[part]) for part in (split.calibration, split.test))
+    links = f"; the pairs link them into {len(grouping.names)} groups, which stay whole"
+    require(
+        enough,
+        "data",
+        len(hard),
+        f"too few items{' that are new' if seen.any() else ''} to hold out {share:.0%} of them"
+        f"{links if labels.kind == 'pairs' else ''}",
+        "add items of each class, or raise --holdout",
+    )
+    return split
+
+
+def select_labels(labels: Labels, items: np.ndarray) -> Labels:
+    """The labels of some items, which are numbered from 0 in the new labels.
+
+    Soft labels lose the classes that none of the items can have. Of pairs, those with both members among the items
+    remain.
+    """
+    if labels.kind in ("classes", "groups"):
+        return Labels(labels.kind, labels.values[items], labels.names)
+    if labels.kind == "soft":
+        probabilities = labels.values[items]
+        possible = probabilities.sum(0) > 0
+        return Labels("soft", probabilities[:, possible], tuple(np.array(labels.names)[possible].tolist()))
+    new_number = np.full(labels.values.max() + 1, -1)
+    paired = items < len(new_number)
+    new_number[items[paired]] = np.flatnonzero(paired)
+    pairs = new_number[labels.values]
+    return Labels("pairs", pairs[(pairs >= 0).all(1)])
+
+
+def _without_seen(split: Split, seen: np.ndarray) -> Split:
+    """The split with the held-out items that are seen among those to train on."""
+    calibration, test = split.calibration[~seen[split.calibration]], split.test[~seen[split.test]]
+    held_out = np.concatenate([split.calibration, split.test])
+    return Split(np.sort(np.concatenate([split.train, held_out[seen[held_out]]])), calibration, test)
+
+
+def _split_groups(group: np.ndarray, share: float, generator: np.random.Generator, seen: np.ndarray) -> Split:
+    """Hold out whole groups without `seen` items; `group` (N,) is the group of each item."""
+    sizes = np.bincount(group)
+    shared = np.flatnonzero(sizes > 1)
+    generator.shuffle(shared)
+    new = shared[np.bincount(group, weights=seen)[shared] == 0]
+    held_out = np.array_split(new[: round(share * len(shared))], 2)
+    calibration, test = (np.flatnonzero(np.isin(group, groups)) for groups in held_out)
+    matched = np.flatnonzero(sizes[group] > 1)  # nothing can be learned from an item that is alone in its group
+    return Split(np.setdiff1d(matched, np.concatenate([calibration, test])), calibration, test)
+
+
+def _split_classes(hard: np.ndarray, share: float, order: np.ndarray) -> Split:
+    """Hold out a share of each class, taken in a random order of the items; `hard` (N,) is the class of each item."""
+    by_class = order[np.argsort(hard[order], kind="stable")]
+    counts = np.bincount(hard)
+    place = np.arange(len(hard)) - np.repeat(np.cumsum(counts) - counts, counts)  # of an item within its class
+    held_out = np.minimum(np.floor(share * counts), counts - 2).clip(0)
+    class_of = hard[by_class]
+    calibration_end, test_end = np.floor(held_out / 2)[class_of], held_out[class_of]
+    return Split(
+        train=np.sort(by_class[place >= test_end]),
+        calibration=np.sort(by_class[place < calibration_end]),
+        test=np.sort(by_class[(place >= calibration_end) & (place < test_end)]),
+    )
+
+
+def can_be_evaluated(hard: np.ndarray) -> bool:
+    """Whether there are at least two classes, and two items of one class."""
+    counts = np.bincount(hard)
+    return bool((counts > 0).sum() >= 2 and (counts > 1).any())

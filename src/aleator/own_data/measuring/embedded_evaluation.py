@@ -1,0 +1,197 @@
+"""Evaluate an embedded collection: without the items that the encoder was trained on, and beside rivals."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from aleator.data import Inputs
+from aleator.foundation import require, sample_numbers
+from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.reading import read_collection
+from aleator.own_data.embedding.embedded import EmbeddedCollection
+from aleator.own_data.embedding.left_out import select_items
+from aleator.own_data.embedding.rows import prefetched, spans
+from aleator.own_data.learning.splits import can_be_evaluated, select_labels
+from aleator.own_data.learning.used_items import CALIBRATION, TRAINING
+from aleator.own_data.measuring.answers import label_metrics, label_rows
+from aleator.own_data.measuring.comparison import Items, compare_with_rivals
+from aleator.own_data.measuring.evaluation import evaluate, evaluation_labels
+from aleator.own_data.measuring.questions import Questions, held_out_questions
+
+_SIDE = 32  # of the images that raw neighbours compare
+_MOST = {"images": (1500, 4000), "features": (5000, 20_000), "text": (5000, 20_000)}  # questions, gallery
+
+
+def evaluate_embedded(
+    embedded: EmbeddedCollection,
+    labels: Labels,
+    *,
+    data: Collection | None = None,
+    rivals: bool = True,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Evaluate posteriors against labels, as `evaluate` does, and compare them with rivals.
+
+    Items that the encoder was trained or calibrated on are left out. Those that it was trained on are the gallery of
+    the comparison, if there are any.
+
+    Args:
+        embedded: The posteriors and the records of their items.
+        labels: Labels of the items.
+        data: The items themselves, which the rivals need. Default: read from where they were embedded.
+        rivals: Whether to compare with rivals.
+        seed: Seed of everything random.
+
+    Returns:
+        What `evaluate` returns, and
+
+        - what `label_metrics` returns, if the file has label probabilities
+        - unlike: share of items that are unlike anything seen, if the file says it
+        - left_out: numbers of items that were trained and calibrated on; None if that is not known
+        - rivals: as `compare_with_rivals` returns it, unless it cannot be made
+        - notes: sentences on what was left out or could not be done
+
+    Raises:
+        ValueError: If no two items share a label, or all do, or if `data` holds other items.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.own_data import evaluate_embedded, read_embedded, read_labels
+        >>> from pathlib import Path
+        >>> np.savez("few.npz", mu=np.eye(2, 3)[np.arange(20) % 2], kappa=np.arange(1.0, 21.0))
+        >>> np.save("y.npy", np.arange(20) % 2)
+        >>> metrics = evaluate_embedded(read_embedded("few.npz"), read_labels(Path("y.npy"), 20, "few.npz"))
+        >>> metrics["recall_at_1"], metrics["left_out"]
+        (1.0, None)
+    """
+    model = embedded.label_model if labels.kind in ("classes", "soft") else None
+    if model is not None:
+        labels = _with_names(labels, model.names)
+    used = np.array([record.get("used", "") for record in embedded.records])
+    asked, gallery = np.flatnonzero(used == ""), np.flatnonzero(used == TRAINING)
+    notes: list[str] = []
+    left_out: dict[str, int] | None = None
+    if not embedded.marked:
+        notes.append("which of the items were trained on is not known: the posteriors file does not say it")
+    elif len(asked) < len(used):
+        left_out = {name: int((used == name).sum()) for name in (TRAINING, CALIBRATION)}
+        grouping = evaluation_labels(select_labels(labels, asked), len(asked)).hard() if len(asked) else None
+        if grouping is None or not can_be_evaluated(grouping):
+            notes.append("almost all items were trained on: the numbers are of items that the encoder has seen")
+            asked, gallery, left_out = np.arange(len(used)), gallery[:0], {TRAINING: 0, CALIBRATION: 0}
+        else:
+            trained, calibrated = left_out.values()
+            notes.append(f"left out: {trained} items that were trained on, {calibrated} of the calibration")
+    else:
+        left_out = {TRAINING: 0, CALIBRATION: 0}
+    chosen = torch.as_tensor(asked)
+    metrics = evaluate(
+        embedded.q[chosen],
+        select_labels(labels, asked),
+        embedded.kernel,
+        embedded.prior,
+        maps=embedded.maps,
+        questions=_questions(embedded, labels, asked, gallery, seed),
+        seed=seed,
+    )
+    if model is not None:
+        rows = label_rows(replace(labels, values=labels.values[asked]))
+        metrics |= label_metrics(model.probabilities(embedded.q[chosen]), rows)
+    if embedded.novelty is not None:
+        metrics["unlike"] = (embedded.novelty[chosen] > 0).double().mean().item()
+    metrics["left_out"] = left_out
+    if rivals:
+        comparison = _compare(embedded, labels, asked, gallery, data, seed, notes)
+        if comparison is not None:
+            metrics["rivals"] = comparison
+    metrics["notes"] = notes
+    return metrics
+
+
+def _questions(
+    embedded: EmbeddedCollection, labels: Labels, asked: np.ndarray, gallery: np.ndarray, seed: int
+) -> Questions | None:
+    """New items as questions against those that were trained on; None if there is no such gallery."""
+    if not len(gallery) or labels.kind not in ("classes", "soft"):
+        return None
+    most_questions, most_gallery = _MOST["features"]
+    asked, gallery = (sample_numbers(*part, seed) for part in ((asked, most_questions), (gallery, most_gallery)))
+    q, items = (embedded.q[torch.as_tensor(numbers)] for numbers in (asked, gallery))
+    return held_out_questions(q, asked, items, gallery, labels)
+
+
+def _compare(
+    embedded: EmbeddedCollection,
+    labels: Labels,
+    asked: np.ndarray,
+    gallery: np.ndarray,
+    data: Collection | None,
+    seed: int,
+    notes: list[str],
+) -> dict[str, Any] | None:
+    """The comparison with rivals; None, and a note, if the items themselves are not at hand."""
+    if data is None:
+        try:
+            require(embedded.source is not None, "data", None, "the file does not say what was embedded", "pass --data")
+            data = read_collection(str(embedded.source), labels_optional=True, strict=False)
+        except ValueError as problem:
+            notes.append(f"no rivals: the items are not at hand ({problem})")
+            return None
+    data = _of_embedded(data, [record["id"] for record in embedded.records])
+    most_questions, most_gallery = _MOST[data.kind]
+    if labels.kind in ("groups", "pairs"):
+        gallery = gallery[:0]
+    sides: list[Items | None] = []
+    for numbers, most in ((asked, most_questions), (gallery, most_gallery)):
+        numbers = sample_numbers(numbers, most, seed)
+        if not len(numbers):
+            sides.append(None)
+            continue
+        part = (
+            select_labels(labels, numbers) if labels.kind == "pairs" else replace(labels, values=labels.values[numbers])
+        )
+        sides.append(Items(_raw(data, numbers), embedded.q[torch.as_tensor(numbers)], part))
+    questions, items = sides
+    assert questions is not None
+    inputs = {"images": f"pixels, {_SIDE} x {_SIDE}", "features": "features", "text": "words"}[data.kind]
+    has_labels = embedded.label_model is not None and labels.kind in ("classes", "soft")
+    probabilities = embedded.label_model.probabilities(questions.q) if has_labels else None  # type: ignore[union-attr]
+    return compare_with_rivals(questions, items, label_probabilities=probabilities, inputs=inputs, seed=seed)
+
+
+def _of_embedded(data: Collection, ids: list[Any]) -> Collection:
+    """The items with these ids, in their order. Items that were left out of the embedding are left out here too."""
+    found, way_out = data.ids(), "name the data that was embedded"
+    if found == ids:
+        return data
+    problem = f"has {len(found)} items for {len(ids)} posteriors"
+    require(data.kind != "features" and len(found) >= len(ids), "data", str(data.source), problem, way_out)
+    number_of = {id: i for i, id in enumerate(found)}
+    missing = [id for id in ids if id not in number_of]
+    problem = f"holds other {'images' if data.kind == 'images' else 'items'} ({len(missing)} are not there)"
+    require(not missing, "data", str(data.source), problem, way_out)
+    return select_items(data, np.array([number_of[id] for id in ids], np.int64))
+
+
+def _with_names(labels: Labels, names: tuple[str, ...]) -> Labels:
+    """Classes or soft labels, with the classes in another order. All classes that occur must be among the names."""
+    rows = label_rows(labels, names).numpy()
+    return Labels(labels.kind, rows.argmax(1) if labels.kind == "classes" else rows.astype(np.float32), names)
+
+
+def _raw(data: Collection, numbers: np.ndarray) -> torch.Tensor | list[str]:
+    """Some items: images (n, 3, S, S) of uint8, features (n, F), or texts."""
+    if data.kind == "text":
+        return [str(data.items[i]) for i in numbers]
+    if data.kind == "images":
+        inputs = Inputs("images", size=_SIDE)
+        return torch.stack(list(prefetched(lambda i: inputs.load(data.raw(i, i + 1)[0]), numbers.tolist())))
+    blocks = []
+    for start, stop in spans(0, len(data), 65_536):
+        inside = numbers[(numbers >= start) & (numbers < stop)]
+        if len(inside):
+            blocks.append(data.raw(start, stop)[inside - start])
+    return torch.from_numpy(np.concatenate(blocks))

@@ -1,0 +1,244 @@
+"""How good are posteriors, given labels? Does kappa tell hits from misses, and are match probabilities right?
+
+Neighbours are the nearest other items. An item whose label no other item has cannot be a hit, so it is left out. Match
+probabilities are measured on questions against a gallery (questions.py): on the first ten hits of each question, and on
+random pairs.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aleator.evaluation import (
+    MatchCalibration,
+    MatchPairs,
+    calibrate_matches,
+    expected_calibration_error,
+    neighbour_hits,
+    plots,
+    r_auroc,
+    reject_curve,
+    reliability_diagram,
+)
+from aleator.foundation import require, sample_numbers
+from aleator.matching import DEFAULT_PRIOR, LogOddsMap, MatchMaps, VMFKernel, match_probability
+from aleator.own_data.collection.labels import Labels
+from aleator.own_data.measuring.one_mode import certainty_score, one_mode
+from aleator.own_data.measuring.questions import Questions, draw_columns, label_probabilities
+from aleator.posteriors import PosteriorBatch
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KEPT = tuple(round(0.05 * i, 2) for i in range(1, 21))  # shares of items in a reject curve
+_BINS = 10  # of the reliability diagram
+_PAIRS = 20_000
+_MOST_ITEMS = 10_000  # of more items, a random sample is evaluated
+# Calibration may only lower kappa: log kappa_scale lies in [-3, 0], and log factor in [-6, 6].
+_CALIBRATION_BOUNDS = ((-3.0, 0.0), (-6.0, 6.0))
+_CALIBRATION_STEPS = (-0.7, 0.7)
+
+
+def evaluation_labels(labels: Labels, count: int) -> Labels:
+    """Labels with one group for each set of items that pairs link. Other kinds of labels are returned unchanged."""
+    if labels.kind != "pairs":
+        return labels
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    first, second = labels.values.T
+    links = coo_array((np.ones(len(first), bool), (first, second)), shape=(count, count))
+    groups, group = connected_components(links, directed=False)
+    return Labels("groups", group.astype(np.int64), tuple(str(g) for g in range(groups)))
+
+
+def evaluate(
+    q: PosteriorBatch,
+    labels: Labels,
+    kernel: VMFKernel,
+    prior: float = DEFAULT_PRIOR,
+    *,
+    maps: MatchMaps | None = None,
+    questions: Questions | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Evaluate posteriors against labels.
+
+    Of more than 10,000 items, a random sample is evaluated.
+
+    Args:
+        q: Posteriors, batch shape (N,).
+        labels: Labels of the items.
+        kernel: Kernel of the match probabilities.
+        prior: Prior of the match probabilities.
+        maps: Maps of calibrated match probabilities. Default: the identity.
+        questions: Questions on which match probabilities are measured. Default: each item, against all others.
+        seed: Seed of the pairs and of the sample.
+
+    Returns:
+        Metrics and the data of the figures, ready for JSON:
+
+        - items: number of items
+        - recall_at_1, and recall_at_1_surer_half for the more certain half of the items
+        - r_auroc: how well certainty (kappa) tells hits from misses; None if there are only hits or only misses
+        - reject_curve: recall_at_1 of the most certain items, for each share that is kept
+        - match_ece, reliability: calibration error and reliability diagram of match probabilities, on pairs of which
+          half are drawn to match; the prior is then 1/2
+        - match_ece_hits, reliability_hits: the same on the first ten hits of each question
+        - match_ece_random, reliability_random: the same on random pairs of a question and an item
+        - mean_kappa, kappa_quantiles, kappa_histogram; for several modes of the closest vMF
+
+    Raises:
+        ValueError: If no two items share a label, or all do.
+
+    Examples:
+        >>> import numpy as np, torch, aleator as al
+        >>> from aleator.own_data import Labels, evaluate
+        >>> classes = np.arange(60) % 3
+        >>> q = al.VonMisesFisher(torch.eye(3)[classes], torch.linspace(10, 50, 60))
+        >>> metrics = evaluate(q, Labels("classes", classes, ("cat", "dog", "owl")), al.VMFKernel(20.0))
+        >>> metrics["recall_at_1"], metrics["items"]
+        (1.0, 60)
+    """
+    labels = evaluation_labels(labels, len(q))
+    if len(q) > _MOST_ITEMS:
+        chosen = sample_numbers(np.arange(len(q)), _MOST_ITEMS, seed)
+        q, labels = q[torch.as_tensor(chosen)], Labels(labels.kind, labels.values[chosen], labels.names)
+    hard = torch.as_tensor(labels.hard())
+    counts = torch.bincount(hard)
+    partnered = counts[hard] > 1
+    require(
+        int(partnered.sum()) >= 2 and int((counts > 0).sum()) >= 2,
+        "labels",
+        len(hard),
+        "no two items share a label, or all do",
+        "evaluate items of two classes or more, some of them shared",
+    )
+    shown = one_mode(q)
+    certainty, hard = certainty_score(q)[partnered], hard[partnered]
+    hits = neighbour_hits(shown.mu[partnered], hard).double()
+    curve = reject_curve(certainty, hits, KEPT)
+    maps = MatchMaps() if maps is None else maps
+    if questions is None:
+        questions = Questions(q, labels, q, labels, own=np.arange(len(q)))
+    quantiles = torch.quantile(shown.kappa.double(), torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64))
+    return {
+        "items": len(q),
+        "recall_at_1": hits.mean().item(),
+        "recall_at_1_surer_half": curve[KEPT.index(0.5)],
+        "r_auroc": r_auroc(certainty, hits),
+        "reject_curve": {"kept": list(KEPT), "recall_at_1": curve},
+        **_reliability("", _half_matching(questions, kernel, prior, maps, seed)),
+        **_reliability("_hits", _asked(questions, questions.hits(), kernel, prior, maps.hit)),
+        **_reliability("_random", _asked(questions, questions.random_pairs(seed), kernel, prior, maps.pair)),
+        "mean_kappa": shown.kappa.double().mean().item(),
+        "kappa_quantiles": dict(zip(("5%", "25%", "50%", "75%", "95%"), quantiles.tolist(), strict=True)),
+        "kappa_histogram": _histogram(shown.kappa),
+    }
+
+
+def figures(metrics: dict[str, Any]) -> dict[str, "Figure"]:
+    """Figures of what `evaluate` returned, by name: reject-curve, kappa, and reliability diagrams."""
+    diagrams = {name: metrics[name] for name in metrics if name.startswith("reliability")}
+    return {
+        "reject-curve": plots.reject_curve(**metrics["reject_curve"]),
+        "kappa": plots.histogram(**metrics["kappa_histogram"], label="kappa"),
+        **{name.replace("_", "-"): plots.reliability_diagram(**diagram) for name, diagram in diagrams.items()},
+    }
+
+
+Prediction = tuple[Tensor, Tensor]  # match probabilities of pairs, and whether they match; (P,) each
+
+
+def _reliability(ending: str, prediction: Prediction) -> dict[str, Any]:
+    """Calibration error and reliability diagram, as metrics whose names have this ending."""
+    diagram = reliability_diagram(*prediction, _BINS)
+    return {
+        f"match_ece{ending}": expected_calibration_error(*prediction),
+        f"reliability{ending}": {name: column.tolist() for name, column in vars(diagram).items()},
+    }
+
+
+def _asked(
+    questions: Questions, pairs: MatchPairs, kernel: VMFKernel, prior: float, calibration: LogOddsMap
+) -> Prediction:
+    """Predictions for pairs of questions and items."""
+    first, second = questions.q[pairs.first], questions.gallery[pairs.second]
+    return match_probability(first, second, kernel, prior, calibration), pairs.match
+
+
+def _half_matching(questions: Questions, kernel: VMFKernel, prior: float, maps: MatchMaps, seed: int) -> Prediction:
+    """Predictions for pairs of which half are drawn to match and half independently."""
+    halves = questions.matching_pairs(seed + 1), questions.random_pairs(seed + 2)
+    predicted = torch.cat([_asked(questions, half, kernel, prior, maps.pair)[0] for half in halves])
+    drawn_to_match = torch.cat([torch.full((len(half),), float(i == 0)) for i, half in enumerate(halves)])
+    if maps.calibrated:
+        # Independent pairs match as well, with the share `prior`. By Bayes' rule P(match) / prior is the density of
+        # pairs that are drawn to match, relative to independent ones. An older prior was fitted to such pairs as is.
+        predicted = predicted / (predicted + prior)
+    return predicted, drawn_to_match
+
+
+def matching_pairs(labels: Labels, count: int, seed: int) -> MatchPairs:
+    """Draw pairs of different items, half of them to match and half independently.
+
+    A pair that matches is an item, a class drawn from the item's labels, and another item drawn from that class. Some
+    of the independent pairs share a class by chance.
+    """
+    generator = np.random.default_rng(seed)
+    probability = label_probabilities(labels)
+    n = probability.shape[0]
+    halves = []
+    for matching in (True, False):
+        first, second = np.empty(0, np.int64), np.empty(0, np.int64)
+        for _ in range(100):  # pairs of an item with itself are dropped and drawn again
+            a = generator.integers(n, size=count)
+            b = _partners(probability, a, generator) if matching else generator.integers(n, size=count)
+            first, second = np.concatenate([first, a[a != b]]), np.concatenate([second, b[a != b]])
+            if len(first) >= count // 2:
+                break
+        halves.append((first[: count // 2], second[: count // 2]))
+    least = min(len(first) for first, _ in halves)
+    require(least > 0, "labels", n, "no two items match", "evaluate more items")
+    first, second = (np.concatenate([half[side][:least] for half in halves]) for side in (0, 1))
+    match = np.concatenate([np.ones(least), np.zeros(least)])
+    return MatchPairs(*(torch.as_tensor(part) for part in (first, second, match)))
+
+
+def calibrate_on_labels(q: PosteriorBatch, labels: Labels, kernel: VMFKernel, seed: int = 0) -> MatchCalibration:
+    """Fit kappa scale, kernel and prior so that match probabilities of held-out items are right.
+
+    See `aleator.evaluation.calibrate_matches`. The pairs are drawn from the labels, half of them to match.
+
+    Args:
+        q: Posteriors of held-out items, batch shape (N,).
+        labels: Their labels.
+        kernel: Kernel that the encoder was trained with.
+        seed: Seed of the pairs.
+
+    Returns:
+        The calibration. Its `kappa_scale` is at most 1.
+    """
+    count = min(_PAIRS // 4, 25 * len(q))  # few items make few different pairs
+    pairs = matching_pairs(evaluation_labels(labels, len(q)), count, seed)
+    return calibrate_matches(
+        q, pairs, kernel, fit_kernel=True, first_steps=_CALIBRATION_STEPS, bounds=_CALIBRATION_BOUNDS
+    )
+
+
+def _histogram(values: Tensor) -> dict[str, list[float]]:
+    """Histogram over 40 bins of equal width in the logarithm, between the 0.1 % and 99.9 % quantiles."""
+    logs = values.double().log()
+    low, high = torch.quantile(logs, torch.tensor([0.001, 0.999], dtype=torch.float64)).tolist()
+    if high - low < 1e-6:
+        low, high = low - 0.5, high + 0.5
+    count, edges = np.histogram(logs.clamp(low, high).numpy(), 40, (low, high))
+    return {"edges": np.exp(edges).tolist(), "count": count.tolist()}
+
+
+def _partners(probability: Any, anchors: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """For each anchor x, draw a class c from P(c | x), then an item in proportion to P(c | item); shape (P,)."""
+    classes = draw_columns(probability, anchors, generator)
+    return draw_columns(probability.T.tocsr(), classes, generator)

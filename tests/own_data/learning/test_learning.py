@@ -1,0 +1,152 @@
+"""Training: what is learned, what is refused, and how a stopped run is resumed."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from aleator.encoders import Encoder, load_encoder
+from aleator.encoders.backbones import MLP, Chain, Standardise
+from aleator.evaluation import rank_correlation
+from aleator.own_data import Settings, load_run, read_collection, train
+from tests.own_data.conftest import QUICK, blobs
+
+
+def test_a_run_learns_and_knows_what_it_does_not_know(run):
+    assert run.metrics["recall_at_1"] > 0.6
+    assert run.metrics["recall_at_1_surer_half"] > min(0.99, run.metrics["recall_at_1"] + 0.1)
+    assert run.metrics["r_auroc"] > 0.75
+    assert run.metrics["match_ece"] < 0.1
+    rows, _ = blobs()
+    kappa = run.posteriors(rows).kappa
+    ambiguous = torch.arange(len(rows)) % 4 == 0
+    assert kappa[~ambiguous].median() > 1.2 * kappa[ambiguous].median()
+
+
+def test_the_same_command_has_nothing_to_do(run, features):
+    lines = []
+    again = train(read_collection(features / "x.npy", features / "y.npy"), features / "run", QUICK, log=lines.append)
+    assert "finished already" in lines[0]
+    assert again.fingerprint == run.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (Settings(steps=121, dim=4, width=32, batch_size=64), r"another run \(steps differ\)"),
+        (Settings(backbone="resnet18"), "does not take features; choose features"),
+        (Settings(backbone="hf:x"), "does not take features"),
+        (Settings(holdout=1.5), "holdout"),
+        (Settings(dim=1), "dim"),
+    ],
+)
+def test_what_does_not_fit_is_refused(run, features, settings, problem):
+    with pytest.raises(ValueError, match=problem):
+        train(read_collection(features / "x.npy", features / "y.npy"), features / "run", settings)
+
+
+def test_a_folder_of_something_else_is_left_alone(features, tmp_path):
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(ValueError, match="is not empty"):
+        train(read_collection(features / "x.npy", features / "y.npy"), tmp_path, QUICK)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(features, tmp_path, run, monkeypatch):
+    from aleator.own_data.learning import recipe as recipes
+
+    class StoppedError(Exception):
+        pass
+
+    whole_fit = recipes.fit
+
+    def stopping_fit(encoder, loss, batches, recipe, **options):
+        def until(step, generator):
+            if step == 75:
+                raise StoppedError
+            return batches(step, generator)
+
+        return whole_fit(encoder, loss, until, recipe, **options)
+
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    with monkeypatch.context() as patched:
+        patched.setattr(recipes, "fit", stopping_fit)
+        with pytest.raises(StoppedError):
+            train(collection, tmp_path / "run", QUICK, device="cpu", rivals=False)
+    with pytest.raises(ValueError, match="not finished"):
+        load_run(tmp_path / "run")
+    assert list((tmp_path / "run/training/checkpoints").iterdir())
+    resumed = train(collection, tmp_path / "run", QUICK, device="cpu", rivals=False)
+    weights, expected = resumed.encoder.state_dict(), run.encoder.state_dict()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+    assert resumed.metrics["recall_at_1"] == run.metrics["recall_at_1"]
+
+
+def test_images_in_class_folders(photos, tmp_path):
+    settings = Settings(steps=25, dim=4, width=4, batch_size=24, size=8, holdout=0.4)
+    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
+    assert run.inputs.kind == "images"
+    assert run.inputs.size == 8
+    assert len(run.inputs.mean) == 3
+    assert run.metrics["recall_at_1"] > 0.6
+    q = run.posteriors([photos / "red/00.png", (photos / "blue/00.png").read_bytes()])
+    assert len(q) == 2
+
+
+def test_without_the_extra_the_way_out_is_named(photos, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ValueError, match=r"hf:dino.*needs the package transformers; pip install"):
+        train(read_collection(photos), tmp_path / "run", Settings(backbone="hf:dino", holdout=0.4))
+
+
+@pytest.mark.parametrize("label_kind", ["soft", "groups", "pairs"])
+def test_other_kinds_of_labels(tmp_path, label_kind):
+    rows, labels = blobs(240)
+    np.save(tmp_path / "x.npy", rows)
+    path = tmp_path / "labels.csv"
+    if label_kind == "soft":
+        path = tmp_path / "labels.npy"
+        soft = 0.9 * np.eye(4)[labels] + 0.025
+        np.save(path, soft)
+    elif label_kind == "groups":
+        groups = 40 * labels + np.arange(len(rows)) % 40
+        path.write_text("group\n" + "\n".join(map(str, groups)) + "\n")
+    else:
+        pairs = [(i, i + 120) for i in range(120)]
+        rows[120:] = rows[:120] + 0.05
+        np.save(tmp_path / "x.npy", rows)
+        path.write_text("first,second\n" + "\n".join(f"{a},{b}" for a, b in pairs) + "\n")
+    settings = Settings(steps=10, width=16, dim=4, batch_size=32, holdout=0.4)
+    run = train(read_collection(tmp_path / "x.npy", path), tmp_path / "run", settings, device="cpu")
+    assert run.metrics["items"] > 20
+    assert 0 <= run.metrics["recall_at_1"] <= 1
+    assert run.config["data"]["labels"] == label_kind
+
+
+def test_long_features_are_not_taken_for_sure_ones(tmp_path):
+    """Rows that are noisy are also longer: kappa must fall with the noise, not grow with the length."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(4, size=600)
+    noise = generator.uniform(0.1, 2.0, size=(600, 1))
+    rows = 3 * np.eye(4, 16)[labels] + noise * generator.standard_normal((600, 16))
+    np.save(tmp_path / "x.npy", rows.astype(np.float32))
+    np.save(tmp_path / "y.npy", labels)
+    settings = Settings(steps=80, width=64, dim=8, batch_size=64)
+    collection = read_collection(tmp_path / "x.npy", tmp_path / "y.npy")
+    run = train(collection, tmp_path / "run", settings, device="cpu", rivals=False)
+    assert rank_correlation(run.posteriors(rows).kappa, -noise[:, 0]) > 0.4
+
+
+def test_chains_and_standardisation_survive_saving(tmp_path):
+    rows = torch.randn(50, 3) * torch.tensor([1.0, 10.0, 0.0]) + 5
+    layer = Standardise(3).fit(rows)
+    out = layer(rows)
+    torch.testing.assert_close(out.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.std(0, correction=0)[:2], torch.ones(2))
+    encoder = Encoder(Chain([layer, MLP(3, (4,))]), 5).eval()
+    encoder.save(tmp_path / "model")
+    again = load_encoder(tmp_path / "model")
+    assert torch.equal(again(rows).mu, encoder(rows).mu)
+    assert set(load_file(next((tmp_path / "model").glob("*.safetensors")))) >= {"backbone.parts.0.mean"}

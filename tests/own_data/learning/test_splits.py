@@ -1,0 +1,73 @@
+"""Splits: what is held out, and which collections can be learned from."""
+
+import numpy as np
+import pytest
+
+from aleator.own_data import read_collection
+from aleator.own_data.learning.splits import require_trainable, select_labels, split_items
+from tests.own_data.conftest import image, write
+
+
+def labelled(tmp_path, values):
+    np.save(tmp_path / "x.npy", np.zeros((len(values), 2)))
+    np.save(tmp_path / "y.npy", np.asarray(values))
+    return read_collection(tmp_path / "x.npy", tmp_path / "y.npy")
+
+
+def test_a_class_with_one_item_is_named(tmp_path, pets):
+    image(pets / "bird/only.png")
+    with pytest.raises(ValueError, match=r"class bird of .*photos.*one item only \(bird/only\.png\)"):
+        require_trainable(read_collection(pets))
+    with pytest.raises(ValueError, match=r"class 3 .*row 2"):
+        require_trainable(labelled(tmp_path, [1, 1, 3, 1]))
+    with pytest.raises(ValueError, match="one class only"):
+        require_trainable(labelled(tmp_path, [1, 1, 1]))
+    with pytest.raises(ValueError, match=r"class 1 .*has no item"):
+        require_trainable(labelled(tmp_path, [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]))
+
+
+def test_a_split_holds_out_its_share_of_every_class(tmp_path):
+    values = np.repeat([0, 1, 2], [100, 50, 3])
+    collection = labelled(tmp_path, values)
+    parts = split_items(collection, collection.labels, 0.2, seed=1)
+    everything = np.concatenate([parts.train, parts.calibration, parts.test])
+    assert sorted(everything.tolist()) == list(range(153))
+    held = values[np.concatenate([parts.calibration, parts.test])]
+    assert np.bincount(held, minlength=3).tolist() == [20, 10, 0]
+    assert np.bincount(values[parts.calibration]).tolist() == [10, 5]
+    again = split_items(collection, collection.labels, 0.2, seed=1)
+    assert np.array_equal(parts.test, again.test)
+    assert not np.array_equal(parts.test, split_items(collection, collection.labels, 0.2, seed=2).test)
+
+
+def test_groups_and_pairs_are_held_out_whole(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((91, 2)))
+    groups = np.repeat(np.arange(30), 3)
+    rows = "\n".join(str(g) for g in groups)
+    collection = read_collection(tmp_path / "x.npy", write(tmp_path / "g.csv", f"group\n{rows}\n99\n"))
+    parts = split_items(collection, collection.labels, 0.4, seed=0)
+    assert 90 not in np.concatenate([parts.train, parts.calibration, parts.test])  # the group of one
+    sets = [set(collection.labels.values[part].tolist()) for part in (parts.train, parts.calibration, parts.test)]
+    assert [len(s) for s in sets] == [18, 6, 6]
+    assert len(set.union(*sets)) == 30
+
+    links = "\n".join(f"{3 * g},{3 * g + 1}\n{3 * g + 1},{3 * g + 2}" for g in range(30))
+    pairs = read_collection(tmp_path / "x.npy", write(tmp_path / "p.csv", f"first,second\n{links}\n"))
+    parts = split_items(pairs, pairs.labels, 0.4, seed=0)
+    kept = [select_labels(pairs.labels, part) for part in (parts.train, parts.calibration, parts.test)]
+    assert [len(k.values) for k in kept] == [36, 12, 12]  # no pair is torn apart
+    first = select_labels(pairs.labels, parts.test).values[0]
+    assert groups[parts.test[first[0]]] == groups[parts.test[first[1]]]
+
+
+def test_soft_labels_of_a_part_leave_out_classes_that_it_lacks(tmp_path):
+    collection = labelled(tmp_path, np.array([[1, 0, 0], [0, 0.5, 0.5], [0, 1, 0]]))
+    part = select_labels(collection.labels, np.array([0, 2]))
+    assert part.names == ("0", "1")
+    assert part.values.tolist() == [[1, 0], [0, 1]]
+
+
+def test_too_few_items_to_hold_out(tmp_path):
+    collection = labelled(tmp_path, [0, 0, 1, 1])
+    with pytest.raises(ValueError, match="too few items"):
+        split_items(collection, collection.labels, 0.2, seed=0)
