@@ -159,6 +159,10 @@ def step_memory(tune: str, size: int, device: torch.device, batch: int = BATCH) 
     encoder.to(device).train()
     trained = [p for p in encoder.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=1e-6)
+    # On a CPU the activations of two items are counted, for as many items as have them at the same time.
+    front = encoder.backbone.parts[0]
+    at_once = min(front.at_once or batch, batch)
+    front.at_once = front.at_once if on_gpu else None
     kept: dict[int, tuple[torch.Tensor, int]] = {}
 
     def remember(tensor: torch.Tensor) -> torch.Tensor:
@@ -168,7 +172,7 @@ def step_memory(tune: str, size: int, device: torch.device, batch: int = BATCH) 
 
     with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
         q = encoder(torch.rand(batch if on_gpu else 2, 3, size, size, device=device))
-    activations = sum(size for _, size in kept.values()) * (1 if on_gpu else batch / 2)
+    activations = sum(size for _, size in kept.values()) * (1 if on_gpu else at_once / 2)
     kept.clear()
     (q.mu.square().sum() + q.kappa.sum()).backward()
     optimiser.step()

@@ -70,7 +70,7 @@ def train(
         str | None,
         typer.Option(
             help="what of a pretrained network is trained: head (a head after it; the default), last (its last layers, "
-            "too), all, or lora (small changes to its last layers)"
+            "too), all, or lora (small changes to all layers, in little memory)"
         ),
     ] = None,
     rank: Annotated[int | None, typer.Option(help="rank of the changes of --tune lora; default: 8")] = None,

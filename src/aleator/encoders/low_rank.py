@@ -64,6 +64,11 @@ class LowRank(nn.Module):
         nn.init.kaiming_uniform_(self.down.weight, a=math.sqrt(5))
         nn.init.zeros_(self.up.weight)
 
+    @property
+    def weight(self) -> Tensor:
+        """The frozen weights. Some networks ask a layer for their dtype or device."""
+        return self.layer.weight
+
     def forward(self, x: Tensor) -> Tensor:
         """Compute the layer and its change.
 

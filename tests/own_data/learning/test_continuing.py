@@ -13,7 +13,7 @@ from aleator.own_data.learning.preparation import PreparedTraining
 from aleator.own_data.learning.splits import Split, split_items
 from aleator.own_data.learning.used_items import used_as
 from tests.own_data.conftest import blobs
-from tests.own_data.learning.learning.test_pretrained import network
+from tests.own_data.learning.test_pretrained import network
 
 __all__ = ["network"]
 

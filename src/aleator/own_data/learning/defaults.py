@@ -52,7 +52,7 @@ class Settings:
             (.npy features), "efficientnet-lite0" (images, pretrained on ImageNet, from a package), or "hf:NAME", a
             pretrained network from Hugging Face. A head is trained on the features of a pretrained network.
         tune: What else of a pretrained network is trained, after the head: "head", nothing; "last", the last quarter of
-            its layers; "all", all of it; "lora", changes of low rank to the last quarter. Default: "head".
+            its layers; "all", all of it; "lora", changes of low rank to it. Default: "head".
         rank: Rank of these changes, for "lora".
         tune_steps: Steps that train the network. Default: ten passes over the items, within `minutes`.
         tune_learning_rate: Highest learning rate of these steps.

@@ -5,10 +5,14 @@ knows nothing would send large random gradients into the network and spoil it (K
 
     last    the last quarter of the layers
     all     all layers
-    lora    changes of low rank to the last quarter of the layers (encoders/low_rank.py)
+    lora    changes of low rank to all layers (encoders/low_rank.py); norms and convolutions in groups, which have few
+            weights, are trained themselves
 
-"last" and "lora" keep no activations of the layers before, which take most of the memory. The statistics of batch
-normalisation stay as they are, and dropout is off, so that the network computes the same in training and afterwards.
+Activations take most of the memory. "last" keeps none of the layers before. "lora" sends a few items at a time through
+the network and keeps their features alone; the backward pass computes each few again, with their activations (as
+GradCache does; Gao et al., 2021). The loss still sees the whole batch. The statistics of batch normalisation stay as
+they are, and dropout is off, so that an item's features do not depend on the others, and the network computes the same
+in training and afterwards.
 
 What has been trained is kept only if held-out labels are likelier with it than before.
 """
@@ -19,9 +23,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from aleator.data import Inputs
-from aleator.encoders import Chain, Encoder, HubText, add_low_rank, merge_low_rank
+from aleator.encoders import Chain, Encoder, HubText, LowRank, add_low_rank, merge_low_rank
 from aleator.foundation import reject, require
 from aleator.losses import PrototypeLoss
 from aleator.own_data.collection.collection import Collection
@@ -32,7 +37,10 @@ from aleator.own_data.learning.recipe import Loss, label_likelihood, one_cycle, 
 from aleator.own_data.learning.splits import Split, select_labels
 from aleator.training import fit
 
-_LAST_SHARE = 0.25  # of the layers, for "last" and "lora"
+_LAST_SHARE = 0.25  # of the layers, for "last"
+_AT_ONCE = 4  # items whose activations "lora" keeps
+# Layers with few weights, if they cannot be adapted: norms, and convolutions of single channels.
+_SMALL_LAYERS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.Conv2d)
 _MOST_PASSES, _LEAST_STEPS, _VALIDATIONS = 10, 20, 4
 _LARGEST_BATCH = 64  # more items would take much memory for little
 
@@ -59,12 +67,20 @@ class TunedTraining(PreparedTraining):
 
 
 class _Steady(nn.Module):
-    """A network that stays in evaluation mode. Texts come as tokens (B, 2, T): ids, and 1 where there is a token."""
+    """A network that stays in evaluation mode. Texts come as tokens (B, 2, T): ids, and 1 where there is a token.
+
+    Args:
+        network: The network.
+
+    Attributes:
+        at_once: Number of items whose activations are in memory at the same time in training; None: all.
+    """
 
     def __init__(self, network: nn.Module):
         super().__init__()
         self.network = network
         self.out_features = network.out_features
+        self.at_once: int | None = None
 
     def train(self, mode: bool = True) -> "_Steady":
         super().train(mode)
@@ -72,6 +88,13 @@ class _Steady(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.at_once is None or not torch.is_grad_enabled():
+            return self._features(x)
+        few = x.split(self.at_once)
+        # Nothing in the network is random, so there is no random state to keep.
+        return torch.cat([checkpoint(self._features, x, use_reentrant=False, preserve_rng_state=False) for x in few])
+
+    def _features(self, x: Tensor) -> Tensor:
         if not isinstance(self.network, HubText):
             return self.network(x)
         longest = int(x[:, 1].sum(1).max())
@@ -167,9 +190,15 @@ def choose_parameters(encoder: Encoder, tune: Tuning, rank: int | None) -> int:
     front.requires_grad_(False)
     if tune == "lora":
         assert rank is not None
-        count = add_low_rank(front.network, last_layers(front.network), rank)
-        problem = "none of the last layers is linear or a convolution without groups"
+        layers = last_layers(front.network, 1.0)
+        count = add_low_rank(front.network, layers, rank)
+        problem = "none of its layers is linear or a convolution without groups"
         require(count > 0, "tune", tune, problem, "choose last or all")
+        adapted = {id(module.layer) for module in front.modules() if isinstance(module, LowRank)}
+        for layer in layers:
+            if isinstance(layer, _SMALL_LAYERS) and id(layer) not in adapted:
+                layer.requires_grad_(True)
+        front.at_once = _AT_ONCE
     else:
         layers = last_layers(front.network, 1.0 if tune == "all" else _LAST_SHARE)
         for layer in layers:
