@@ -67,6 +67,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--tune", nargs="+", choices=TUNING, default=list(TUNING))
     parser.add_argument("--tune-steps", type=int, default=None, help="default: ten passes over the images")
+    parser.add_argument("--tune-rate", type=float, default=None, help="highest learning rate; default: that of train")
     parser.add_argument("--steps", type=int, default=None, help="steps of the head; default: chosen from the data")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--work", type=Path, default=Path(".cache/fine-tuning"))
@@ -76,7 +77,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def row(tune: str, seed: int, images: Path, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Figures of one run, which is made or resumed if they are not there yet."""
-    name = f"{tune}-{options.images}-{options.size or 'default'}-{options.tune_steps or 'passes'}-{seed}"
+    name = f"{tune}-{options.images}-{options.size or 'default'}-{options.tune_steps or 'passes'}-{options.tune_rate or 'rate'}-{seed}"
     path = options.work / "rows" / f"{name}.json"
     if path.is_file():
         return json.loads(path.read_text())
@@ -89,6 +90,7 @@ def row(tune: str, seed: int, images: Path, options: argparse.Namespace, device:
         size=options.size,
         steps=options.steps,
         tune_steps=options.tune_steps if tune != "head" else None,
+        tune_learning_rate=options.tune_rate if tune != "head" else None,
         minutes=None if tune == "head" else 120.0,
         seed=seed,
     )
