@@ -77,7 +77,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def row(tune: str, seed: int, images: Path, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Figures of one run, which is made or resumed if they are not there yet."""
-    name = f"{tune}-{options.images}-{options.size or 'default'}-{options.tune_steps or 'passes'}-{options.tune_rate or 'rate'}-{seed}"
+    steps, rate = options.tune_steps or "passes", options.tune_rate or "default"
+    name = f"{tune}-{options.images}-{options.size or 'default'}-{steps}-{rate}-{seed}"
     path = options.work / "rows" / f"{name}.json"
     if path.is_file():
         return json.loads(path.read_text())
