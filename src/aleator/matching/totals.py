@@ -123,7 +123,8 @@ class _LogTotals(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         (sums,) = ctx.saved_tensors
-        parts = [group.gradients(g) for group, g in zip(ctx.groups, grad / sums, strict=True)]
+        weighted = any(weights is not None for weights in ctx.weights)
+        parts = [group.gradients(g, weighted) for group, g in zip(ctx.groups, grad / sums, strict=True)]
         first, second = ctx.sides
         mu1, terms1, mean1, shares1, mu2, terms2, mean2, shares2 = (
             torch.stack([getattr(part, name) for part in parts])
@@ -191,8 +192,11 @@ class _Group:
 
         return sum(_in_threads(work, self.tiles), start=torch.zeros_like(self.first.log_length))
 
-    def gradients(self, weight: Tensor) -> _Gradients:
-        """Gradients of the totals, summed with the weights (N,), each divided by the sum of its anchor."""
+    def gradients(self, weight: Tensor, weighted: bool) -> _Gradients:
+        """Gradients of the totals, summed with the weights (N,), each divided by the sum of its anchor.
+
+        `weighted`: also those in the log weights of the rows.
+        """
 
         def work(tiles: Iterator[_Tile]) -> _Gradients:
             first, second, lengths = self.first, self.second, self.lengths
@@ -205,8 +209,9 @@ class _Group:
                     share.addcmul_(lengths[rows, None], weight[columns])
                 one, other = first.part(rows), second.part(columns)
                 part = tile_gradients(self.dim, one, other, terms, self.tail, tile, share.mul_(tile.values))
-                out.shares1[rows] += share.sum(1)
-                out.shares2[columns] += share.sum(0)
+                if weighted:
+                    out.shares1[rows] += share.sum(1)
+                    out.shares2[columns] += share.sum(0)
                 out.mu1[rows] += part.cosine @ other.mu
                 out.mu2[columns] += part.cosine.mT @ one.mu
                 out.terms1[:terms, rows] += part.terms1
