@@ -59,10 +59,8 @@ class _FusedLogTotals(torch.autograd.Function):
         if not ctx.pairs.own:
             mu2, kappa2, weights2 = ctx.pairs.gradients(grad, True)
         kappa, of_weights1, of_weights2 = ctx.dtypes
-        of_kappa = (None if x is None else x.to(kappa) for x in (kappa1, kappa2))
-        weights = (None if d is None else x.to(d) for x, d in ((weights1, of_weights1), (weights2, of_weights2)))
-        first, second = of_kappa
-        return mu1, first, mu2, second, *[None] * 5, *weights, None
+        weights = (None if x is None else x.to(d) for x, d in ((weights1, of_weights1), (weights2, of_weights2)))
+        return mu1, kappa1.to(kappa), mu2, None if kappa2 is None else kappa2.to(kappa), *[None] * 5, *weights, None
 
 
 class _Kernel(NamedTuple):
@@ -168,7 +166,7 @@ class _ManyPairs:
         rest = pairs.gradients(weight[None], of_columns, self.all[None])
         place = self.second if of_columns else self.first
         return tuple(  # type: ignore[return-value]
-            None if one is None else place.unsorted(one.sum(0) + other[0])
+            None if one is None or other is None else place.unsorted(one.sum(0) + other[0])
             for one, other in zip(found, rest, strict=True)
         )
 

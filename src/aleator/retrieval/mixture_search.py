@@ -277,7 +277,7 @@ def _find_densest(store: Store, request: MixtureRequest, limit: int) -> tuple[Ca
         all_seen = np.isneginf(farthest).any(axis=1)
         farthest = np.maximum(farthest, -1.0)
         left_out = np.logaddexp.reduce(_below_height(height[pending], kappa[pending], farthest), axis=1)
-        return Round(accepted, density, left_out + _ROUNDING < enough, all_seen)
+        return Round(accepted, density, left_out + _ROUNDING < enough, np.asarray(all_seen))
 
     return find_in_rounds(len(request), limit, request.components.report, ask)
 
