@@ -2,7 +2,8 @@
 
     python -m benchmarks.modes --device cuda --batch 4096
 
-Prints one line for each K. A ratio is the median time divided by that of one mode, within one run.
+Prints one line for each K. A ratio is the median time divided by that of one mode, within one run. On a GPU the peak
+memory of a loss with its gradients stands beside it.
 """
 
 import argparse
@@ -31,8 +32,17 @@ def median_seconds(step, device: torch.device, repeats: int) -> float:
     return statistics.median(times)
 
 
-def seconds(modes: int, batch: int, dim: int, device: torch.device, repeats: int) -> tuple[float, float]:
-    """Time of the loss with its gradients, and of a whole step with encoder and optimiser."""
+def peak_megabytes(step, device: torch.device) -> float:
+    """Most memory that one call takes on a GPU, beside what is there already."""
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    step()
+    torch.cuda.synchronize(device)
+    return (torch.cuda.max_memory_allocated(device) - before) / 2**20
+
+
+def measured(modes: int, batch: int, dim: int, device: torch.device, repeats: int) -> dict[str, float]:
+    """Time of the loss with its gradients, and of a whole step with encoder and optimiser, in milliseconds."""
     torch.manual_seed(0)
     encoder = al.Encoder(MLP(64, (512, 512)), dim, modes=modes).to(device)
     loss = al.ExactInfoNCE(al.VMFKernel(20.0))
@@ -50,7 +60,9 @@ def seconds(modes: int, batch: int, dim: int, device: torch.device, repeats: int
         loss(*encoder(torch.cat([x, y])).split((batch, batch))).backward()
         optimiser.step()
 
-    return median_seconds(loss_step, device, repeats), median_seconds(whole_step, device, repeats)
+    steps = {"loss_ms": loss_step, "step_ms": whole_step}
+    found = {name: 1e3 * median_seconds(step, device, repeats) for name, step in steps.items()}
+    return found | ({"loss_peak_mb": peak_megabytes(loss_step, device)} if device.type == "cuda" else {})
 
 
 def main() -> None:
@@ -64,10 +76,10 @@ def main() -> None:
     options = parser.parse_args()
     device, first = torch.device(options.device), None
     for modes in options.modes:
-        both = seconds(modes, options.batch, options.dim, device, options.repeats)
-        first = first or both
-        line = {"modes": modes, "batch": options.batch, "dim": options.dim, "loss_ms": 1e3 * both[0]}
-        line |= {"step_ms": 1e3 * both[1], "loss_ratio": both[0] / first[0], "step_ratio": both[1] / first[1]}
+        found = measured(modes, options.batch, options.dim, device, options.repeats)
+        first = first or found
+        line = {"modes": modes, "batch": options.batch, "dim": options.dim, **found}
+        line |= {f"{name}_ratio": found[f"{name}_ms"] / first[f"{name}_ms"] for name in ("loss", "step")}
         print(json.dumps({k: round(v, 3) for k, v in line.items()}), flush=True)
 
 

@@ -59,23 +59,26 @@ def side(groups: int, count: int, dim: int, terms: int) -> totals.FusedRows:
     return totals.FusedRows(torch.zeros(groups, count, dim), *tables, *rows)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
     ("groups", "count", "others", "dim", "tail"), [(1, 32, None, 64, True), (1, 1, 1, 2, False), (3, 5, 1, 10, True)]
 )
-def test_every_launch_compiles(groups, count, others, dim, tail, compiled):
+def test_every_launch_compiles(groups, count, others, dim, tail, weighted, compiled):
     terms, own = 6, others is None
     first = side(groups, count, dim, terms)
     second = first if own else side(groups, others, dim, terms)
     options = (own, torch.zeros(terms, dtype=torch.float64), (0.5, 2.0, 3.0, 1e-7, 1.0, tail), 1e-10)
-    result, _ = totals.fused_log_totals(first.mu, first, second, *options)
-    totals.fused_log_totals_backward(result, result, result, first, second, *options, False)
+    owner = torch.zeros(count, dtype=torch.int32) if weighted and own else None
+    result, _ = totals.fused_log_totals(first.mu, first, second, *options, None, owner)
+    totals.fused_log_totals_backward(result, result, result, first, second, *options, False, None, owner, weighted)
     if not own:
-        totals.fused_log_totals_backward(result, result, result, second, first, *options, True)
+        totals.fused_log_totals_backward(result, result, result, second, first, *options, True, None, owner, weighted)
     assert set(compiled) == {"_rest_kernel", "_totals_kernel", "_splits_kernel", "_totals_backward_kernel"}
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("count", "others", "dim", "tail"), [(70, None, 64, True), (65, 1, 3, False)])
-def test_the_polynomials_compile(count, others, dim, tail, compiled):
+def test_the_polynomials_compile(count, others, dim, tail, weighted, compiled):
     def classes(members: int, nodes: int) -> Classes:
         number = -(-members // 64)
         zeros = torch.zeros(number, dtype=torch.float64)
@@ -83,6 +86,8 @@ def test_the_polynomials_compile(count, others, dim, tail, compiled):
 
     own = others is None
     sides = [interpolant.SortedSide(torch.zeros(n, dim), torch.zeros(n).double()) for n in (count, others or count)]
+    if weighted:
+        sides = [x._replace(log_weights=torch.zeros(len(x.mu)), owner=torch.zeros(len(x.mu)).int()) for x in sides]
     rows, columns = classes(count, 8), classes(others or count, 4)
     flags = torch.zeros(len(rows.middle), len(columns.middle), dtype=torch.int32)
     coefficients = torch.zeros(33 + tail, len(rows.middle), 9, len(columns.middle), 5, dtype=torch.float64)

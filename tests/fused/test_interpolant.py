@@ -11,7 +11,7 @@ import torch
 from aleator import AcceptanceKernel, VMFKernel, ZonalKernel
 from aleator.matching import fused_totals
 from aleator.matching.interpolant import interpolant
-from tests.fused.test_totals import INTERPRETED, compare, device, some  # noqa: F401
+from tests.fused.test_totals import INTERPRETED, compare, device, some, some_mixtures  # noqa: F401
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 
@@ -47,6 +47,34 @@ def test_other_members_of_a_batch(name, device, shares):  # noqa: F811
     kernel = KERNELS[name]()
     compare(some(70, dim=64, low=40.0, high=45.0), None, kernel, device, all_terms(kernel, 64))
     assert shares == [1.0]
+
+
+@pytest.mark.parametrize("name", ["vmf", "acceptance"])
+def test_other_mixtures_of_a_batch(name, device, shares):  # noqa: F811
+    torch.manual_seed(0)
+    kernel = KERNELS[name]()
+    batch = some_mixtures(35, modes=2, dim=64, low=40.0, high=45.0)
+    compare(batch, None, kernel, device, all_terms(kernel, 64), limit=5e-6)
+    assert shares == [1.0]
+
+
+def test_given_mixtures(device, shares):  # noqa: F811
+    torch.manual_seed(1)
+    kernel = VMFKernel(20.0)
+    first = some_mixtures(1, 10, modes=2, dim=96, low=40.0, high=45.0)
+    second = some_mixtures(1, 24, modes=3, dim=96, low=25.0, high=28.0)
+    compare(first, second, kernel, device, all_terms(kernel, 96), limit=5e-6)
+    compare(some(1, 20, dim=96, low=40.0, high=45.0), second, kernel, device, all_terms(kernel, 96), limit=5e-6)
+    assert shares == [1.0] * 4
+
+
+def test_mixtures_of_which_some_are_left_to_the_series(device, shares):  # noqa: F811
+    torch.manual_seed(2)
+    kernel = VMFKernel(20.0)
+    compare(
+        some_mixtures(70, modes=2, dim=8, low=0.5, high=3e4), None, kernel, device, all_terms(kernel, 8), limit=5e-6
+    )
+    assert 0 < shares[0] < 1
 
 
 @pytest.mark.parametrize("name", ["vmf", "acceptance"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VonMisesFisher, ZonalKernel
+from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VMFMixture, VonMisesFisher, ZonalKernel, log_positivity
 from aleator.fused import functions
 from aleator.matching import fused_totals, log_total_positivity, sums_in_tiles
 from aleator.matching import totals as totals_module
@@ -41,20 +41,32 @@ def some(*shape: int, dim: int, low: float = 0.5, high: float = 300.0) -> tuple[
     return mu, torch.exp(torch.empty(shape).uniform_(math.log(low), math.log(high)))
 
 
+def some_mixtures(*shape: int, modes: int, dim: int, **limits: float) -> tuple[torch.Tensor, ...]:
+    return *some(*shape, modes, dim=dim, **limits), torch.randn(*shape, modes)
+
+
 def posterior(leaves, dtype: torch.dtype, device: str) -> VonMisesFisher:
     mu, kappa = (x.to(device, dtype).requires_grad_() for x in leaves)
     return VonMisesFisher(mu, kappa, validate_args=False)
 
 
+def with_leaves(given, dtype: torch.dtype, device: str):
+    """Posteriors from mu and kappa, or mixtures from these and log weights; and what gradients are compared in."""
+    q = posterior(given[:2], dtype, device)
+    if len(given) == 2:
+        return q, [q.mu, q.kappa]
+    log_weights = given[2].to(device, dtype).requires_grad_()
+    return VMFMixture(log_weights, q, validate_args=False), [q.mu, q.kappa, log_weights]
+
+
 def compare(first, second, kernel, device: str, terms=None, limit: float = 2e-6) -> None:
     results = []
-    grad = torch.randn(first[1].shape, dtype=torch.float64)
+    grad = torch.randn(first[1].shape[: 2 - len(first)] if len(first) > 2 else first[1].shape, dtype=torch.float64)
     for dtype, where in ((torch.float32, device), (torch.float64, "cpu")):
-        q1 = posterior(first, dtype, where)
-        q2 = None if second is None else posterior(second, dtype, where)
+        q1, leaves = with_leaves(first, dtype, where)
+        q2, more = (None, []) if second is None else with_leaves(second, dtype, where)
         total = log_total_positivity(q1, q2, kernel, terms)
-        leaves = [x for q in (q1, q2) if q is not None for x in (q.mu, q.kappa)]
-        results.append([total, *torch.autograd.grad(total, leaves, grad.to(where))])
+        results.append([total, *torch.autograd.grad(total, leaves + more, grad.to(where))])
     for ours, exact in zip(*results, strict=True):
         scale = exact.abs().max().clamp_min(1.0) if ours is results[0][0] else exact.abs().max()
         assert (ours.double().cpu() - exact).abs().max() <= limit * scale
@@ -73,6 +85,23 @@ def test_given_negatives_and_groups(name, device):
     compare(some(1, 20, dim=5), some(1, 65, dim=5), KERNELS[name](), device)
     compare(some(3, 6, dim=17), some(3, 5, dim=17), KERNELS[name](), device)
     compare(some(3, 6, dim=17), None, KERNELS[name](), device)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("count", "modes", "dim"), [(2, 2, 2), (35, 2, 10), (13, 3, 3)])
+def test_other_mixtures_of_a_batch(name, count, modes, dim, device):
+    torch.manual_seed(count)
+    compare(some_mixtures(count, modes=modes, dim=dim), None, KERNELS[name](), device)
+
+
+@pytest.mark.parametrize("name", ["vmf", "acceptance"])
+def test_given_mixtures_and_groups(name, device):
+    torch.manual_seed(0)
+    kernel = KERNELS[name]()
+    compare(some_mixtures(1, 9, modes=2, dim=5), some_mixtures(1, 13, modes=3, dim=5), kernel, device)
+    compare(some_mixtures(3, 4, modes=2, dim=5), some(3, 7, dim=5), kernel, device)
+    compare(some(3, 4, dim=5), some_mixtures(3, 7, modes=2, dim=5), kernel, device)
+    compare(some_mixtures(3, 5, modes=2, dim=5), None, kernel, device)
 
 
 @pytest.mark.parametrize("dim", [64, 300, 1024])
@@ -103,6 +132,20 @@ def test_the_loss_with_its_defaults(device):
         VonMisesFisher(q.mu.detach().double().cpu(), q.kappa.detach().double().cpu()) for q in (anchor, positive)
     ]
     assert loss.item() == pytest.approx(ExactInfoNCE(kernel)(*doubles).item(), abs=1e-6)
+
+
+@pytest.mark.gpu
+def test_pairs_of_mixtures_go_the_short_way():
+    """log r of N pairs, from all pairs of their components in one launch, against float64 on a CPU."""
+    torch.manual_seed(0)
+    given = some_mixtures(20, modes=2, dim=6), some_mixtures(20, modes=3, dim=6)
+    results = []
+    for dtype, where in ((torch.float32, "cuda"), (torch.float64, "cpu")):
+        (q1, leaves), (q2, more) = (with_leaves(x, dtype, where) for x in given)
+        log_r = log_positivity(q1, q2, VMFKernel(20.0))
+        results.append([log_r, *torch.autograd.grad(log_r.sum(), leaves + more)])
+    for ours, exact in zip(*results, strict=True):
+        assert (ours.double().cpu() - exact).abs().max() <= 2e-6 * exact.abs().max()
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aleator import HIB, MCInfoNCE, VMFKernel, ZonalKernel, log_positivity
-from aleator.losses import SampledLoss
+from aleator.losses import SampledLoss, softmax_share
 from aleator.losses.softmax_share import share_among_average
 from aleator.matching.quadrature import angle_quadrature
 from tests.losses.cases import SAMPLES, noise_for, posteriors, samples_of, triple
@@ -103,3 +103,29 @@ def test_averaged_negatives_do_not_ask_for_the_density_ratio():
     times = h * (1 + h) / (positive / negative)
     torch.testing.assert_close(times, times.mean().expand(4), rtol=1e-3, atol=0)
     assert h[0] / h[-1] < 0.5 * (positive / negative)[0] / (positive / negative)[-1]
+
+
+@pytest.mark.parametrize("table", [1, 30, 100, 400])
+@pytest.mark.parametrize("kernel", [VMFKernel(20.0), VMFKernel(20.0, requires_grad=True)])
+def test_batch_negatives_in_blocks(monkeypatch, table, kernel):
+    """Blocks of rows, of samples, or of both give the value and gradients of the whole table."""
+    z = torch.nn.functional.normalize(torch.randn(5, 9, 4, dtype=torch.float64), dim=-1).requires_grad_()
+    log_values = kernel.log_values(4, z @ z.mT)
+    whole = torch.logsumexp(log_values.masked_fill(torch.eye(9, dtype=torch.bool), -math.inf), -1)
+    monkeypatch.setattr(softmax_share, "_TABLE", table)
+    blocks = softmax_share.batch_log_totals(z, kernel)
+    torch.testing.assert_close(blocks, whole, rtol=1e-12, atol=1e-12)
+    weight = torch.randn_like(whole)
+    leaves = [z, *(x for x in kernel.parameters() if x.requires_grad)]
+    for one, other in zip(*(torch.autograd.grad((weight * x).sum(), leaves) for x in (blocks, whole)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_no_table_of_samples_is_kept(monkeypatch):
+    """What autograd keeps for batch negatives grows with K B, not with K B^2."""
+    monkeypatch.setattr(softmax_share, "_TABLE", 200)
+    kept = []
+    z = torch.nn.functional.normalize(torch.randn(3, 60, 4), dim=-1).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        softmax_share.batch_log_totals(z, VMFKernel(20.0)).sum()
+    assert max(kept, default=0) <= z.numel()

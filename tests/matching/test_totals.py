@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from aleator import AcceptanceKernel, VMFKernel, VonMisesFisher, ZonalKernel, log_positivity, pairwise_log_positivity
+from aleator import (
+    AcceptanceKernel,
+    VMFKernel,
+    VMFMixture,
+    VonMisesFisher,
+    ZonalKernel,
+    log_positivity,
+    pairwise_log_positivity,
+)
 from aleator.matching import log_total_positivity, sums_in_tiles
 from aleator.matching import totals as totals_module
 
@@ -23,13 +31,24 @@ def some(*shape: int, dim: int, low: float = 0.5, high: float = 200.0, dtype=tor
     return VonMisesFisher(mu, kappa, validate_args=False)
 
 
-def slow_twin(q1: VonMisesFisher, q2: VonMisesFisher | None, kernel, terms=None) -> torch.Tensor:
+def some_mixtures(*shape: int, modes: int, dim: int, high: float = 200.0, dtype=torch.float64) -> VMFMixture:
+    log_weights = (2 * torch.randn(*shape, modes, dtype=dtype)).requires_grad_()
+    return VMFMixture(log_weights, some(*shape, modes, dim=dim, high=high, dtype=dtype), validate_args=False)
+
+
+def tensors(q) -> list[torch.Tensor]:
+    """What gradients are compared in."""
+    parts = [q.log_weights, q.components] if isinstance(q, VMFMixture) else [q]
+    return [*parts[:-1], parts[-1].mu, parts[-1].kappa]
+
+
+def slow_twin(q1, q2, kernel, terms=None) -> torch.Tensor:
     """The table of all pairs, then the sum."""
     others = q1 if q2 is None else q2
     table = log_positivity(q1[..., :, None], others[..., None, :], kernel, terms)
     if q2 is None:
         table = table + torch.zeros_like(table[..., :1, :]).expand_as(table).clone().diagonal_scatter(
-            torch.full_like(q1.kappa, -math.inf), 0, -2, -1
+            torch.full_like(q1.log_weights[..., 0], -math.inf), 0, -2, -1
         )
     return table.logsumexp(-1)
 
@@ -38,7 +57,7 @@ def compare(q1, q2, kernel, terms=None, rtol=1e-10, atol=1e-12):
     ours, twin = log_total_positivity(q1, q2, kernel, terms), slow_twin(q1, q2, kernel, terms)
     assert ours.dtype == torch.float64
     torch.testing.assert_close(ours, twin.double(), rtol=rtol, atol=atol)
-    inputs = [x for q in (q1, q2) if q is not None for x in (q.mu, q.kappa)] + list(kernel.parameters())
+    inputs = [x for q in (q1, q2) if q is not None for x in tensors(q)] + list(kernel.parameters())
     weight = torch.randn_like(ours)
     gradients = (torch.autograd.grad((weight * x).sum(), inputs) for x in (ours, twin.double()))
     for one, other in zip(*gradients, strict=True):
@@ -116,6 +135,39 @@ def test_tiles_take_the_terms_that_they_need(monkeypatch):
     assert min(taken) < 20 < 100 < max(taken)
 
 
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("modes", [2, 3])
+def test_other_mixtures_of_a_batch(name, modes):
+    """Components are rows with weights. A mixture is no negative of itself, also where it would cross a tile."""
+    torch.manual_seed(modes)
+    compare(some_mixtures(21, modes=modes, dim=4), None, KERNELS[name]())
+
+
+@pytest.mark.parametrize("name", ["vmf", "acceptance"])
+def test_given_mixtures_and_groups(name):
+    torch.manual_seed(0)
+    compare(some_mixtures(1, 9, modes=2, dim=4), some_mixtures(1, 13, modes=3, dim=4), KERNELS[name]())
+    compare(some_mixtures(3, 5, modes=2, dim=4), some(3, 19, dim=4), KERNELS[name]())
+    compare(some(2, 5, dim=4), some_mixtures(2, 7, modes=2, dim=4), KERNELS[name]())
+    compare(some_mixtures(3, 7, modes=2, dim=4), None, KERNELS[name]())
+
+
+def test_more_modes_than_a_tile():
+    torch.manual_seed(0)
+    compare(some_mixtures(3, modes=19, dim=3), None, VMFKernel(20.0))
+
+
+def test_a_component_without_weight_counts_for_nothing():
+    torch.manual_seed(0)
+    q = some_mixtures(10, modes=2, dim=4)
+    log_weights = torch.tensor([0.0, -math.inf], dtype=torch.float64).expand(10, 2).clone().requires_grad_()
+    ours = log_total_positivity(VMFMixture(log_weights, q.components), None, VMFKernel(20.0))
+    first = VonMisesFisher(q.components.mu[:, 0], q.components.kappa[:, 0])
+    torch.testing.assert_close(ours, log_total_positivity(first, None, VMFKernel(20.0)), rtol=1e-12, atol=1e-12)
+    (gradient,) = torch.autograd.grad(ours.sum(), log_weights)
+    assert gradient.isfinite().all()
+
+
 def test_no_table_is_made(monkeypatch):
     """The largest tensor is a tile or a side, whatever the batch."""
     largest = 0
@@ -131,6 +183,11 @@ def test_no_table_is_made(monkeypatch):
     q = some(300, dim=3, dtype=torch.float32)
     with Watch():
         log_total_positivity(q, None, VMFKernel(20.0)).sum().backward()
+    assert 300 * 20 < largest < 300 * 100
+    largest = 0
+    mixtures = some_mixtures(150, modes=2, dim=3, dtype=torch.float32)
+    with Watch():
+        log_total_positivity(mixtures, None, VMFKernel(20.0)).sum().backward()
     assert 300 * 20 < largest < 300 * 100
 
 

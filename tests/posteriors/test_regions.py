@@ -151,3 +151,22 @@ class TestLevel:
         whole = q.region_level(z)
         assert whole.shape == (3, 5, 7)
         torch.testing.assert_close(whole[1, 2, 3], q[2, 0].region_level(z[1, 0, 3]), atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("modes", [2, 3])
+def test_caps_cover_the_region_and_are_close_around_modes_that_are_apart(modes):
+    """Every point of the region is in a cap. Where modes are apart, a cap reaches as far as its own density says."""
+    q = mixture(20, modes=modes, dim=3, low=3.0, high=2000.0).detach()
+    region = q.region(0.95, samples=1000)
+    caps = region.caps()
+    z, _ = grid(3)
+    cosine = torch.einsum("gd,nkd->gnk", z, q.components.mu)
+    covered = (cosine >= caps - 1e-12).any(-1)
+    assert covered[region.contains(z.unsqueeze(1))].all()
+
+    apart = VMFMixture(
+        torch.zeros(2).double(), VonMisesFisher(torch.eye(3).double()[:2], torch.tensor([80.0, 300.0]).double())
+    )
+    region = apart.region(0.95)
+    height = apart.components.log_prob(apart.components.mu) + apart.log_weights
+    torch.testing.assert_close(region.caps(), 1 - (height - region.log_threshold) / apart.components.kappa)

@@ -83,7 +83,8 @@ def train(
     ] = None,
     dim: Annotated[int | None, typer.Option(help="dimension of the posteriors")] = None,
     modes: Annotated[
-        int | None, typer.Option(help="modes of each posterior; 2: an item may be one of two things, not between")
+        str | None,
+        typer.Option(help="modes of each posterior; 2: an item may be one of two things, not between; auto: 1 or 2"),
     ] = None,
     kappa_pos: Annotated[
         float | None, typer.Option(help="concentration of the kernel: how close matching latents are")
@@ -131,7 +132,7 @@ def train(
         tune_learning_rate=tune_learning_rate,
         start=None if start is None else str(start),
         dim=dim,
-        modes=modes,
+        modes=int(modes) if modes is not None and modes.isdigit() else modes,  # type: ignore[arg-type]  # as above
         kappa_pos=kappa_pos,
         batch_size=batch_size,
         steps=steps,

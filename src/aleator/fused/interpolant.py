@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import cosines, on_its_own_device, part_of_dimensions, tl, triton
+from aleator.fused.pieces import cosines, of_others, on_its_own_device, part_of_dimensions, tl, triton
 from aleator.fused.totals import log_of_splits
 
 # Tiles and warps, forward and backward. The row counts divide matching/interpolant.py's CLASS_UNIT.
@@ -31,6 +31,8 @@ class SortedSide(NamedTuple):
 
     mu: Tensor  # (N, D) float32
     kappa: Tensor  # (N,) float64
+    log_weights: Tensor | None = None  # (N,) float32, if rows are components of mixtures
+    owner: Tensor | None = None  # (N,) int32: the posterior that a row belongs to, if it has several
 
 
 @on_its_own_device
@@ -43,7 +45,7 @@ def fused_interpolated_totals(
     scale: float,
     depth: float,
 ) -> Tensor:
-    """log sum_j r_ij over the usable classes, (N,) float64; -1e30 for a row without any.
+    """log w_i + log sum_j w_j r_ij over the usable classes, (N,) float64; -1e30 for a row without any.
 
     `like` is any tensor on the device. `polynomials` is an `Interpolant` of the two sides, with a steepness if `depth`
     is above 0. `own`: both sides are the anchors, and none is its own negative.
@@ -57,10 +59,13 @@ def fused_interpolated_totals(
     _interpolated_kernel[(blocks, splits)](
         first.mu, first.kappa, second.mu, _column_places(second, polynomials.columns, scale),
         polynomials.coefficients, polynomials.width, polynomials.usable, polynomials.degree,
-        polynomials.rows.middle, polynomials.rows.half, scratch, largest, total,
+        polynomials.rows.middle, polynomials.rows.half, _weights(first), _weights(second), _owner(first),
+        scratch, largest, total,
         count, others, first.mu.shape[1], len(polynomials.rows.middle), len(polynomials.columns.middle),
         polynomials.rows.size, polynomials.columns.size, scale, depth,
-        OWN=own, TAIL=depth > 0, PART=part_of_dimensions(first.mu.shape[1]), **shape, **FORWARD,
+        OWN=own, SEVERAL=first.owner is not None, WEIGHTS1=first.log_weights is not None,
+        WEIGHTS2=second.log_weights is not None,
+        TAIL=depth > 0, PART=part_of_dimensions(first.mu.shape[1]), **shape, **FORWARD,
     )  # fmt: skip
     return log_of_splits(largest, total, None)[0]
 
@@ -77,8 +82,10 @@ def fused_interpolated_backward(
     scale: float,
     depth: float,
     of_columns: bool,
-) -> tuple[Tensor, Tensor]:
-    """Over the usable classes: gradients in mu (S, N, D) and kappa (S, N) of the rows, float32, in S splits.
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Over the usable classes: gradients in mu (S, N, D), kappa (S, N) and any log weights (S, N) of the rows.
+
+    They are float32, in S splits.
 
     `grad` and `totals` are those of the anchors: of the rows, or of the columns with `of_columns`. With `own`
     the two sides are one, and the gradient is that of both.
@@ -92,15 +99,29 @@ def fused_interpolated_backward(
     scratch = like.new_empty(blocks * splits * parts * (shape["K"] + 1) * 8 * rows, dtype=torch.float32)
     grad_mu = like.new_empty(splits, count, dim, dtype=torch.float32)
     grad_kappa = like.new_empty(splits, count, dtype=torch.float32)
+    grad_weight = grad_kappa if first.log_weights is None else torch.empty_like(grad_kappa)
     _interpolated_backward_kernel[(blocks, splits, parts)](
         grad, totals, first.mu, first.kappa, second.mu, _column_places(second, polynomials.columns, scale),
         polynomials.coefficients, polynomials.width, polynomials.usable, polynomials.degree,
-        polynomials.rows.middle, polynomials.rows.half, scratch, grad_mu, grad_kappa,
+        polynomials.rows.middle, polynomials.rows.half, _weights(first), _weights(second), _owner(first),
+        scratch, grad_mu, grad_kappa, grad_weight,
         count, others, dim, len(polynomials.rows.middle), len(polynomials.columns.middle),
         polynomials.rows.size, polynomials.columns.size, scale, depth,
-        OWN=own, OF_COLUMNS=of_columns, TAIL=depth > 0, PART=part_of_dimensions(dim), HELD=held, **shape, **BACKWARD,
+        OWN=own, OF_COLUMNS=of_columns, SEVERAL=first.owner is not None, WEIGHTS1=first.log_weights is not None,
+        WEIGHTS2=second.log_weights is not None,
+        TAIL=depth > 0, PART=part_of_dimensions(dim), HELD=held, **shape, **BACKWARD,
     )  # fmt: skip
-    return grad_mu, grad_kappa
+    return grad_mu, grad_kappa, None if first.log_weights is None else grad_weight
+
+
+def _weights(side: SortedSide) -> Tensor:
+    """The log weights, or any tensor in their place."""
+    return side.kappa if side.log_weights is None else side.log_weights
+
+
+def _owner(side: SortedSide) -> Tensor:
+    """The owners, or any tensor in their place."""
+    return side.kappa if side.owner is None else side.owner
 
 
 def _column_places(side: SortedSide, classes: Any, scale: float) -> Tensor:
@@ -195,10 +216,10 @@ if triton is not None:
     @triton.jit
     def _interpolated_kernel(
         mu1_ptr, kappa1_ptr, mu2_ptr, place2_ptr, coefficients_ptr, width_ptr, usable_ptr, degree_ptr,
-        middle1_ptr, half1_ptr, scratch_ptr, largest_ptr, total_ptr,
+        middle1_ptr, half1_ptr, weight1_ptr, weight2_ptr, owner_ptr, scratch_ptr, largest_ptr, total_ptr,
         count, others, dim, classes1, classes2, size1, size2, scale, depth,
-        OWN: tl.constexpr, TAIL: tl.constexpr, PART: tl.constexpr, K: tl.constexpr, A: tl.constexpr,
-        ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        OWN: tl.constexpr, SEVERAL: tl.constexpr, WEIGHTS1: tl.constexpr, WEIGHTS2: tl.constexpr, TAIL: tl.constexpr,
+        PART: tl.constexpr, K: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS anchors and a share of the column classes. A running logsumexp."""
         block, split = tl.program_id(0), tl.program_id(1)
@@ -239,12 +260,17 @@ if triton is not None:
                         after = twice * now + (_mix(scratch, k, local, v, ROWS) - after)
                         now = twice * after + (_mix(scratch, k - 1, local, v, ROWS) - now)
                     value = now - y * after + beyond
+                    if WEIGHTS2:
+                        value += tl.load(weight2_ptr + column, mask=column_live, other=0.0)[None, :]
                     value = tl.where(column_live[None, :], value, -float("inf"))
                     if OWN:
-                        value = tl.where(row[:, None] == column[None, :], -float("inf"), value)
+                        apart = of_others(row, row_live, column, column_live, owner_ptr, SEVERAL)
+                        value = tl.where(apart, value, -float("inf"))
                     larger = tl.maximum(largest, tl.max(value, 1))
                     total = total * tl.exp(largest - larger) + tl.sum(tl.exp(value - larger[:, None]), 1)
                     largest = larger
+        if WEIGHTS1:
+            largest += tl.load(weight1_ptr + row, mask=row_live, other=0.0)
         out = split.to(tl.int64) * count + row
         tl.store(largest_ptr + out, largest, mask=row_live)
         tl.store(total_ptr + out, total, mask=row_live)
@@ -253,9 +279,10 @@ if triton is not None:
     def _interpolated_backward_kernel(
         grad_ptr, totals_ptr, mu1_ptr, kappa1_ptr, mu2_ptr, place2_ptr,
         coefficients_ptr, width_ptr, usable_ptr, degree_ptr, middle1_ptr, half1_ptr,
-        scratch_ptr, grad_mu_ptr, grad_kappa_ptr,
+        weight1_ptr, weight2_ptr, owner_ptr, scratch_ptr, grad_mu_ptr, grad_kappa_ptr, grad_weight_ptr,
         count, others, dim, classes1, classes2, size1, size2, scale, depth,
-        OWN: tl.constexpr, OF_COLUMNS: tl.constexpr, TAIL: tl.constexpr, PART: tl.constexpr, HELD: tl.constexpr,
+        OWN: tl.constexpr, OF_COLUMNS: tl.constexpr, SEVERAL: tl.constexpr, WEIGHTS1: tl.constexpr,
+        WEIGHTS2: tl.constexpr, TAIL: tl.constexpr, PART: tl.constexpr, HELD: tl.constexpr,
         K: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS posteriors, a share of the column classes, and HELD dimensions of mu."""
@@ -276,6 +303,10 @@ if triton is not None:
             total1 = tl.load(totals_ptr + row, mask=row_live, other=0.0).to(tl.float32)
         pull = tl.zeros([ROWS, HELD], dtype=tl.float32)
         by_kappa = tl.zeros([ROWS], dtype=tl.float32)
+        by_weight = tl.zeros([ROWS], dtype=tl.float32)
+        weight1 = tl.zeros([ROWS], dtype=tl.float32)
+        if WEIGHTS1:
+            weight1 = tl.load(weight1_ptr + row, mask=row_live, other=0.0)
         for q in range(split, classes2, splits):
             if tl.load(usable_ptr + p * classes2 + q) != 0:
                 degree = tl.load(degree_ptr + p * classes2 + q)
@@ -319,9 +350,13 @@ if triton is not None:
                         turn = (by_c - steepness) * (depth * start * start) + (c - inside)
                         by_k += tl.where(outside, turn * steeper, 0.0)
                         by_c = tl.where(outside, steepness, by_c)
+                    if WEIGHTS1:
+                        value += weight1[:, None]
+                    if WEIGHTS2:
+                        value += tl.load(weight2_ptr + column, mask=column_live, other=0.0)[None, :]
                     live = column_live[None, :] & row_live[:, None]
                     if OWN:
-                        live = live & (row[:, None] != column[None, :])
+                        live = live & of_others(row, row_live, column, column_live, owner_ptr, SEVERAL)
                     share = c * 0.0
                     if OWN or not OF_COLUMNS:
                         share += grad1[:, None] * tl.exp(tl.where(live, value - total1[:, None], -1e30))
@@ -330,6 +365,8 @@ if triton is not None:
                         total2 = tl.load(totals_ptr + column, mask=column_live, other=0.0).to(tl.float32)
                         share += grad2[None, :] * tl.exp(tl.where(live, value - total2[None, :], -1e30))
                     by_kappa += tl.sum(share * by_k, 1)
+                    if WEIGHTS1:
+                        by_weight += tl.sum(share, 1)
                     mu2 = tl.load(
                         mu2_ptr + column.to(tl.int64)[:, None] * dim + held[None, :],
                         mask=column_live[:, None] & (held < dim)[None, :],
@@ -340,3 +377,5 @@ if triton is not None:
         tl.store(grad_mu_ptr + out[:, None] * dim + held[None, :], pull, mask=row_live[:, None] & (held < dim)[None, :])
         if part == 0:
             tl.store(grad_kappa_ptr + out, by_kappa, mask=row_live)
+            if WEIGHTS1:
+                tl.store(grad_weight_ptr + out, by_weight, mask=row_live)

@@ -83,5 +83,16 @@ if triton is not None:
             product = tl.dot(a, b, product, input_precision="tf32x3")
         return tl.where(product > 1.0, 1.0, tl.where(product < -1.0, -1.0, product))
 
+    @triton.jit
+    def of_others(row, row_live, column, column_live, owner_ptr, SEVERAL: tl.constexpr):
+        """Whether row and column are of different posteriors; with `SEVERAL`, a posterior has several of them."""
+        if SEVERAL:
+            owner1 = tl.load(owner_ptr + row, mask=row_live, other=-1)
+            owner2 = tl.load(owner_ptr + column, mask=column_live, other=-1)
+            apart = owner1[:, None] != owner2[None, :]
+        else:
+            apart = row[:, None] != column[None, :]
+        return apart
+
 else:
-    polynomial = clip = interval_of = cosines = None
+    polynomial = clip = interval_of = cosines = of_others = None

@@ -11,6 +11,9 @@ symmetric, so both shares are known at once, and one pass gives the whole gradie
 How many terms a tile needs is decided on the device: `_rest_kernel` prepares, for each block of rows, what is left of
 them from each term on (matching/totals.py has the bound). Tables have an even number of terms.
 
+Components of mixtures are rows whose log weights are part of their log lengths (matching/totals.py). The rows of one
+posterior have the same `owner`.
+
 A kernel with a tail is never summed far below its maximum, so the smooth floor of series.py is left out for it. Only
 with too few terms, set by hand, can its sum be negative; such a pair counts as r = 0.
 """
@@ -21,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import cosines, on_its_own_device, part_of_dimensions, tl, triton
+from aleator.fused.pieces import cosines, of_others, on_its_own_device, part_of_dimensions, tl, triton
 
 _COLUMNS = 64
 _LARGEST_PART = 256  # dimensions of the gradient that one program holds
@@ -77,13 +80,14 @@ def fused_log_totals(
     constants: tuple,
     tolerance: float,
     done: Done | None = None,
+    owner: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """log sum_j r_ij in float64, and the same less the log length of row i in float32, (G, N) each.
 
     `like` is any tensor on the device. `steps` (T,) are the m_n of `rescaled_recurrence` (matching/tiles.py), T even.
     `constants` are lambda_1 and the scale of the tail (`TailScale`), the depth, floor and tilt of series.py, and
     whether there is a tail. `own`: both sides are the anchors, and none is its own negative. What is
-    `done` is left out.
+    `done` is left out. `owner` (N,) int32: with `own`, rows of one owner are not compared; None: each is its own.
     """
     done = done or nothing_done(like.device)
     groups, count, dim = first.mu.shape
@@ -96,11 +100,11 @@ def fused_log_totals(
     _totals_kernel[(blocks, groups, splits)](
         first.mu, first.weights, first.mean,
         second.mu, second.weights, second.scaled, second.mean, second.log_length,
-        bounds1, bounds2, steps, done.classes, largest, total,
+        bounds1, bounds2, steps, done.classes, _owners(owner, done), largest, total,
         done.rows, done.columns, done.classes.shape[1],
         groups * count, groups * others, count, others, dim, terms, tolerance, *constants[:-1],
-        OWN=own, TAIL=constants[-1], ROWS=rows, COLUMNS=_COLUMNS, PART=part_of_dimensions(dim),
-        TERMS=triton.next_power_of_2(terms), num_warps=4,
+        OWN=own, SEVERAL=owner is not None, TAIL=constants[-1],
+        ROWS=rows, COLUMNS=_COLUMNS, PART=part_of_dimensions(dim), TERMS=triton.next_power_of_2(terms), num_warps=4,
     )  # fmt: skip
     return log_of_splits(largest, total, first.log_length)
 
@@ -118,8 +122,10 @@ def fused_log_totals_backward(
     tolerance: float,
     of_columns: bool,
     done: Done | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Gradients in mu (G, N, D) and kappa (G, N) of the first side, float32.
+    owner: Tensor | None = None,
+    weighted: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients in mu (G, N, D), kappa (G, N) and, if `weighted`, log weights (G, N) of the first side, float32.
 
     `grad` and `totals` (less the log lengths) are those of the anchors: of the first side, or of the second with
     `of_columns`. With `own` the two sides are one, and the gradient is that of both.
@@ -135,19 +141,27 @@ def fused_log_totals_backward(
     splits = max(1, min(triton.cdiv(others, columns), _PROGRAMS // (blocks * groups)))
     if splits > 1:
         grad_mu, grad_kappa = grad_mu.new_empty(splits, *grad_mu.shape), grad_kappa.new_empty(splits, len(grad_kappa))
+    grad_weight = torch.empty_like(grad_kappa) if weighted else grad_kappa
     _totals_backward_kernel[(blocks, groups * splits, triton.cdiv(dim, held))](
         grad.contiguous(), totals.contiguous(),
         first.mu, first.weights, first.slopes, first.mean, first.log_length, first.mean_slope,
         second.mu, second.weights, second.scaled, second.mean, second.log_length,
-        bounds1, bounds2, steps, done.classes, grad_mu, grad_kappa,
+        bounds1, bounds2, steps, done.classes, _owners(owner, done), grad_mu, grad_kappa, grad_weight,
         done.rows, done.columns, done.classes.shape[1],
         groups * count, groups * others, splits, count, others, dim, terms, tolerance, *constants[:-1],
-        OWN=own, OF_COLUMNS=of_columns, TAIL=constants[-1], ROWS=rows, COLUMNS=columns,
-        PART=part_of_dimensions(dim), HELD=held, TERMS=triton.next_power_of_2(terms), num_warps=4,
+        OWN=own, OF_COLUMNS=of_columns, SEVERAL=owner is not None, WEIGHTED=weighted, TAIL=constants[-1],
+        ROWS=rows, COLUMNS=columns, PART=part_of_dimensions(dim), HELD=held,
+        TERMS=triton.next_power_of_2(terms), num_warps=4,
     )  # fmt: skip
     if splits > 1:
         grad_mu, grad_kappa = grad_mu.sum(0), grad_kappa.sum(0)
-    return grad_mu, grad_kappa.view(groups, count)
+        grad_weight = grad_weight.sum(0) if weighted else grad_kappa
+    return grad_mu, grad_kappa.view(groups, count), grad_weight.view(groups, count) if weighted else None
+
+
+def _owners(owner: Tensor | None, done: Done) -> Tensor:
+    """The owners, or any tensor of integers in their place."""
+    return done.classes if owner is None else owner
 
 
 def log_of_splits(largest: Tensor, total: Tensor, log_length: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -272,11 +286,11 @@ if triton is not None:
     @triton.jit
     def _totals_kernel(
         mu1_ptr, w1_ptr, mean1_ptr, mu2_ptr, w2_ptr, scaled2_ptr, mean2_ptr, length2_ptr,
-        bounds1_ptr, bounds2_ptr, steps_ptr, done_ptr, largest_ptr, total_ptr,
+        bounds1_ptr, bounds2_ptr, steps_ptr, done_ptr, owner_ptr, largest_ptr, total_ptr,
         done_rows, done_columns, done_stride,
         stride1, stride2, count, others, dim, terms, tolerance, lam, scale, depth, floor, tilt,
-        OWN: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PART: tl.constexpr,
-        TERMS: tl.constexpr,
+        OWN: tl.constexpr, SEVERAL: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        PART: tl.constexpr, TERMS: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS anchors of a group and a share of the tiles of columns. A running logsumexp."""
         block, group, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
@@ -332,7 +346,8 @@ if triton is not None:
                 value += tl.log(tl.maximum(s, 1e-37)) + length2[None, :]
                 value = tl.where(column_live[None, :], value, -float("inf"))
                 if OWN:
-                    value = tl.where(row[:, None] == column[None, :], -float("inf"), value)
+                    apart = of_others(row, row_live, column, column_live, owner_ptr, SEVERAL)
+                    value = tl.where(apart, value, -float("inf"))
                 larger = tl.maximum(largest, tl.max(value, 1))
                 total = total * tl.exp(largest - larger) + tl.sum(tl.exp(value - larger[:, None]), 1)
                 largest = larger
@@ -345,11 +360,11 @@ if triton is not None:
         grad_ptr, totals_ptr,
         mu1_ptr, w1_ptr, d1_ptr, mean1_ptr, length1_ptr, mean_slope1_ptr,
         mu2_ptr, w2_ptr, scaled2_ptr, mean2_ptr, length2_ptr,
-        bounds1_ptr, bounds2_ptr, steps_ptr, done_ptr, grad_mu_ptr, grad_kappa_ptr,
+        bounds1_ptr, bounds2_ptr, steps_ptr, done_ptr, owner_ptr, grad_mu_ptr, grad_kappa_ptr, grad_weight_ptr,
         done_rows, done_columns, done_stride,
         stride1, stride2, splits, count, others, dim, terms, tolerance, lam, scale, depth, floor, tilt,
-        OWN: tl.constexpr, OF_COLUMNS: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-        PART: tl.constexpr, HELD: tl.constexpr, TERMS: tl.constexpr,
+        OWN: tl.constexpr, OF_COLUMNS: tl.constexpr, SEVERAL: tl.constexpr, WEIGHTED: tl.constexpr, TAIL: tl.constexpr,
+        ROWS: tl.constexpr, COLUMNS: tl.constexpr, PART: tl.constexpr, HELD: tl.constexpr, TERMS: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS posteriors of a group, a share of the tiles of columns, and HELD dimensions of mu.
 
@@ -373,6 +388,7 @@ if triton is not None:
         pull = tl.zeros([ROWS, HELD], dtype=tl.float32)
         by_kappa = tl.zeros([ROWS], dtype=tl.float32)
         by_mean = tl.zeros([ROWS], dtype=tl.float32)
+        by_weight = tl.zeros([ROWS], dtype=tl.float32)
         for tile in range(split, blocks2, splits):
             if tl.load(done_ptr + block * ROWS // done_rows * done_stride + tile * COLUMNS // done_columns) == 0:
                 column = tile * COLUMNS + tl.arange(0, COLUMNS)
@@ -441,10 +457,11 @@ if triton is not None:
                     peak = tl.where(tl.abs(peak) < 1e-30, 1e-30, peak)
                     s_1 = by_sum * s_1 + (above - by_sum * s) * (peak_1 / peak)
                     s_c = by_sum * s_c + above * tilt * fade
+                    s = above
                 length2 = tl.load(length2_ptr + at2, mask=column_live, other=0.0).to(tl.float32)
                 live = column_live[None, :] & row_live[:, None]
                 if OWN:
-                    live = live & (row[:, None] != column[None, :])
+                    live = live & of_others(row, row_live, column, column_live, owner_ptr, SEVERAL)
                 share = c * 0.0
                 if OWN or not OF_COLUMNS:
                     share += grad1[:, None] * tl.exp(
@@ -457,6 +474,8 @@ if triton is not None:
                         tl.where(live, exponent + (length1[:, None] - total2[None, :]), -1e30)
                     )
                 by_kappa += tl.sum(share * s_1, 1)
+                if WEIGHTED:
+                    by_weight += tl.sum(share * s, 1)
                 if TAIL:
                     by_mean += tl.sum(share * by_length, 1)
                 mu2 = tl.load(
@@ -472,3 +491,5 @@ if triton is not None:
         tl.store(grad_mu_ptr + place, pull, mask=row_live[:, None] & (held < dim)[None, :])
         if tl.program_id(2) == 0:
             tl.store(grad_kappa_ptr + out, by_kappa, mask=row_live)
+            if WEIGHTED:
+                tl.store(grad_weight_ptr + out, by_weight, mask=row_live)

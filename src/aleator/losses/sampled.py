@@ -11,6 +11,7 @@ from aleator.losses.base import ContrastiveLoss, are_own_negatives, candidates, 
 from aleator.losses.sampled_cosines import sampled_cosines
 from aleator.losses.soft_targets import log_shares_of
 from aleator.losses.softmax_share import (
+    batch_log_totals,
     candidate_log_softmax_share,
     log_softmax_share,
     share_among_average,
@@ -176,9 +177,8 @@ class MCInfoNCE(SampledLoss):
             to_positive = draw.positive_cosines(z, positive)
             share = shared_log_softmax_share(z, to_positive, draw.negative_samples(negative), self.kernel)
         else:
-            cosines = draw.positive_cosines(z, positive), _batch_cosines(z)
-            log_positive, log_negatives = (self.kernel.log_values(anchor.dim, t).to(z.dtype) for t in cosines)
-            share = log_softmax_share(log_positive, log_negatives + self_mask(anchor))
+            log_positive = self.kernel.log_values(anchor.dim, draw.positive_cosines(z, positive)).to(z.dtype)
+            share = log_positive - torch.logaddexp(log_positive, batch_log_totals(z, self.kernel))
         return share
 
     def _mixture_shares(

@@ -250,16 +250,16 @@ class ExactInfoNCE(SimilarityLoss):
         if negative is None:
             self._check_group(len(anchor))
         to_positive = self.similarity(anchor, positive).double()
-        to_negatives = self._log_total(anchor, negative)  # type: ignore[arg-type]  # `_streams` has looked
+        to_negatives = self._log_total(anchor, negative)
         return torch.nn.functional.softplus(to_negatives - to_positive).to(anchor.dtype)
 
     def _streams(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> bool:
         """Whether pairs with shared or batch negatives are summed in tiles: the same result in less time and memory."""
         others = [positive] if negative is None else [positive, negative]
-        simple = all(isinstance(q, VonMisesFisher) and q.dtype == anchor.dtype for q in (anchor, *others))
-        return self.rule == "marginal" and simple and sums_in_tiles(self.kernel, anchor)  # type: ignore[arg-type]
+        alike = all(q.dtype == anchor.dtype for q in others)
+        return self.rule == "marginal" and alike and sums_in_tiles(self.kernel, anchor)
 
-    def _log_total(self, anchor: VonMisesFisher, negative: VonMisesFisher | None) -> Tensor:
+    def _log_total(self, anchor: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:
         """log sum_m r(x, x_m) over shared or batch negatives, (B,), float64."""
         total = partial(log_total_positivity, kernel=self.kernel, terms=self.terms)
         if negative is not None:
@@ -269,10 +269,10 @@ class ExactInfoNCE(SimilarityLoss):
         if process_count() == 1:
             return total(anchor, None)
 
-        def part(rows: VonMisesFisher, block: VonMisesFisher, first: int | None) -> Tensor:
+        def part(rows: PosteriorBatch, block: PosteriorBatch, first: int | None) -> Tensor:
             return total(rows, block if first is None else None)
 
-        return log_totals_in_parts(anchor, part, len(anchor), self.parameters())  # type: ignore[arg-type]
+        return log_totals_in_parts(anchor, part, len(anchor), self.parameters())
 
     def log_shares(self, anchor: PosteriorBatch, candidates: PosteriorBatch | None, compared: Tensor | None) -> Tensor:
         problem = "soft targets compare candidates from P(x)"

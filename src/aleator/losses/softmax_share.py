@@ -7,6 +7,9 @@ the K samples of each of the B anchors.
 
 Where groups of anchors share their negatives, every sample of a group is compared with every negative of the group.
 These are many cosines, of which only a sum is needed. On a GPU they are never written to memory (aleator.fused).
+
+If the negatives are the other anchors of the batch, there are K B^2 cosines. They are made in blocks, and in the
+backward pass again, so memory is linear in K B.
 """
 
 import math
@@ -14,11 +17,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from aleator.foundation import gather_batch, matmul_precision, process_rank
 from aleator.fused import fused_kernels
 from aleator.matching import LogLinear, ZonalKernel
 
 _LARGEST_FUSED_DIM = 128  # a tile of the fused version holds whole vectors
+_TABLE = 2**22  # cosines in one block, where the negatives are the other anchors
 
 
 def log_softmax_share(log_positive: Tensor, log_negatives: Tensor) -> Tensor:
@@ -74,6 +80,36 @@ def plain_shared_log_softmax_share(z: Tensor, to_positive: Tensor, negatives: Te
 def shared_negative_cosines(z: Tensor, negatives: Tensor) -> Tensor:
     """Cosines (K, B, M) of z (K, B, D) with samples of shared negatives (K, G, M, D)."""
     return (z.unflatten(1, (negatives.shape[1], -1)) @ negatives.mT).flatten(1, 2)
+
+
+def batch_log_totals(z: Tensor, kernel: ZonalKernel) -> Tensor:
+    """log sum_m g(z.z_m) over the other anchors of all processes, (K, B), from samples of the anchors (K, B, D)."""
+    everyone = gather_batch(z, dim=1)
+    samples, count, dim = z.shape
+    others, own = everyone.shape[1], process_rank() * count
+    rows = max(1, min(count, _TABLE // others))
+    together = max(1, min(samples, _TABLE // (rows * others)))
+
+    def block(part: Tensor, everyone: Tensor, first: int) -> Tensor:
+        """Of some rows, the first of which is number `first` of everyone."""
+        with matmul_precision("highest"):
+            log_values = kernel.log_values(dim, part @ everyone.mT).to(z.dtype)
+        mask = torch.zeros(part.shape[1], others, dtype=z.dtype, device=z.device)
+        mask.diagonal(first).fill_(-math.inf)
+        return torch.logsumexp(log_values + mask, -1)
+
+    if rows == count and together == samples:
+        return block(z, everyone, own)
+    # Not slices: the gradient of each would be a tensor of the size of all samples.
+    totals = []
+    for part, beside in zip(z.split(together), everyone.split(together), strict=True):
+        places = range(own, own + count, rows)
+        of_rows = [
+            checkpoint(block, some, beside, first, use_reentrant=False, preserve_rng_state=False)
+            for some, first in zip(part.split(rows, 1), places, strict=True)
+        ]
+        totals.append(torch.cat(of_rows, 1))
+    return torch.cat(totals)
 
 
 class _CandidateShare(torch.autograd.Function):

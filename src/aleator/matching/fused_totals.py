@@ -35,29 +35,32 @@ class _FusedLogTotals(torch.autograd.Function):
     """Forward: the sums. Backward: the pairs again, with slopes."""
 
     @staticmethod
-    def forward(ctx, mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance):
+    def forward(ctx, mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance, weights1, weights2, modes):
         if len(log_lam) % 2:  # tables of an even number of terms
             log_lam, sign = (nn.functional.pad(x, (0, 1), value=v) for x, v in ((log_lam, -math.inf), (sign, 1.0)))
         kernel = _Kernel(dim, log_lam, sign, None if kappa_pos is None else _fixed_tail(dim, kappa_pos), tolerance)
         own = mu2 is None
         groups, count = kappa1.shape
         if takes_polynomials(groups, count, count if own else kappa2.shape[1]):
-            first = _sorted(mu1, kappa1)
-            pairs: _ManyPairs | _Pairs = _ManyPairs(kernel, first, first if own else _sorted(mu2, kappa2), own)
+            first = _sorted(mu1, kappa1, weights1, modes if own else 1)
+            second = first if own else _sorted(mu2, kappa2, weights2, 1)
+            pairs: _ManyPairs | _Pairs = _ManyPairs(kernel, first, second, own)
         else:
-            pairs = _Pairs(kernel, mu1, kappa1, mu2, kappa2)
-        ctx.pairs, ctx.dtype = pairs, kappa1.dtype
+            owner = _owners(count, modes, mu1.device) if own and modes > 1 else None
+            pairs = _Pairs(kernel, mu1, kappa1, mu2, kappa2, None, weights1, weights2, owner)
+        ctx.pairs, ctx.dtypes = pairs, [None if x is None else x.dtype for x in (kappa1, weights1, weights2)]
         return pairs.totals()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        mu1, kappa1 = ctx.pairs.gradients(grad, False)
-        mu2 = kappa2 = None
+        mu1, kappa1, weights1 = ctx.pairs.gradients(grad, False)
+        mu2 = kappa2 = weights2 = None
         if not ctx.pairs.own:
-            mu2, kappa2 = ctx.pairs.gradients(grad, True)
-            kappa2 = kappa2.to(ctx.dtype)
-        return mu1, kappa1.to(ctx.dtype), mu2, kappa2, *[None] * 5
+            mu2, kappa2, weights2 = ctx.pairs.gradients(grad, True)
+        kappa, of_weights1, of_weights2 = ctx.dtypes
+        weights = (None if x is None else x.to(d) for x, d in ((weights1, of_weights1), (weights2, of_weights2)))
+        return mu1, kappa1.to(kappa), mu2, None if kappa2 is None else kappa2.to(kappa), *[None] * 5, *weights, None
 
 
 class _Kernel(NamedTuple):
@@ -79,42 +82,49 @@ class _Pairs:
         mu2: Tensor | None,
         kappa2: Tensor | None,
         done: Any = None,
+        weights1: Tensor | None = None,
+        weights2: Tensor | None = None,
+        owner: Tensor | None = None,
     ):
         fused: Any = fused_kernels(mu1)
         dim, log_lam, sign, tail, self.tolerance = kernel
-        self.own, self.done, self.like = mu2 is None, done, mu1
+        self.own, self.done, self.like, self.owner = mu2 is None, done, mu1, owner
+        self.weighted = weights1 is not None, weights2 is not None
         self.steps, heights = _recurrence_on(dim, len(log_lam), mu1.device)
         self.constants: tuple = (0.0, 0.0, DEPTH, FLOOR, TILT, False)
         if tail is not None:
             self.constants = (tail.lam, tail.scale, DEPTH, FLOOR, TILT, True)
         unused = None if done is None else done.everything
-        rows = row_weights(dim, kappa1, log_lam, None, unused)
+        rows = row_weights(dim, kappa1, log_lam, None, unused).weighted(weights1)
         if mu2 is None or kappa2 is None:
             self.second = fused.rows_on_device(mu1, rows if tail is not None else rows.signed(sign), heights)
             # Without signs the two sides are one.
             self.first = self.second if tail is not None else fused.rows_on_device(mu1, rows, None)
         else:
             self.first = fused.rows_on_device(mu1, rows, None)
-            self.second = fused.rows_on_device(mu2, row_weights(dim, kappa2, log_lam, sign, unused), heights)
+            columns = row_weights(dim, kappa2, log_lam, sign, unused).weighted(weights2)
+            self.second = fused.rows_on_device(mu2, columns, heights)
             self.heights = heights
         self.log_length = rows.log_length
 
     def totals(self) -> Tensor:
         fused: Any = fused_kernels(self.like)
-        options = (self.own, self.steps, self.constants, self.tolerance, self.done)
+        options = (self.own, self.steps, self.constants, self.tolerance, self.done, self.owner)
         full, self.short = fused.fused_log_totals(self.like, self.first, self.second, *options)
         return full
 
-    def gradients(self, grad: Tensor, of_columns: bool, totals: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """In mu and kappa of one side. `totals`: those of all pairs, if some are done elsewhere."""
+    def gradients(
+        self, grad: Tensor, of_columns: bool, totals: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """In mu, kappa and any log weights of one side. `totals`: those of all pairs, if some are done elsewhere."""
         fused: Any = fused_kernels(self.like)
         short = self.short if totals is None else totals - self.log_length
         sides = (self.first, self.second)
         if of_columns:
             sides = (self.second, self.first._replace(scaled=self.first.weights * self.heights[:, None]))
-        options = (self.own, self.steps, self.constants, self.tolerance, of_columns, self.done)
-        mu, kappa = fused.fused_log_totals_backward(self.like, grad, short, *sides, *options)
-        return mu, kappa
+        options = (self.own, self.steps, self.constants, self.tolerance, of_columns, self.done, self.owner)
+        weighted = self.weighted[of_columns]
+        return fused.fused_log_totals_backward(self.like, grad, short, *sides, *options, weighted)
 
 
 class _Sorted(NamedTuple):
@@ -144,7 +154,7 @@ class _ManyPairs:
         self.all = torch.logaddexp(part, self.pairs.totals()[0])
         return self.first.unsorted(self.all)
 
-    def gradients(self, grad: Tensor, of_columns: bool) -> tuple[Tensor, Tensor]:
+    def gradients(self, grad: Tensor, of_columns: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         fused: Any = fused_kernels(grad)
         weight, polynomials, pairs = grad[0, self.first.order], self.polynomials, self.pairs
         if of_columns:  # classes of columns are finer and have fewer nodes, so the two sides change places
@@ -152,10 +162,13 @@ class _ManyPairs:
             pairs = self._series(self.first, self.second, done)
         like, first, second = self._sides(of_columns)
         options = (polynomials, self.own, kappa_scale(self.kernel.dim), self.depth, of_columns)
-        mu, kappa = fused.fused_interpolated_backward(like, weight, self.all, first, second, *options)
+        found = fused.fused_interpolated_backward(like, weight, self.all, first, second, *options)
         rest = pairs.gradients(weight[None], of_columns, self.all[None])
         place = self.second if of_columns else self.first
-        return place.unsorted(mu.sum(0) + rest[0][0]), place.unsorted(kappa.sum(0) + rest[1][0])
+        return tuple(  # type: ignore[return-value]
+            None if one is None or other is None else place.unsorted(one.sum(0) + other[0])
+            for one, other in zip(found, rest, strict=True)
+        )
 
     def _sides(self, swapped: bool) -> tuple[Tensor, Any, Any]:
         first, second = self.first.side, self.second.side
@@ -168,15 +181,26 @@ class _ManyPairs:
         return found, fused.Done(found.usable, found.usable.amin(), found.rows.size, found.columns.size)
 
     def _series(self, first: _Sorted, second: _Sorted, done: Any) -> _Pairs:
-        mu2, kappa2 = (None, None) if self.own else (second.side.mu[None], second.side.kappa[None])
-        return _Pairs(self.kernel, first.side.mu[None], first.side.kappa[None], mu2, kappa2, done)
+        sides = [None if x is None else x[None] for x in (*first.side[:3], *second.side[:3])]
+        mu1, kappa1, weights1, mu2, kappa2, weights2 = sides
+        if self.own:
+            mu2 = kappa2 = weights2 = None
+        return _Pairs(self.kernel, mu1, kappa1, mu2, kappa2, done, weights1, weights2, first.side.owner)  # type: ignore[arg-type]
 
 
-def _sorted(mu: Tensor, kappa: Tensor) -> _Sorted:
-    """One group, (1, N, D) and (1, N)."""
+def _sorted(mu: Tensor, kappa: Tensor, log_weights: Tensor | None, modes: int) -> _Sorted:
+    """One group, (1, N, D) and (1, N). `modes` consecutive rows are of one posterior."""
     fused: Any = fused_kernels(mu)
     values, order = kappa[0].double().sort()
-    return _Sorted(fused.SortedSide(mu[0].index_select(0, order), values), order)
+    weights = None if log_weights is None else log_weights[0].float().index_select(0, order)
+    owner = (order // modes).int() if modes > 1 else None
+    return _Sorted(fused.SortedSide(mu[0].index_select(0, order), values, weights, owner), order)
+
+
+@lru_cache(maxsize=64)
+def _owners(count: int, modes: int, device: torch.device) -> Tensor:
+    """The posterior that each row belongs to, (count,) int32."""
+    return torch.arange(count, dtype=torch.int32, device=device) // modes
 
 
 @lru_cache(maxsize=256)

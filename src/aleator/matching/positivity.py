@@ -37,6 +37,8 @@ DEFAULT_PRIOR = 0.5  # share of matches among the pairs in question
 
 # How much of the series may be left out, relative to the largest r.
 _TOLERANCE = {torch.float32: 1e-10, torch.float64: 1e-17}
+# A lighter component adds nothing to a sum in float64.
+_LEAST_LOG_WEIGHT = -500.0
 _LOG = logging.getLogger("aleator.matching")
 _TOLD: set[int] = set()  # dimensions whose reach a user has been told
 
@@ -68,6 +70,9 @@ def log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, terms: int
         tensor(-5.0932)
     """
     first, second = _checked_pair(q1, q2, kernel)
+    if terms is None and first.modes * second.modes > 1 and _has_fused_pairs(first, second, kernel):
+        (parts1, weights1), (parts2, weights2) = _component_pairs(first, second)
+        return (_fused_log_r(parts1, parts2, kernel) + weights1 + weights2).view(len(first), -1).logsumexp(1)
     return log_bilinear(first, second, lambda a, b: _log_r(a, b, kernel, terms))
 
 
@@ -104,15 +109,15 @@ def pairwise_log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, t
 
 
 def log_total_positivity(
-    q1: VonMisesFisher, q2: VonMisesFisher | None, kernel: ZonalKernel, terms: int | None = None
+    q1: PosteriorBatch, q2: PosteriorBatch | None, kernel: ZonalKernel, terms: int | None = None
 ) -> Tensor:
     """Log of the sum of expected positivity of each posterior with all posteriors of a second batch.
 
     This equals `pairwise_log_positivity(q1, q2, kernel).logsumexp(1)`, but memory is linear in the sizes of the two
-    batches: pairs are compared tile by tile, in the backward pass again.
+    batches: pairs are compared tile by tile, in the backward pass again. Of mixtures these are pairs of components.
 
     Args:
-        q1: Posteriors, batch shape (N,), or (G, N) for G groups.
+        q1: Posteriors, batch shape (N,), or (G, N) for G groups: `VonMisesFisher` or `VMFMixture`.
         q2: Posteriors of the same dimension and dtype, batch shape (M,) or (G, M). None: the other posteriors of q1, in
             the same group.
         kernel: What counts as a match. One that `sums_in_tiles`.
@@ -136,19 +141,20 @@ def log_total_positivity(
     _checked_pair(q1, q1 if q2 is None else q2, kernel)
     way_out = "use pairwise_log_positivity"
     require(sums_in_tiles(kernel, q1), "kernel", kernel, "cannot be summed in tiles here", way_out)
-    dim, dtype, reach = q1.dim, q1.mu.dtype, kernel.reach(q1.dim)
+    dim, dtype, reach = q1.dim, q1.dtype, kernel.reach(q1.dim)
 
-    def side(q: VonMisesFisher) -> tuple[Tensor, Tensor]:
-        """mu (G, N, D) and kappa (G, N)."""
-        kappa = q.kappa.double() if q.mu.device.type == "cpu" else q.kappa  # a GPU's own kernels do this
+    def side(q: PosteriorBatch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """mu (G, N K, D) and kappa (G, N K) of the components, and their log weights if there are several."""
+        parts, rows = q.components, q.batch_shape[-1] * q.modes
+        kappa = parts.kappa.double() if q.device.type == "cpu" else parts.kappa  # a GPU's own kernels do this
         if math.isfinite(reach):
+            _tell_reach(kernel, dim, reach, kappa)
             kappa = kappa.clamp(max=reach)
-        return q.mu.reshape(-1, *q.mu.shape[-2:]), kappa.reshape(-1, kappa.shape[-1])
+        log_weights = q.log_weights.clamp(min=_LEAST_LOG_WEIGHT).reshape(-1, rows) if q.modes > 1 else None
+        return parts.mu.reshape(-1, rows, dim), kappa.reshape(-1, rows), log_weights
 
-    if math.isfinite(reach):
-        _tell_reach(kernel, dim, reach, *(q.kappa for q in (q1, q2) if q is not None))
-    mu1, kappa1 = side(q1)
-    mu2, kappa2 = (None, None) if q2 is None else side(q2)
+    mu1, kappa1, weights1 = side(q1)
+    mu2, kappa2, weights2 = (None, None, None) if q2 is None else side(q2)
     others = kappa1 if kappa2 is None else kappa2
     count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, others)
     if terms is None and kappa1.is_cuda:
@@ -156,25 +162,28 @@ def log_total_positivity(
             count = kernel.terms(dim, _TOLERANCE[torch.float64])  # the grid of the polynomials goes deeper
         count += count % 2  # so that nothing has to be padded
     require_at_least("terms", count, 2, "leave it out")
-    log_lam, sign = kernel.series(dim, count, q1.mu.device)
+    log_lam, sign = kernel.series(dim, count, q1.device)
     kappa_pos = kernel.concentration(log_lam) if isinstance(kernel, VMFKernel) else None
     tolerance = 0.0 if terms is not None else _tolerance(kernel, dtype)
-    return log_totals(mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance).view(q1.batch_shape)
+    arguments = (log_lam, sign, dim, kappa_pos, tolerance, weights1, weights2, q1.modes)
+    totals = log_totals(mu1, kappa1, mu2, kappa2, *arguments)
+    return totals.view(*q1.batch_shape, q1.modes).logsumexp(-1) if q1.modes > 1 else totals.view(q1.batch_shape)
 
 
-def sums_in_tiles(kernel: ZonalKernel, q: VonMisesFisher) -> bool:
+def sums_in_tiles(kernel: ZonalKernel, q: PosteriorBatch) -> bool:
     """Whether `log_total_positivity` takes this kernel, for posteriors with the dtype and device of q.
 
     On a CPU that is any kernel but a vMF kernel that is very steep. On a GPU it is the same for fixed kernels and
     float32, if Triton is installed; other kernels compare all pairs in one table there.
     """
-    if q.mu.device.type != "cpu":
-        fixed = kernel.cache_key() is not None and q.mu.dtype == torch.float32
-        if not (fixed and fused_kernels(q.mu)):
+    kappa = q.components.kappa
+    if q.device.type != "cpu":
+        fixed = kernel.cache_key() is not None and q.dtype == torch.float32
+        if not (fixed and fused_kernels(kappa)):
             return False
     if not isinstance(kernel, VMFKernel):
         return True
-    steepest = kernel.concentration(q.kappa)
+    steepest = kernel.concentration(kappa)
     return float(steepest.detach() if isinstance(steepest, Tensor) else steepest) <= STEEPEST
 
 
@@ -240,7 +249,7 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
     """log r of vMF posteriors whose batch shapes broadcast."""
     dim, dtype = q1.dim, q1.mu.dtype
     shape = torch.broadcast_shapes(q1.batch_shape, q2.batch_shape)
-    if len(shape) == 1 and terms is None and _has_fused_pairs(q1, q2, kernel):
+    if terms is None and _has_fused_pairs(q1, q2, kernel):
         return _fused_log_r(q1, q2, kernel)
     cosine = _cosine(q1, q2)
     kappa1, kappa2 = q1.kappa.double(), q2.kappa.double()
@@ -262,11 +271,21 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
     return log_series(cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos).view(shape).to(dtype)
 
 
-def _has_fused_pairs(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel) -> bool:
+def _has_fused_pairs(q1: PosteriorBatch, q2: PosteriorBatch, kernel: ZonalKernel) -> bool:
     """Whether N pairs of two batches (N,) go the short way on a GPU: a fixed kernel, float32."""
-    plain = q1.batch_shape == q2.batch_shape and q1.mu.dtype == torch.float32 and len(q1) > 0
+    one_each = len(q1.batch_shape) == 1 and q1.batch_shape == q2.batch_shape
+    plain = one_each and q1.dtype == torch.float32 and len(q1) > 0
     fixed = kernel.cache_key() is not None and not (isinstance(kernel, VMFKernel) and kernel.is_identity)
-    return plain and fixed and fused_kernels(q1.mu) is not None
+    return plain and fixed and fused_kernels(q1.components.kappa) is not None
+
+
+def _component_pairs(q1: PosteriorBatch, q2: PosteriorBatch) -> list[tuple[VonMisesFisher, Tensor]]:
+    """All pairs of components of N pairs of posteriors: the components and log weights of each side, (N K J,)."""
+    shape, sides = (len(q1), q1.modes, q2.modes), []
+    for q, axis in ((q1, 2), (q2, 1)):
+        parts, log_weights = q.components.unsqueeze(axis).expand(shape), q.log_weights.unsqueeze(axis).expand(shape)
+        sides.append((parts.reshape(-1), log_weights.reshape(-1)))
+    return sides
 
 
 def _fused_log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel) -> Tensor:

@@ -58,6 +58,10 @@ class RowWeights:
         """The same rows with the signs of lambda_n, for the other side."""
         return replace(self, weights=self.weights * sign, slopes=self.slopes * sign)
 
+    def weighted(self, log_weights: Tensor | None) -> "RowWeights":
+        """The rows of posteriors that count with weights, which are part of their length."""
+        return self if log_weights is None else replace(self, log_length=self.log_length + log_weights)
+
     def block(self, rows: slice) -> "RowWeights":
         """The part for some rows of a table (N, M), or for some groups of a table (G, N, M)."""
         return self if len(self.log_length) == 1 else self.at(rows)

@@ -9,6 +9,11 @@ again, now with slopes. So memory is linear in N + M, as it is for attention wit
 On a CPU, threads share the tiles (tiles.py). If the negatives are the other anchors, r is symmetric, and each pair is
 computed once for both of its anchors. On a GPU, one kernel does each pass (fused/totals.py).
 
+**Weights.** A row may count with a weight: total_i = log w_i + log sum_j w_j r(x_i, x_j). r is linear in both
+posteriors, so the components of mixtures are rows with their weights, and the total of a mixture is the logsumexp of
+those of its components (positivity.py). A weight multiplies the length of its row. A pair of rows adds its share to the
+gradients of both log weights.
+
 **Terms.** A tile sums as many terms as its own posteriors need. With rows of length one (series.py), the terms from T
 on add up to at most rest_T rest'_T, where rest_T^2 = sum_{n >= T} w_n^2. A tile takes the smallest T at which this is
 below the tolerance times the largest term that all its pairs have. This needs no look at kappa from the host.
@@ -53,8 +58,11 @@ def log_totals(
     dim: int,
     kappa_pos: float | Tensor | None,
     tolerance: float,
+    log_weights1: Tensor | None = None,
+    log_weights2: Tensor | None = None,
+    modes: int = 1,
 ) -> Tensor:
-    """log sum_j r(x_i, x_j) with gradients in all tensors but `sign`.
+    """log w_i + log sum_j w_j r(x_i, x_j) with gradients in all tensors but `sign`.
 
     Args:
         mu1: Directions of the anchors, shape (G, N, D).
@@ -66,13 +74,17 @@ def log_totals(
         dim: Dimension D of the embedding.
         kappa_pos: For a vMF kernel its concentration, which gives the tail (series.py). None for any other kernel.
         tolerance: How much of the series a tile may leave out, relative to the largest r.
+        log_weights1: log w of the anchors, shape (G, N), finite. None: they do not count with weights.
+        log_weights2: log w of the negatives, shape (G, M). None if the negatives are the other anchors.
+        modes: So many consecutive anchors are one, and are not negatives of each other; a divisor of N.
 
     Returns:
         Totals, shape (G, N), float64.
     """
     fused = fused_kernels(mu1) and mu1.dtype == torch.float32 and not log_lam.requires_grad
     function = fused_log_totals if fused else plain_log_totals
-    return function(mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance)
+    kernel = (log_lam, sign, dim, kappa_pos, tolerance)
+    return function(mu1, kappa1, mu2, kappa2, *kernel, log_weights1, log_weights2, modes)
 
 
 def plain_log_totals(*arguments: Any) -> Tensor:
@@ -84,16 +96,18 @@ class _LogTotals(torch.autograd.Function):
     """Forward: the sums. Backward: the tiles again, with slopes."""
 
     @staticmethod
-    def forward(ctx, mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance):
-        first = row_weights(dim, kappa1, log_lam)
-        second = first.signed(sign) if kappa2 is None else row_weights(dim, kappa2, log_lam, sign)
+    def forward(ctx, mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance, weights1, weights2, modes):
+        first = row_weights(dim, kappa1, log_lam).weighted(weights1)
+        second = first.signed(sign)
+        if kappa2 is not None:
+            second = row_weights(dim, kappa2, log_lam, sign).weighted(weights2)
         tail = None if kappa_pos is None else tail_scale(dim, float(log_lam[1].exp()), float(kappa_pos))
         groups = [
             _Group(
                 dim,
                 _side(mu1[g], first.group(g)),
                 _side((mu1 if mu2 is None else mu2)[g], second.group(g)),
-                mu2 is None,
+                modes if mu2 is None else 0,
                 tail,
                 tolerance,
             )
@@ -101,6 +115,7 @@ class _LogTotals(torch.autograd.Function):
         ]
         sums = torch.stack([group.sums() for group in groups])
         ctx.groups, ctx.sides, ctx.dtype = groups, (first, second), mu1.dtype
+        ctx.weights = weights1, weights2
         ctx.save_for_backward(sums)
         return sums.log() + first.log_length + second.log_length.amax(1, keepdim=True)
 
@@ -108,11 +123,12 @@ class _LogTotals(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         (sums,) = ctx.saved_tensors
-        parts = [group.gradients(g) for group, g in zip(ctx.groups, grad / sums, strict=True)]
+        weighted = any(weights is not None for weights in ctx.weights)
+        parts = [group.gradients(g, weighted) for group, g in zip(ctx.groups, grad / sums, strict=True)]
         first, second = ctx.sides
-        mu1, terms1, mean1, mu2, terms2, mean2 = (
+        mu1, terms1, mean1, shares1, mu2, terms2, mean2, shares2 = (
             torch.stack([getattr(part, name) for part in parts])
-            for name in ("mu1", "terms1", "mean1", "mu2", "terms2", "mean2")
+            for name in ("mu1", "terms1", "mean1", "shares1", "mu2", "terms2", "mean2", "shares2")
         )
         kappa1 = (first.slopes * terms1.mT).sum(-1) + first.mean_length_slope * mean1
         kappa2 = (second.slopes * terms2.mT).sum(-1) + second.mean_length_slope * mean2
@@ -122,9 +138,15 @@ class _LogTotals(torch.autograd.Function):
             log_lam[1] += sum(part.log_lam1 for part in parts)
         if ctx.needs_input_grad[7]:
             kappa_pos = grad.new_tensor(sum(part.kappa_pos for part in parts))
-        if ctx.groups[0].own:  # both sides are the anchors
-            return (mu1 + mu2).to(ctx.dtype), kappa1 + kappa2, None, None, log_lam, None, None, kappa_pos, None
-        return mu1.to(ctx.dtype), kappa1, mu2.to(ctx.dtype), kappa2, log_lam, None, None, kappa_pos, None
+        of_kernel = log_lam, None, None, kappa_pos, None
+        own = ctx.groups[0].own
+        of_weights = [
+            None if weights is None else shares.to(weights.dtype)
+            for weights, shares in zip(ctx.weights, (shares1 + shares2 if own else shares1, shares2), strict=True)
+        ]
+        if own:  # both sides are the anchors
+            return (mu1 + mu2).to(ctx.dtype), kappa1 + kappa2, None, None, *of_kernel, *of_weights, None
+        return mu1.to(ctx.dtype), kappa1, mu2.to(ctx.dtype), kappa2, *of_kernel, *of_weights, None
 
 
 @dataclass
@@ -134,9 +156,11 @@ class _Gradients:
     mu1: Tensor  # (N, D)
     terms1: Tensor  # (T, N): with respect to the row weights
     mean1: Tensor  # (N,): with respect to A_1, through the tail
+    shares1: Tensor  # (N,): with respect to the log weight
     mu2: Tensor
     terms2: Tensor
     mean2: Tensor
+    shares2: Tensor
     kappa_pos: float = 0.0
     log_lam1: float = 0.0
 
@@ -147,8 +171,10 @@ class _Gradients:
 class _Group:
     """Anchors that share their negatives."""
 
-    def __init__(self, dim: int, first: Side, second: Side, own: bool, tail: TailScale | None, tolerance: float):
-        self.dim, self.first, self.second, self.own, self.tail = dim, first, second, own, tail
+    def __init__(self, dim: int, first: Side, second: Side, modes: int, tail: TailScale | None, tolerance: float):
+        """`modes`: so many consecutive anchors are one, if the negatives are the other anchors; else 0."""
+        self.dim, self.first, self.second, self.modes, self.tail = dim, first, second, modes, tail
+        self.own = modes > 0
         self.lengths = torch.exp(second.log_length - second.log_length.max())
         self.tiles = self._tiles(tolerance)
 
@@ -166,13 +192,16 @@ class _Group:
 
         return sum(_in_threads(work, self.tiles), start=torch.zeros_like(self.first.log_length))
 
-    def gradients(self, weight: Tensor) -> _Gradients:
-        """Gradients of the totals, summed with the weights (N,), each divided by the sum of its anchor."""
+    def gradients(self, weight: Tensor, weighted: bool) -> _Gradients:
+        """Gradients of the totals, summed with the weights (N,), each divided by the sum of its anchor.
+
+        `weighted`: also those in the log weights of the rows.
+        """
 
         def work(tiles: Iterator[_Tile]) -> _Gradients:
             first, second, lengths = self.first, self.second, self.lengths
-            sides = (first.mu, first.weights, first.mean_length, second.mu, second.weights, second.mean_length)
-            out = _Gradients(*map(torch.zeros_like, sides))  # type: ignore[arg-type]
+            sides = [(x.mu, x.weights, x.mean_length, x.log_length) for x in (first, second)]
+            out = _Gradients(*map(torch.zeros_like, sum(sides, start=())))  # type: ignore[arg-type]
             for rows, columns, terms in tiles:
                 tile = self._values(rows, columns, terms, True)
                 share = weight[rows, None] * lengths[columns]
@@ -180,6 +209,9 @@ class _Group:
                     share.addcmul_(lengths[rows, None], weight[columns])
                 one, other = first.part(rows), second.part(columns)
                 part = tile_gradients(self.dim, one, other, terms, self.tail, tile, share.mul_(tile.values))
+                if weighted:
+                    out.shares1[rows] += share.sum(1)
+                    out.shares2[columns] += share.sum(0)
                 out.mu1[rows] += part.cosine @ other.mu
                 out.mu2[columns] += part.cosine.mT @ one.mu
                 out.terms1[:terms, rows] += part.terms1
@@ -198,7 +230,8 @@ class _Group:
         sides = self.first.part(rows), self.second.part(columns)
         tile = tile_values(self.dim, *sides, terms, self.tail, slopes)
         if self.own and rows == columns:
-            tile.values.fill_diagonal_(0.0)  # an anchor is not its own negative
+            anchor = torch.arange(len(tile.values)) // self.modes  # a tile starts with a new anchor
+            tile.values.masked_fill_(anchor[:, None] == anchor, 0.0)  # an anchor is not its own negative
         return tile
 
     def _twice(self, rows: slice, columns: slice) -> bool:
@@ -207,7 +240,9 @@ class _Group:
 
     def _tiles(self, tolerance: float) -> list[_Tile]:
         """All tiles and their numbers of terms. Of two mirror images only one."""
-        rows, columns = (_blocks(side.weights) for side in (self.first, self.second))
+        modes = max(1, self.modes)
+        size = max(TILE // modes, 1) * modes
+        rows, columns = (_blocks(side.weights, size) for side in (self.first, self.second))
         tiles = []
         for i, (row, rest1, least1) in enumerate(rows):
             for column, rest2, least2 in columns[i if self.own else 0 :]:
@@ -220,11 +255,11 @@ def _side(mu: Tensor, rows: RowWeights) -> Side:
     return Side(mu.detach().double(), rows.weights.mT.contiguous(), rows.log_length, rows.mean_length)
 
 
-def _blocks(weights: Tensor) -> list[tuple[slice, Tensor, Tensor]]:
-    """For each block of rows (T, N): what is left of a row from each term on, at most, and the least |w_n|; (T,)."""
+def _blocks(weights: Tensor, tile: int) -> list[tuple[slice, Tensor, Tensor]]:
+    """For each block of `tile` rows of (T, N): the most that is left from each term on, and the least |w_n|; (T,)."""
     blocks = []
-    for start in range(0, weights.shape[1], TILE):
-        place = slice(start, min(start + TILE, weights.shape[1]))
+    for start in range(0, weights.shape[1], tile):
+        place = slice(start, min(start + tile, weights.shape[1]))
         size = weights[:, place].abs().nan_to_num(0.0)
         rest = size.square().flip(0).cumsum(0).flip(0).amax(1).sqrt()
         blocks.append((place, rest, size.amin(1)))

@@ -20,8 +20,11 @@ from aleator.special import log_sphere_area
 
 if TYPE_CHECKING:
     from aleator.posteriors.batch import PosteriorBatch
+    from aleator.posteriors.vmf import VonMisesFisher
 
 _JITTER = 1e-13  # of squared cosines
+_ROUNDING = 1e-9  # nats of log density
+_ANGLE_ROUNDING = 1e-7  # of an angle that comes from a cosine
 _BLOCK = 2**21  # numbers of samples at a time
 # Of the samples, if no generator is given: the same posterior always has the same region. Not a number that people
 # choose, because noise that made the posteriors must not come back as noise of their samples.
@@ -66,20 +69,23 @@ class CredibleRegion:
         """Caps around the components' directions that together cover the region, as cosines.
 
         Inside the region some w_k vMF_k(z) is at least threshold / K, which is a cap around mu_k. For one component the
-        cap is the region itself.
+        cap is the region itself. In such a cap the other components have at most some density, each by the angle
+        between its direction and the cap. What is left of the threshold is up to component k, and gives a smaller cap.
 
         Returns:
             Cosines, shape (..., K). 2 for a component whose cap is empty, -1 for the whole sphere.
         """
         q = self.posterior
-        parts, log_weights = q.components.detach(), q.log_weights.detach().double()
-        kappa = parts.kappa.double()
-        height = parts.double().log_prob(parts.mu.double())  # at mu_k
-        needed = self.log_threshold.double().unsqueeze(-1) - math.log(q.modes) - log_weights
-        below = (height - needed) / kappa  # 1 - cosine
-        below = torch.where(torch.isinf(kappa), torch.where(log_weights > -math.inf, 0.0, -math.inf), below)
-        cosine = torch.where(below < 0, 2.0, (1 - below).clamp_min(-1.0))
-        return torch.where(torch.isnan(below), -1.0, cosine).to(q.dtype)  # 0/0: kappa = 0 at its threshold
+        parts, log_weights = q.components.detach().double(), q.log_weights.detach().double()
+        threshold = self.log_threshold.double().unsqueeze(-1)
+        height = parts.log_prob(parts.mu)  # at mu_k
+        cosine = _cap_cosines(parts.kappa, height, log_weights, threshold - math.log(q.modes))
+        if q.modes > 1:
+            others = _log_density_of_others(parts, log_weights + height, cosine)
+            left = threshold + torch.log1p(-torch.exp(others - threshold).clamp(max=1.0)) - _ROUNDING
+            smaller = _cap_cosines(parts.kappa, height, log_weights, left)
+            cosine = torch.where(smaller > cosine, smaller, cosine)  # also where a point mass makes NaN of it
+        return cosine.to(q.dtype)
 
     def log_area(self, samples: int = 1024, generator: Generator | None = None) -> Tensor:
         """Log of the area of the regions. Exact for one component. No gradients.
@@ -114,6 +120,25 @@ class CredibleRegion:
         log_q, log_weights = _densities(self.posterior, samples, generator)
         inside = log_q >= self.log_threshold.double().unsqueeze(-1)
         return (log_weights.exp() * inside).sum(-1).to(self.posterior.dtype)
+
+
+def _cap_cosines(kappa: Tensor, height: Tensor, log_weights: Tensor, needed: Tensor) -> Tensor:
+    """Cosines down to which log of weight times density, `height` at cosine 1, is at least `needed`; (..., K)."""
+    below = (height - (needed - log_weights)) / kappa  # 1 - cosine
+    below = torch.where(torch.isinf(kappa), torch.where(log_weights > -math.inf, 0.0, -math.inf), below)
+    cosine = torch.where(below < 0, 2.0, (1 - below).clamp_min(-1.0))
+    return torch.where(torch.isnan(below), -1.0, cosine)  # 0/0: kappa = 0 at its threshold
+
+
+def _log_density_of_others(parts: "VonMisesFisher", height: Tensor, cap: Tensor) -> Tensor:
+    """Log of the sum over j != k of the most that component j can have in the cap around mu_k, (..., K)."""
+    angle = torch.acos((parts.mu @ parts.mu.mT).clamp(-1, 1)) - torch.acos(cap.clamp(-1, 1)).unsqueeze(-1)
+    nearest = (angle - _ANGLE_ROUNDING).clamp_min(0.0).cos() - 1  # [k, j]: from mu_j to the cap
+    point = torch.isinf(parts.kappa).unsqueeze(-2)
+    drop = torch.where(point, torch.where(nearest < -_ROUNDING, -math.inf, 0.0), parts.kappa.unsqueeze(-2) * nearest)
+    most = torch.where(height.unsqueeze(-2) == -math.inf, -math.inf, height.unsqueeze(-2) + drop)
+    itself = torch.eye(most.shape[-1], dtype=torch.bool, device=most.device)
+    return most.masked_fill(itself, -math.inf).logsumexp(-1)
 
 
 @torch.no_grad()
@@ -195,7 +220,9 @@ def _densities(q: "PosteriorBatch", samples: int, generator: Generator | None) -
     height = torch.where(point | (log_weights == -math.inf), -math.inf, log_weights + parts.log_prob(parts.mu))
     logs = (around @ (coordinates * kappa.unsqueeze(-1)).mT).mul_(sine.unsqueeze(-1))
     logs.addcmul_(cosine.unsqueeze(-1), (gram * kappa).unsqueeze(-2)).add_((height.unsqueeze(1) - kappa).unsqueeze(-2))
-    log_q = torch.where(point.unsqueeze(-1), math.inf, torch.logsumexp(logs, -1))
+    # Of two numbers, `logsumexp` takes several times as long as `logaddexp`.
+    log_sum = torch.logaddexp(logs[..., 0], logs[..., 1]) if K == 2 else torch.logsumexp(logs, -1)
+    log_q = torch.where(point.unsqueeze(-1), math.inf, log_sum)
     each = (log_weights - math.log(samples)).unsqueeze(-1).expand(log_q.shape)
     shape = (*q.batch_shape, K * samples)
     return log_q.reshape(shape), each.reshape(shape)

@@ -22,10 +22,11 @@ from aleator.retrieval.match_scoring import CosineBound, match_log_ratios, poste
 from aleator.retrieval.scoring import TIE, cosines, slack
 from aleator.retrieval.search import (
     SMALL_COLLECTION,
-    SPARE,
+    Round,
     ScoredCandidates,
     SearchRequest,
     calibrated,
+    find_in_rounds,
     find_within,
     limit_th_score,
     never_rising,
@@ -262,33 +263,23 @@ def _accept(store: Store, request: MixtureRequest, found: Candidates) -> tuple[C
 def _find_densest(store: Store, request: MixtureRequest, limit: int) -> tuple[Candidates, np.ndarray]:
     """The items of highest density, `limit` of each query or more, if there are, with their log density.
 
-    Each round asks for four times as many neighbours of every component, until the directions that none of them
-    returned cannot matter.
+    Directions that no component's neighbours returned cannot matter if the density there is lower, at most.
     """
-    queries, report, modes = request.queries, request.components.report, request.queries.modes
+    queries, modes = request.queries, request.queries.modes
     height, kappa = _heights(queries), queries.components.kappa.numpy()
-    parts: list[Candidates] = []
-    densities: list[np.ndarray] = []
-    pending, count = np.arange(len(request)), limit  # queries without an answer yet
-    while len(pending):
-        effort = report.effort(count) if report else None
+
+    def ask(pending: np.ndarray, count: int, effort: int | None) -> Round:
         asked = (pending[:, None] * modes + np.arange(modes)).flatten()
-        neighbours, reach = store.closest(request.components.mu[asked], count + SPARE, effort)
+        neighbours, reach = store.closest(request.components.mu[asked], count, effort)
         accepted, density = _accept(store, request, neighbours.of_queries(asked))
         enough = np.maximum(request.log_threshold[pending], limit_th_score(accepted, density, pending, limit))
         farthest = np.minimum(reach.reshape(-1, modes) + slack(queries.dim), 1.0)
         all_seen = np.isneginf(farthest).any(axis=1)
         farthest = np.maximum(farthest, -1.0)
         left_out = np.logaddexp.reduce(_below_height(height[pending], kappa[pending], farthest), axis=1)
-        # An approximate search that returned everything it saw may have missed items: go on.
-        done = np.where(all_seen, effort is None, left_out + _ROUNDING < enough)
-        settled = np.isin(accepted.query, pending[done])
-        parts.append(accepted.take(settled))
-        densities.append(density[settled])
-        pending = pending[~done]
-        count *= 4
-    order = np.argsort(np.concatenate([part.query for part in parts]), kind="stable")
-    return Candidates.concatenate(parts), np.concatenate(densities)[order]
+        return Round(accepted, density, left_out + _ROUNDING < enough, np.asarray(all_seen))
+
+    return find_in_rounds(len(request), limit, request.components.report, ask)
 
 
 def _at_densest_direction(

@@ -6,7 +6,7 @@ both start with the effort that the recall report gives for a small answer. They
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -189,28 +189,53 @@ def find_within(store: Store, request: SearchRequest) -> Candidates:
 def _find_closest(store: Store, request: SearchRequest, limit: int) -> tuple[Candidates, np.ndarray]:
     """The nearest items that belong to the answer, and their cosines: `limit` of each query or more, if there are.
 
-    Each round asks for four times as many neighbours, until the items that were left out cannot matter. That is so
-    when they lie outside the radius, or farther away than the limit-th accepted item.
+    Items that a round left out cannot matter when they lie outside the radius, or farther away than the limit-th
+    accepted item.
     """
-    mu, radius, report = request.mu, request.radius, request.report
-    parts: list[Candidates] = []
-    part_cosines: list[np.ndarray] = []
-    pending, count = np.arange(len(mu)), limit  # queries without an answer yet
-    while len(pending):
-        effort = report.effort(count) if report else None
-        neighbours, reach = store.closest(mu[pending], count + SPARE, effort)
+    mu, radius = request.mu, request.radius
+
+    def ask(pending: np.ndarray, count: int, effort: int | None) -> Round:
+        neighbours, reach = store.closest(mu[pending], count, effort)
         accepted, cosine = _accept(store, request, neighbours.of_queries(pending))
         worst_needed = limit_th_score(accepted, cosine, pending, limit)
         enough = np.maximum(radius[pending], worst_needed) - slack(mu.shape[1])
+        return Round(accepted, cosine, reach < enough, np.isneginf(reach))
+
+    return find_in_rounds(len(mu), limit, request.report, ask)
+
+
+class Round(NamedTuple):
+    """What one round found for the queries (P,) that it asked: n accepted candidates, and which queries are done."""
+
+    accepted: Candidates
+    score: np.ndarray  # (n,)
+    settled: np.ndarray  # (P,) whether what was left out cannot matter
+    all_seen: np.ndarray  # (P,) whether the search returned everything that it saw
+
+
+def find_in_rounds(
+    queries: int, limit: int, report: RecallReport | None, ask: Callable[[np.ndarray, int, int | None], Round]
+) -> tuple[Candidates, np.ndarray]:
+    """Candidates of all queries in order of the query, with their scores.
+
+    Each round asks, for the queries that are not done, for four times as many neighbours. `ask` gets the numbers of the
+    queries, the number of neighbours and the effort.
+    """
+    parts: list[Candidates] = []
+    scores: list[np.ndarray] = []
+    pending, count = np.arange(queries), limit  # queries without an answer yet
+    while len(pending):
+        effort = report.effort(count) if report else None
+        found = ask(pending, count + SPARE, effort)
         # An approximate search that returned everything it saw may have missed items: go on.
-        done = np.where(np.isneginf(reach), effort is None, reach < enough)
-        settled = np.isin(accepted.query, pending[done])
-        parts.append(accepted.take(settled))
-        part_cosines.append(cosine[settled])
+        done = np.where(found.all_seen, effort is None, found.settled)
+        kept = np.isin(found.accepted.query, pending[done])
+        parts.append(found.accepted.take(kept))
+        scores.append(found.score[kept])
         pending = pending[~done]
         count *= 4
     order = np.argsort(np.concatenate([part.query for part in parts]), kind="stable")
-    return Candidates.concatenate(parts), np.concatenate(part_cosines)[order]
+    return Candidates.concatenate(parts), np.concatenate(scores)[order]
 
 
 def rank_candidates(candidates: Candidates, scores: tuple[np.ndarray, ...], limit: int | None) -> np.ndarray:

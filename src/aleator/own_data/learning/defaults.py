@@ -20,6 +20,7 @@ Augmentation = Literal["flip", "crop", "none"]
 # What of a pretrained network is trained: the head after it; its last layers; all of it; changes of low rank.
 Tuning = Literal["head", "last", "all", "lora"]
 
+AUTO: Literal["auto"] = "auto"  # of modes: a trial decides (mode_trial.py)
 _DEFAULT_BACKBONES = {
     "images": "small-resnet",
     "features": "features",
@@ -58,7 +59,8 @@ class Settings:
         tune_learning_rate: Highest learning rate of these steps.
         start: Folder of a finished run to continue, with new items or new classes. Its encoder is trained further.
         dim: D, the dimension of the posteriors.
-        modes: Number of modes of each posterior. 2: an item may be either of two things, and nothing between.
+        modes: Number of modes of each posterior. 2: an item may be either of two things, and nothing between. "auto":
+            one or two, whichever has the better held-out labels in a short trial. Default: 1.
         kappa_pos: Concentration of the kernel: how close two latents must be to match.
         batch_size: Number of items in a batch; for groups and pairs, number of matching pairs.
         steps: Number of training steps. Default: as many passes as help, within `minutes`.
@@ -84,7 +86,7 @@ class Settings:
 
     backbone: str | None = None
     dim: int | None = None
-    modes: int | None = None
+    modes: int | Literal["auto"] | None = None
     kappa_pos: float | None = None
     batch_size: int | None = None
     steps: int | None = None
@@ -190,7 +192,7 @@ def choose_settings(
         choose("size", 224 if gpu else 128, "the network was trained on 224; on a CPU, 128 take a quarter of the time")
     _choose_tuning(settings, choose, collection, labels)
     for name in ("steps", "size", "width", "modes", "rank", "tune_steps"):
-        if settings[name] is not None:
+        if settings[name] is not None and (name, settings[name]) != ("modes", AUTO):
             _require_whole_number(name, settings[name], 1)
     if settings["minutes"] is not None:
         way_out = "pass a positive number of minutes, such as 5"

@@ -35,7 +35,8 @@ from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.embedding.left_out import describe_left_out, leave_out, record_left_out
 from aleator.own_data.learning.continuing import continued_settings, seen_items, start_classes
-from aleator.own_data.learning.defaults import Settings, choose_settings, held_out_share
+from aleator.own_data.learning.defaults import AUTO, Settings, choose_settings, held_out_share
+from aleator.own_data.learning.mode_trial import try_modes
 from aleator.own_data.learning.preparation import Job, PreparedTraining, prepare
 from aleator.own_data.learning.recipe import learned_labels, train_encoder
 from aleator.own_data.learning.splits import Split, require_trainable, select_labels, split_items
@@ -138,6 +139,8 @@ def train(
                 log(f"goes on: {folder} holds the training up to step {done}")
         job = Job(folder, group, device, progress, log, strict)
         start = None if first is None else (first.encoder, first.inputs)
+        modes_are_open = complete_settings["modes"] == AUTO
+        complete_settings |= {"modes": 1} if modes_are_open else {}
         training = prepare(collection, complete_settings, job, start)
         if group.first:
             record_left_out(folder, training.problems)
@@ -151,6 +154,9 @@ def train(
         report = describe_left_out(collection)
         if report and group.first:
             log(report)
+        if modes_are_open:
+            tried = try_modes(training, labels, split, complete_settings, job, config["data"])
+            complete_settings["modes"], training = tried
         given = training  # what the rivals get: pixels, or features
 
         def begin(loss: PrototypeLoss, own_labels: Labels) -> None:
@@ -294,6 +300,7 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
             shutil.rmtree(folder / "cache", ignore_errors=True)
             (folder / "steps.json").unlink(missing_ok=True)
             (folder / "tune_steps.json").unlink(missing_ok=True)
+            (folder / "modes.json").unlink(missing_ok=True)
     group.wait()
     if write and group.first:
         write_json(path, config)
@@ -312,8 +319,8 @@ def _differences(stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
 
 
 def _measured(name: str, value: Any) -> bool:
-    """Whether a setting is measured in the first start: the number of steps that fit into the time."""
-    return name in ("steps", "tune_steps") and value is None
+    """Whether a setting is measured in the first start: modes, and the number of steps that fit into the time."""
+    return (name in ("steps", "tune_steps") and value is None) or (name == "modes" and value == AUTO)
 
 
 def _continued(first: Run, labels: Labels, seen: np.ndarray | None) -> str:

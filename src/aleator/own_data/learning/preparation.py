@@ -61,6 +61,10 @@ class Job:
         return resolve_device(self.device)
 
 
+# From almost no certainty, the class probabilities start out linear in the embedding, like a softmax layer.
+_FIRST_KAPPA = 1 / 16
+
+
 class PreparedTraining:
     """The items of a collection as one tensor, and the encoder to be trained on them.
 
@@ -154,10 +158,16 @@ def prepare(
         frozen, inputs = load_pretrained(backbone, collection.kind, settings["size"])
         inputs = with_levels(inputs, collection, job)
         features, problems = _network_features(frozen, inputs, collection, job)
-    # From almost no certainty, the class probabilities start out linear in the embedding, like a softmax layer.
     with_classes = collection.labels is not None and compares_with_classes(collection.labels)
-    encoder = _head_encoder(features, settings, first_kappa=1 / 16 if with_classes else 1.0)
+    encoder = _head_encoder(features, settings, first_kappa=_FIRST_KAPPA if with_classes else 1.0)
     return PreparedTraining(inputs, encoder, features, frozen, problems)
+
+
+def with_modes(training: PreparedTraining, settings: dict[str, Any], modes: int) -> PreparedTraining:
+    """The same items with an untrained head for classes that has so many modes."""
+    torch.manual_seed(settings["seed"])
+    encoder = _head_encoder(training.items, settings | {"modes": modes}, _FIRST_KAPPA)
+    return PreparedTraining(training.inputs, encoder, training.items, training.frozen, training.problems)
 
 
 def _prepare_images(collection: Collection, settings: dict[str, Any], job: Job) -> PreparedTraining:

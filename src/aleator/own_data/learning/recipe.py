@@ -180,14 +180,17 @@ def label_likelihood(
     training: PreparedTraining, loss: PrototypeLoss, labels: Labels, split: Split
 ) -> Callable[[Any], dict[str, float]]:
     """Function for `fit`: mean log-likelihood of the labels of the items that are held out for calibration."""
-    rows = _label_rows(labels, split)
 
     def validate(encoder: Any) -> dict[str, float]:
-        q = training.posteriors(split.calibration).to(next(encoder.parameters()).device)
-        log_p = loss.log_probabilities(q).cpu()
-        return {"label_log_likelihood": (rows * log_p).sum(1).mean().item()}
+        return {"label_log_likelihood": item_log_likelihoods(training, loss, labels, split).mean().item()}
 
     return validate
+
+
+def item_log_likelihoods(training: PreparedTraining, loss: PrototypeLoss, labels: Labels, split: Split) -> Tensor:
+    """Log-likelihood of the label of each item that is held out for calibration, (n,), on the CPU."""
+    q = training.posteriors(split.calibration).to(next(training.encoder.parameters()).device)
+    return (_label_rows(labels, split) * loss.log_probabilities(q).cpu()).sum(1)
 
 
 def _label_rows(labels: Labels, split: Split) -> Tensor:

@@ -39,7 +39,7 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
 
     Args:
         dim: D, the dimension of the posteriors. This and what else is None is chosen from the data, as in `Settings`.
-        modes: Number of modes of each posterior. Default: 1.
+        modes: Number of modes of each posterior, or "auto", which tries one and two. Default: 1.
         kappa_pos: Concentration of the kernel: how close two latents must be to match.
         steps: Number of training steps.
         batch_size: Number of items in a batch.
@@ -75,7 +75,7 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     def __init__(
         self,
         dim: int | None = None,
-        modes: int | None = None,
+        modes: int | Literal["auto"] | None = None,
         kappa_pos: float | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
