@@ -25,7 +25,13 @@ from aleator.foundation.distributed import (
     require_equal_batches,
 )
 from aleator.foundation.files import replace_file, write_json, writing_atomically
-from aleator.foundation.integrity import DamagedFileError, file_sha256, verify_checksums, write_checksums
+from aleator.foundation.integrity import (
+    DamagedFileError,
+    file_sha256,
+    using_contents,
+    verify_checksums,
+    write_checksums,
+)
 from aleator.foundation.locks import lock_beside, only_process
 from aleator.foundation.precision import matmul_precision
 from aleator.foundation.progress import CountBar, ProgressLines, duration, progress_bar
@@ -83,6 +89,7 @@ __all__ = [
     "seed_generators",
     "set_random_state",
     "unpack_state",
+    "using_contents",
     "verify_checksums",
     "write_bundle",
     "write_checksums",
