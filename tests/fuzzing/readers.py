@@ -47,8 +47,8 @@ SOURCE = str(Path(load_encoder.__code__.co_filename).parents[1])
 def why_bad(error: BaseException, case: Path) -> str | None:
     """Why an error is not one of ours: another library raised it, or it does not name the file. None if it is good."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    if isinstance(error, BadArgumentError) and error.argument in ("backbone", "kappa_backbone"):
-        return None  # the caller may pass another one
+    if isinstance(error, BadArgumentError) and error.argument in ("backbone", "kappa_backbone", "features"):
+        return None  # about what the caller passed, which may be another one
     if not isinstance(error, ValueError):
         return f"a raw {type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
     if not last.filename.startswith(SOURCE):
