@@ -170,3 +170,35 @@ def test_transforms_of_torch_func_are_refused_with_the_way_out(transform):
     call = torch.func.vmap(entropy) if transform == "vmap" else getattr(torch.func, transform)(entropy)
     with pytest.raises(ValueError, match=r"do not work inside torch\.func.*pass a batch in place of vmap"):
         call(kappa)
+
+
+def test_tracing_by_torch_compile_is_refused_with_the_way_out(monkeypatch):
+    q = VonMisesFisher(torch.eye(3), torch.ones(3))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    calls = (
+        lambda: VonMisesFisher(torch.eye(3), torch.ones(3)),
+        lambda: al.log_positivity(q, q, al.VMFKernel(20.0)),
+        lambda: al.InfoNCE(5.0)(q, q),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=r"do not work inside torch\.compile.*compile the network"):
+            call()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch, while it traces
+def test_compiled_posteriors_and_losses_are_refused_and_a_compiled_backbone_works():
+    """The eager backend traces as all others do, and needs no C++ compiler."""
+    mu, kappa = torch.eye(3), torch.tensor([1.0, 2.0, 3.0])
+    q, encoder, x = VonMisesFisher(mu, kappa), al.Encoder(torch.nn.Linear(2, 8), 3), torch.randn(4, 2)
+    loss = al.ExactInfoNCE(al.VMFKernel(20.0))
+    expected = encoder(x).mu
+    try:
+        for call in (lambda kappa: VonMisesFisher(mu, kappa).entropy(), lambda kappa: loss(q, q) * kappa):
+            with pytest.raises(ValueError, match=r"do not work inside torch\.compile.*compile the network"):
+                torch.compile(call, backend="eager")(kappa)
+        encoder.backbone = torch.compile(encoder.backbone, backend="eager")
+        torch.testing.assert_close(encoder(x).mu, expected)
+    finally:
+        torch.compiler.reset()
+    assert q.entropy().isfinite().all()
