@@ -4,6 +4,7 @@
 # make docs      the documentation site, into build/site
 # make wheel     build the package, install it into an empty environment and try it
 # make sbom      list the packages of a release and their licences
+# make audit     ask whether the pinned packages have known weaknesses
 # make bench     side-by-side timings, printed as ratios
 PYTHON ?= python3
 VENV   ?= .venv
@@ -11,13 +12,15 @@ EXTRAS ?= dev
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-all check lint format docs tutorials notebooks wheel sbom bench clean
+.PHONY: install demo test test-all check audit lint format docs tutorials notebooks wheel sbom bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt --editable ".[$(EXTRAS)]"
 	touch $@
+
+install: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/aleator quickstart --output aleator-quickstart-$$(date +%Y%m%d-%H%M%S)
@@ -63,6 +66,10 @@ wheel: $(STAMP)
 
 sbom: $(STAMP)
 	$(BIN)/python release/sbom.py build/sbom.json docs/licences.md
+
+# Known weaknesses of the pinned packages. It asks a service on the network, and says so where it cannot.
+audit: $(STAMP)
+	$(BIN)/python release/audit.py
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -21,6 +21,7 @@ from aleator.foundation import DamagedFileError
 from aleator.own_data import load_run, read_embedded, save_run
 from aleator.retrieval import CredibleIndex, items_header, write_items, write_posteriors
 from aleator.training.checkpoints import Checkpoints
+from tests.fuzzing.mutations import damaged
 
 FEW, MANY = 40, int(os.environ.get("ALEATOR_DAMAGES", "1000"))
 IDS = [f"i{i}" for i in range(40)]
@@ -34,26 +35,7 @@ def posteriors(dim=6, seed=0):
 
 def damage(path: Path, draw: random.Random) -> str:
     """Damage a file in one of the ways of disks, copies and programs; returns what was done."""
-    data = bytearray(path.read_bytes())
-    kind = draw.choice(["flip", "flip", "flip", "flips", "cut", "zeros", "swap", "grow", "byte"])
-    place = draw.randrange(len(data))
-    if kind == "flip":
-        data[place] ^= 1 << draw.randrange(8)
-    elif kind == "flips":
-        for _ in range(draw.randint(2, 20)):
-            data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-    elif kind == "cut":
-        del data[place:]
-    elif kind == "zeros":
-        length = draw.choice([8, 64, 512, 4096])
-        data[place : place + length] = bytes(len(data[place : place + length]))
-    elif kind == "swap":
-        other, length = draw.randrange(len(data)), draw.choice([4, 64, 512])
-        data[place : place + length] = data[other : other + length]
-    elif kind == "grow":
-        data += bytes(draw.randrange(256) for _ in range(draw.choice([1, 100])))
-    else:
-        data[place] = draw.randrange(256)
+    data, kind = damaged(path.read_bytes(), draw)
     path.write_bytes(data)
     return kind
 

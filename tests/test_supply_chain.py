@@ -90,3 +90,22 @@ def test_a_wheel_is_the_same_when_it_is_built_again(tmp_path):
         wheels += [path.read_bytes() for path in (tmp_path / f"out-{number}").glob("*.whl")]
     assert len(wheels) == 2
     assert wheels[0] == wheels[1]
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "expected"),
+    [
+        (0, "No known vulnerabilities found", (0, "no known weakness")),
+        (1, "Found 1 known vulnerability in 1 package", (1, "audited")),
+        (1, "requests.exceptions.ConnectionError: Max retries exceeded", (2, "cannot be reached")),
+        (1, "No module named pip_audit", (2, "not installed")),
+    ],
+)
+def test_an_audit_that_could_not_be_made_is_not_one_that_found_nothing(status, said, expected):
+    spec = importlib.util.spec_from_file_location("audit", ROOT / "release" / "audit.py")
+    audit = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(audit)
+    code, sentence = audit.verdict(status, said)
+    assert (code, expected[1] in sentence) == (expected[0], True)
+    pins = audit.pinned((ROOT / "constraints.txt").read_text()).splitlines()
+    assert all("==" in pin and "+" not in pin for pin in pins)

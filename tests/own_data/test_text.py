@@ -20,7 +20,7 @@ MODEL = f"hf:{minilm.get_model_path()}"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    settings = Settings(backbone=MODEL, steps=150, batch_size=48, width=128, holdout=0.4)
+    settings = Settings(backbone=MODEL, steps=80, batch_size=48, width=64, holdout=0.4)
     folder = tmp_path_factory.mktemp("text") / "run"
     return train(read_collection(example_sentences()), folder, settings, device="cpu", rivals=False)
 

@@ -3,7 +3,9 @@
 import copy
 import logging
 import math
+import os
 import pickle
+import random
 
 import mpmath
 import pytest
@@ -14,6 +16,7 @@ from aleator import VonMisesFisher
 from aleator.matching import positivity
 
 F64 = torch.float64
+NIGHTLY = int(os.environ.get("ALEATOR_NUMERICS", "100"))  # random sizes that `make test-all` tries
 
 
 def log_normaliser(dim, kappa):
@@ -58,6 +61,66 @@ def test_density_entropy_and_loss_are_finite_with_gradients(dim, dtype):
     total.backward()
     assert torch.isfinite(total)
     assert torch.isfinite(kappa.grad).all()
+
+
+def exact_log_r(dim, kappa, kappa_pos, mu, other):
+    """log r of vMF(mu, kappa) and the point `other` in forty digits, and how far it is below its maximum."""
+    with mpmath.workdps(40):
+        cosine = mpmath.fdot(map(mpmath.mpf, mu.tolist()), map(mpmath.mpf, other.tolist()))
+        k, p = mpmath.mpf(kappa), mpmath.mpf(kappa_pos)
+        before = log_normaliser(dim, k) - log_normaliser(dim, 0) + log_normaliser(dim, p)
+        here, top = (before - log_normaliser(dim, mpmath.sqrt(k**2 + p**2 + 2 * k * p * c)) for c in (cosine, 1))
+        return here, float(top - here)
+
+
+def check_random_size(draw: random.Random, most_dim: int) -> bool:
+    """log r and a loss at a random size against mpmath; False if the kernel was refused."""
+    dim = round(math.exp(draw.uniform(math.log(2), math.log(most_dim))))
+    kappa, kappa_pos = 10 ** draw.uniform(-6, 8), 10 ** draw.uniform(-2, 4)
+    dtype = draw.choice([torch.float32, F64])
+    kappa = torch.tensor(kappa, dtype=dtype)
+    torch.manual_seed(draw.randrange(10**6))
+    mu = torch.nn.functional.normalize(torch.randn(dim, dtype=F64), dim=0).to(dtype)
+    steepness = kappa.item() * kappa_pos / (kappa.item() + kappa_pos)
+    size = f"dim {dim}, kappa {kappa:g}, kappa_pos {kappa_pos:g}, {dtype}"
+    found, wanted, drops = [], [], []
+    for _ in range(2):  # a positive and a negative; from the mode down to about 40 below it
+        other = near(mu.double(), math.sqrt(2 * draw.uniform(0, 40) / max(steepness, 40))).to(dtype)
+        try:
+            point = VonMisesFisher(other, torch.tensor(math.inf, dtype=dtype))
+            found.append((al.log_positivity(VonMisesFisher(mu, kappa), point, al.VMFKernel(kappa_pos)).item(), point))
+        except ValueError as refusal:
+            if "does not converge within" not in str(refusal):
+                raise
+            return False
+        exact, drop = exact_log_r(dim, kappa.item(), kappa_pos, mu, other)
+        wanted.append(float(exact))
+        drops.append(drop)
+    digits = 1e-7 if dtype == F64 else 2e-6
+    limits = []
+    for (value, _), exact, drop in zip(found, wanted, drops, strict=True):
+        limit = digits * max(1.0, abs(exact), steepness if dtype == torch.float32 else 1.0)
+        limit += 0.03 * (drop - 13) if drop > 13 else 0.0  # the tail, which is a straight line
+        assert abs(value - exact) <= limit, f"{size}: {value}, not {exact}, {drop:.3g} below the maximum"
+        limits.append(limit)
+    anchor, positive, negative = (
+        VonMisesFisher(q.mu[None], q.kappa[None]) for q in (VonMisesFisher(mu, kappa), found[0][1], found[1][1])
+    )
+    loss = al.ExactInfoNCE(al.VMFKernel(kappa_pos))(anchor, positive, negative[None]).item()
+    exact = float(mpmath.log1p(mpmath.exp(wanted[1] - wanted[0])))
+    assert abs(loss - exact) <= sum(limits) + digits, f"{size}: loss {loss}, not {exact}"
+    return True
+
+
+def test_a_few_random_sizes():
+    draw = random.Random(0)
+    assert sum(check_random_size(draw, 300) for _ in range(4)) >= 3
+
+
+@pytest.mark.slow
+def test_many_random_sizes():
+    draw = random.Random(1)
+    assert sum(check_random_size(draw, 5000) for _ in range(NIGHTLY)) >= 0.8 * NIGHTLY
 
 
 @pytest.mark.slow
@@ -107,3 +170,35 @@ def test_transforms_of_torch_func_are_refused_with_the_way_out(transform):
     call = torch.func.vmap(entropy) if transform == "vmap" else getattr(torch.func, transform)(entropy)
     with pytest.raises(ValueError, match=r"do not work inside torch\.func.*pass a batch in place of vmap"):
         call(kappa)
+
+
+def test_tracing_by_torch_compile_is_refused_with_the_way_out(monkeypatch):
+    q = VonMisesFisher(torch.eye(3), torch.ones(3))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    calls = (
+        lambda: VonMisesFisher(torch.eye(3), torch.ones(3)),
+        lambda: al.log_positivity(q, q, al.VMFKernel(20.0)),
+        lambda: al.InfoNCE(5.0)(q, q),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=r"do not work inside torch\.compile.*compile the network"):
+            call()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch, while it traces
+def test_compiled_posteriors_and_losses_are_refused_and_a_compiled_backbone_works():
+    """The eager backend traces as all others do, and needs no C++ compiler."""
+    mu, kappa = torch.eye(3), torch.tensor([1.0, 2.0, 3.0])
+    q, encoder, x = VonMisesFisher(mu, kappa), al.Encoder(torch.nn.Linear(2, 8), 3), torch.randn(4, 2)
+    loss = al.ExactInfoNCE(al.VMFKernel(20.0))
+    expected = encoder(x).mu
+    try:
+        for call in (lambda kappa: VonMisesFisher(mu, kappa).entropy(), lambda kappa: loss(q, q) * kappa):
+            with pytest.raises(ValueError, match=r"do not work inside torch\.compile.*compile the network"):
+                torch.compile(call, backend="eager")(kappa)
+        encoder.backbone = torch.compile(encoder.backbone, backend="eager")
+        torch.testing.assert_close(encoder(x).mu, expected)
+    finally:
+        torch.compiler.reset()
+    assert q.entropy().isfinite().all()

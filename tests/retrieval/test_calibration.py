@@ -23,9 +23,9 @@ def ambiguous(n: int, dim: int, generator: torch.Generator, low=1.0, high=300.0)
 
 @pytest.mark.parametrize(("dim", "p"), [(10, 0.95), (64, 0.95)])
 def test_credible_sets_hold_the_latent_as_often_as_they_claim(dim, p):
-    """Over 6,000 held-out queries the share has a standard error of 0.0028."""
+    """Over 3,000 held-out queries the share has a standard error of 0.004."""
     generator = torch.Generator().manual_seed(dim)
-    queries = ambiguous(6000, dim, generator)
+    queries = ambiguous(3000, dim, generator)
     latents = queries.sample(generator=generator)
     held = 0
     for start in range(0, len(queries), 50):  # a gallery of its own for each 50: what else is in it does not matter
@@ -33,7 +33,7 @@ def test_credible_sets_hold_the_latent_as_often_as_they_claim(dim, p):
         gallery = CredibleIndex.build(VonMisesFisher(latents[block], torch.inf))
         answers = gallery.search(queries[block], p=p)
         held += sum(i in {hit.id for hit in hits} for i, hits in enumerate(answers))
-    assert abs(held / len(queries) - p) < 0.01
+    assert abs(held / len(queries) - p) < 0.012
 
 
 def test_credible_sets_nest_as_the_level_grows():

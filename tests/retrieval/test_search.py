@@ -57,7 +57,7 @@ def check_credible(index, items, queries, p):
 
 @pytest.mark.parametrize("backend", ["folder", "postgres"])
 def test_credible_sets_are_those_of_brute_force(backend, fill):
-    @settings(max_examples=400 if backend == "folder" else 150, **EASY)
+    @settings(max_examples=120 if backend == "folder" else 60, **EASY)
     @given(collections())
     def holds(drawn):
         items, queries, p = drawn

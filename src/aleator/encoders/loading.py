@@ -1,13 +1,14 @@
 """Loading an encoder from the folder that `Encoder.save` wrote."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from aleator.encoders.backbones import build_backbone
 from aleator.encoders.encoder import FORMAT_VERSION, Encoder
-from aleator.foundation import read_bundle, reject
+from aleator.foundation import read_bundle, reject, using_contents
 
 
 def load_encoder(
@@ -44,7 +45,15 @@ def load_encoder(
         True
     """
     bundle = read_bundle(path, "encoder", FORMAT_VERSION)
-    spec = bundle.metadata
+    with using_contents(path, "save the encoder again", ("backbone", "kappa_backbone")):
+        encoder = _build(bundle.metadata, bundle.tensors, backbone, kappa_backbone)
+    return encoder.to(device).eval()
+
+
+def _build(
+    spec: dict[str, Any], tensors: dict[str, Tensor], backbone: nn.Module | None, kappa_backbone: nn.Module | None
+) -> Encoder:
+    """The encoder, from what was saved."""
     with torch.random.fork_rng(devices=[]):  # fresh weights are replaced at once: leave the random state alone
         if backbone is None:
             backbone = build_backbone(spec["backbone"], "backbone")
@@ -63,12 +72,12 @@ def load_encoder(
             freeze_backbone=spec["freeze_backbone"],
             modes=spec.get("modes", 1),  # encoders saved before there were several modes
         )
-    encoder.to(bundle.tensors["mu_head.weight"].dtype)
+    encoder.to(tensors["mu_head.weight"].dtype)
     if encoder.kappa_head is not None:
         encoder.kappa_head.materialise(spec["kappa_features"])
     try:
-        encoder.load_state_dict(bundle.tensors)
+        encoder.load_state_dict(tensors)
     except RuntimeError as mismatch:
         problem = f"does not fit what was saved: {mismatch}"
         reject("backbone", type(backbone).__name__, problem, "build it with the same arguments as before")
-    return encoder.to(device).eval()
+    return encoder

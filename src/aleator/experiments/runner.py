@@ -134,12 +134,12 @@ def run_rows(
             if not _is_finished(runs, run):
                 missing[run.key] = run
     if missing:
-        began = time.time()
+        began, start = time.time(), time.monotonic()
         try:
             _run_all(list(missing.values()), device, runs, jobs, progress)
         finally:
             finished = sum(_is_finished(runs, run) for run in missing.values())
-            entry = {"began": round(began), "seconds": round(time.time() - began, 1), "runs": finished}
+            entry = {"began": round(began), "seconds": round(time.monotonic() - start, 1), "runs": finished}
             _start_log(runs, label).parent.mkdir(parents=True, exist_ok=True)
             with _start_log(runs, label).open("a") as file:
                 file.write(json.dumps(entry) + "\n")

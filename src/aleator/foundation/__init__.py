@@ -9,6 +9,7 @@ from aleator.foundation.checks import (
     require_count,
     require_float,
     require_new_folder,
+    require_not_compiled,
     require_one_of,
     require_probability,
     require_type,
@@ -25,7 +26,13 @@ from aleator.foundation.distributed import (
     require_equal_batches,
 )
 from aleator.foundation.files import replace_file, write_json, writing_atomically
-from aleator.foundation.integrity import DamagedFileError, file_sha256, verify_checksums, write_checksums
+from aleator.foundation.integrity import (
+    DamagedFileError,
+    file_sha256,
+    using_contents,
+    verify_checksums,
+    write_checksums,
+)
 from aleator.foundation.locks import lock_beside, only_process
 from aleator.foundation.precision import matmul_precision
 from aleator.foundation.progress import CountBar, ProgressLines, duration, progress_bar
@@ -75,6 +82,7 @@ __all__ = [
     "require_equal_batches",
     "require_float",
     "require_new_folder",
+    "require_not_compiled",
     "require_one_of",
     "require_probability",
     "require_type",
@@ -83,6 +91,7 @@ __all__ = [
     "seed_generators",
     "set_random_state",
     "unpack_state",
+    "using_contents",
     "verify_checksums",
     "write_bundle",
     "write_checksums",

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from aleator.foundation.checks import reject, require
 from aleator.foundation.files import replace_file
-from aleator.foundation.integrity import DamagedFileError
+from aleator.foundation.integrity import DamagedFileError, using_contents
 
 _WAY_OUT = "restore it from a copy, or save it again"
 
@@ -119,7 +119,7 @@ def read_bundle(folder: str | Path, name: str, version: int) -> Bundle:
         document = json.loads(index.read_bytes())
         recorded_sha = document.pop("sha256")
         written_format, written_version = document["format"], document["version"]
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise DamagedFileError(index, "it is not the JSON that was written", _WAY_OUT) from None
     require(
         written_format == f"aleator-{name}", "path", str(folder), f"holds {written_format!r}", f"name a saved {name}"
@@ -133,7 +133,9 @@ def read_bundle(folder: str | Path, name: str, version: int) -> Bundle:
     )
     if recorded_sha != _fingerprint(document):
         raise DamagedFileError(index, "its content does not match its checksum", _WAY_OUT)
-    tensor_file = folder / document["tensors"]["file"]
+    with using_contents(index, _WAY_OUT):
+        tensor_file, tensor_sha = folder / document["tensors"]["file"], document["tensors"]["sha256"]
+        facts = document["facts"]
     require(
         _is_tensor_file(tensor_file.name, name) and tensor_file.parent == folder,
         "path",
@@ -142,10 +144,14 @@ def read_bundle(folder: str | Path, name: str, version: int) -> Bundle:
         "do not load it",
     )
     data = tensor_file.read_bytes() if tensor_file.is_file() else b""
-    if hashlib.sha256(data).hexdigest() != document["tensors"]["sha256"]:
+    if hashlib.sha256(data).hexdigest() != tensor_sha:
         problem = f"{len(data)} bytes that do not match their checksum" if data else "missing or empty"
         raise DamagedFileError(tensor_file, problem, _WAY_OUT)
-    return Bundle(document["facts"], load(data), recorded_sha)
+    try:
+        tensors = load(data)
+    except Exception as damage:  # safetensors has its own errors
+        raise DamagedFileError(tensor_file, f"its tensors cannot be read ({damage})", _WAY_OUT) from None
+    return Bundle(facts, tensors, recorded_sha)
 
 
 def pack_state(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:

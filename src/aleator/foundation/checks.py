@@ -5,6 +5,7 @@
 `require` is the general check. The others say common checks in one line.
 """
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -135,6 +136,25 @@ def require_new_folder(argument: str, folder: Path, way_out: str = "name a new f
     """Raise unless `folder` is missing or empty."""
     empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     require(empty, argument, str(folder), "is not empty" if folder.is_dir() else "is a file", way_out)
+
+
+def require_not_compiled(argument: str) -> None:
+    """Raise inside torch.compile: tracing the special functions of posteriors would take minutes.
+
+    Args:
+        argument: Name of the argument that would be traced.
+
+    Raises:
+        ValueError: If torch.compile traces this call, or runs it within a function that it has given up tracing.
+    """
+    compiled = torch.compiler.is_compiling()
+    if not compiled and "torch._dynamo" in sys.modules:  # torch.compile loads it
+        callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)()
+        compiled = callback not in (None, False)
+    if compiled:
+        problem = "posteriors do not work inside torch.compile: tracing their special functions takes minutes"
+        way_out = "compile the network that gives mu and kappa, such as the backbone of an encoder"
+        reject(argument, "a tensor of a compiled function", problem, way_out)
 
 
 def _show(value: Any) -> str:

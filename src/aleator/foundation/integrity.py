@@ -4,13 +4,14 @@ Everything that this package writes to disk has a format version and checksums. 
 anything, and raises `DamagedFileError` where they do not match.
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from aleator.foundation.checks import require
+from aleator.foundation.checks import BadArgumentError, require
 from aleator.foundation.files import write_json
 
 _CHECKSUMS = "checksums.json"
@@ -33,6 +34,36 @@ class DamagedFileError(ValueError):
     def __init__(self, path: str | Path, problem: str, way_out: str):
         super().__init__(f"{path} is damaged: {problem}; {way_out}")
         self.path = Path(path)
+
+
+@contextlib.contextmanager
+def using_contents(path: str | Path, way_out: str, arguments: Collection[str] = ()) -> Iterator[None]:
+    """Use what a file holds. A value that is missing or of another kind is damage of the file, whoever notices it.
+
+    Args:
+        path: The file, or the folder.
+        way_out: What the user can do.
+        arguments: Errors about these arguments are not about the file, and stay as they are.
+
+    Raises:
+        DamagedFileError: In place of any other error of the block that does not name the file.
+
+    Examples:
+        >>> with using_contents("run/config.json", "restore it from a copy"):
+        ...     {}["prior"]
+        Traceback (most recent call last):
+        aleator.foundation.integrity.DamagedFileError: run/config.json is damaged: a value is missing or of another kind
+        (KeyError: 'prior'); restore it from a copy
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as problem:
+        names_file = isinstance(problem, ValueError) and str(path) in str(problem)
+        if names_file or (isinstance(problem, BadArgumentError) and problem.argument in arguments):
+            raise
+        said = " ".join(str(problem).split())[:200]
+        problem_text = f"a value is missing or of another kind ({type(problem).__name__}: {said})"
+        raise DamagedFileError(path, problem_text, way_out) from None
 
 
 def file_sha256(path: Path) -> str:
@@ -70,13 +101,15 @@ def verify_checksums(folder: Path, way_out: str) -> None:
     try:
         document = json.loads(path.read_bytes())
         version, sums = document["version"], dict(document["sha256"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DamagedFileError(path, "it is not the JSON that was written", way_out) from None
     known = version == _CHECKSUMS_VERSION
     problem = f"has checksums of version {version}, and this release reads version {_CHECKSUMS_VERSION}"
     require(known, "path", str(folder), problem, "open it with the release that wrote it")
     for name, expected in sums.items():
         file = folder / name
+        if "\0" in name:
+            raise DamagedFileError(path, f"it names a file {name!r}", way_out)
         if not file.is_file():
             raise DamagedFileError(file, "it is missing", way_out)
         if file_sha256(file) != expected:

@@ -25,7 +25,7 @@ def describe_run(began: float, device: str | torch.device | None = None) -> dict
         device: The device that did it. Default: a GPU if there is one.
 
     Returns:
-        JSON: command, commit, device, python, versions, wall_seconds, finished (a date).
+        JSON: command, commit, device, python, versions, wall_seconds (0 if the clock was set back), finished (a date).
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -35,7 +35,7 @@ def describe_run(began: float, device: str | torch.device | None = None) -> dict
         "device": device_name(torch.device(device)),
         "python": platform.python_version(),
         "versions": {name: version for name in _LIBRARIES if (version := _version(name))},
-        "wall_seconds": round(time.time() - began, 1),
+        "wall_seconds": max(0.0, round(time.time() - began, 1)),
         "finished": time.strftime("%Y-%m-%d", time.gmtime()),
     }
 

@@ -6,7 +6,15 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from aleator.foundation import matmul_precision, process_count, process_rank, reject, require, require_equal_batches
+from aleator.foundation import (
+    matmul_precision,
+    process_count,
+    process_rank,
+    reject,
+    require,
+    require_equal_batches,
+    require_not_compiled,
+)
 from aleator.losses.soft_targets import check_soft_batch, compared_candidates, soft_cross_entropy
 from aleator.posteriors import PosteriorBatch
 
@@ -71,6 +79,7 @@ class ContrastiveLoss(nn.Module):
         Raises:
             ValueError: If a batch shape does not fit, the dimensions differ, or an anchor has no negatives.
         """
+        require_not_compiled("anchor")
         _check_batch(anchor, positive, negative)
         with torch.autocast(anchor.device.type, enabled=False), matmul_precision("highest"):
             return self.per_anchor(anchor, positive, negative, **options).mean()

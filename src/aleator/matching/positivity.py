@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily
 
-from aleator.foundation import reject, require, require_at_least, require_probability
+from aleator.foundation import reject, require, require_at_least, require_not_compiled, require_probability
 from aleator.fused import fused_kernels
 from aleator.matching.components import log_bilinear, log_bilinear_with_itself
 from aleator.matching.fused_pairs import fused_log_pairs
@@ -228,6 +228,7 @@ def match_probability(
 def _checked_pair(q1: Posterior, q2: Posterior, kernel: ZonalKernel) -> tuple[PosteriorBatch, PosteriorBatch]:
     """Both posteriors as classes of this package; an error unless they have one dimension and dtype."""
     check_kernel(kernel)
+    require_not_compiled("q1")
     first, second = _as_posterior("q1", q1), _as_posterior("q2", q2)
     dim1, dim2 = first.dim, second.dim
     require(dim1 == dim2, "q2", f"dimension {dim2}", f"q1 has dimension {dim1}", "embed both in one space")

@@ -15,7 +15,7 @@ from torch import Generator, Size, Tensor
 from torch.distributions import Distribution, constraints, register_kl
 from torch.distributions.constraints import Constraint
 
-from aleator.foundation import reject, require, require_float, require_probability
+from aleator.foundation import reject, require, require_float, require_not_compiled, require_probability
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.caps import cap_angle, cap_mass
 from aleator.posteriors.overlap import log_overlap
@@ -406,6 +406,7 @@ def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
 
 def _refuse_transforms(*tensors: Tensor | float) -> None:
     """Raise inside torch.func's transforms: special functions are chosen by the values of kappa, which they hide."""
+    require_not_compiled("mu")
     for tensor in tensors:
         if isinstance(tensor, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             problem = "posteriors do not work inside torch.func (vmap, grad, jacrev, jacfwd)"

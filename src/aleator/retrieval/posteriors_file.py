@@ -82,12 +82,15 @@ def read_posteriors(path: Path) -> VonMisesFisher | VMFMixture:
     problem = f"has mu of shape {tuple(tensors['mu'].shape)} and kappa of shape {tuple(tensors['kappa'].shape)}"
     fits = tensors["mu"].dim() in (2, 3) and tensors["mu"].shape[:-1] == tensors["kappa"].shape
     require(fits, "posteriors", str(path), problem, "store mu (N, D) and kappa (N,)")
-    components = VonMisesFisher(tensors["mu"], tensors["kappa"])
-    if "log_weights" not in tensors:
-        way_out = "store log_weights (N, K) too"
-        require(tensors["mu"].dim() < 3, "posteriors", str(path), "has several modes and no weights", way_out)
-        return components
-    return VMFMixture(tensors["log_weights"], components)
+    has_weights = tensors["mu"].dim() < 3 or "log_weights" in tensors
+    way_out = "store log_weights (N, K) too"
+    require(has_weights, "posteriors", str(path), "has several modes and no weights", way_out)
+    try:
+        components = VonMisesFisher(tensors["mu"], tensors["kappa"])
+        return VMFMixture(tensors["log_weights"], components) if "log_weights" in tensors else components
+    except (ValueError, TypeError, RuntimeError) as problem:
+        way_out = "store mu of length 1 and kappa >= 0, in float32 or float64"
+        reject("posteriors", str(path), f"holds no posteriors ({_one_line(problem)})", way_out)
 
 
 def read_header(path: Path) -> dict[str, str]:

@@ -8,7 +8,15 @@ from typing import Any
 
 import torch
 
-from aleator.foundation import DamagedFileError, pack_state, read_bundle, require, unpack_state, write_bundle
+from aleator.foundation import (
+    DamagedFileError,
+    pack_state,
+    read_bundle,
+    require,
+    unpack_state,
+    using_contents,
+    write_bundle,
+)
 
 FORMAT_VERSION = 1
 
@@ -51,11 +59,12 @@ class Checkpoints:
                 continue
             try:
                 bundle = read_bundle(path, "checkpoint", FORMAT_VERSION)
+                with using_contents(path, "restore it from a copy"):
+                    return unpack_state(bundle.metadata["state"], bundle.tensors)
             except DamagedFileError as damage:
                 warnings.warn(f"checkpoint refused, going back to the one before: {damage}", stacklevel=3)
                 damaged.append(path.name)
                 continue
-            return unpack_state(bundle.metadata["state"], bundle.tensors)
         require(
             not damaged,
             "folder",

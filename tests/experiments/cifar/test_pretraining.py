@@ -20,7 +20,7 @@ def coloured(n: int, seed: int) -> CifarImages:
 
 
 def test_it_learns_and_is_kept(tmp_path):
-    train, test = coloured(320, 1), coloured(100, 2)
+    train, test = coloured(192, 1), coloured(100, 2)
     made = pretrain_cifar(train, test, tmp_path, SMALL, device="cpu")
     assert made.accuracy > 0.5  # a tenth by chance
     assert all(parameter.grad is None for parameter in made.classifier.parameters())

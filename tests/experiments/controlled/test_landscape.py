@@ -9,15 +9,15 @@ from aleator.experiments.controlled.landscape import Landscape, run_landscape
 from aleator.experiments.controlled.tables import base
 
 
-def measured(**changes) -> dict[str, float]:
+def measured(count=12, **changes) -> dict[str, float]:
     setting = replace(
         base("quick"), dim=3, kappa_range=(8.0, 16.0), batch_size=128, group=None, smoothing_steps=200, **changes
     )
-    return run_landscape(Landscape("small", setting, 12), 4).metrics
+    return run_landscape(Landscape("small", setting, count), 4).metrics
 
 
 def test_the_truth_minimises_the_loss():
-    found = measured()
+    found = measured(8)
     assert abs(math.log(found["kappa_factor"])) < 4 * found["kappa_factor_error"]
     assert abs(found["pull"]) < 4 * found["pull_error"]
     assert found["kappa_factor_error"] < 0.1
@@ -25,7 +25,7 @@ def test_the_truth_minimises_the_loss():
 
 
 def test_a_kernel_that_did_not_accept_the_pairs_asks_for_other_posteriors():
-    found = measured(kernel="vmf")
+    found = measured(8, kernel="vmf")
     assert math.log(found["kappa_factor"]) < -6 * found["kappa_factor_error"]
 
 
@@ -36,7 +36,7 @@ def test_fewer_negatives_say_less():
 
 
 def test_the_number_of_negatives_does_not_move_the_minimum():
-    found = measured(negatives=1)
+    found = measured(8, negatives=1)
     assert abs(math.log(found["kappa_factor"])) < 4 * found["kappa_factor_error"]
 
 

@@ -38,16 +38,16 @@ def run(tmp_path_factory):
     """A run of two modes on features of four classes; a third of the items shows one of two classes."""
     folder = tmp_path_factory.mktemp("two-modes")
     rng = np.random.default_rng(0)
-    label = rng.integers(4, size=360)
+    label = rng.integers(4, size=240)
     centres = 3 * rng.standard_normal((4, 6))
-    features = centres[label] + rng.standard_normal((360, 6))
-    unclear = np.arange(360) % 3 == 0
+    features = centres[label] + rng.standard_normal((240, 6))
+    unclear = np.arange(240) % 3 == 0
     pair = label // 2  # of 0 and 1, or of 2 and 3, only the pair can be seen
     features[unclear] = 4 * np.eye(6)[pair][unclear] + 0.3 * rng.standard_normal((unclear.sum(), 6))
     np.save(folder / "x.npy", features.astype(np.float32))
     np.save(folder / "y.npy", label)
     collection = read_collection(folder / "x.npy", folder / "y.npy")
-    settings = Settings(modes=2, steps=120, width=32, dim=8)
+    settings = Settings(modes=2, steps=90, width=32, dim=8)
     return folder, train(collection, folder / "run", settings, device="cpu", rivals=True), collection
 
 
@@ -82,7 +82,7 @@ def test_embed_rank_evaluate_and_query(run, tmp_path):
     answer = cli.invoke(app, ["query", str(tmp_path / "index"), str(path), "--limit", "4", "--json", "--labels"])
     assert answer.exit_code == 0, answer.output
     described = json.loads(answer.stdout)
-    assert len(described) == 360
+    assert len(described) == 240
     assert sum(described[0]["modes"]) == pytest.approx(1, abs=0.01)
     assert {hit["mode"] for one in described for hit in one["hits"]} == {0, 1}
     table = cli.invoke(app, ["query", str(tmp_path / "index"), str(path), "--limit", "2"])

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aleator.evaluation import plots
-from aleator.foundation import require, require_new_folder, write_json, writing_atomically
+from aleator.foundation import reject, require, require_new_folder, write_json, writing_atomically
 from aleator.own_data.collection.collection import Collection
-from aleator.own_data.collection.tables import read_table
+from aleator.own_data.collection.tables import Table, read_table
 from aleator.own_data.runs.run import Run
 
 if TYPE_CHECKING:
@@ -36,6 +36,14 @@ _COLUMNS = {
     NEAR_DUPLICATES: ("group", "id", "label", "same_content", "labels_differ", "distance"),
     CONFUSED_CLASSES: ("given", "other", "probability", "items", "examples"),
     ODD_ONES: ("rank", "id", "label", "distance", "nearest"),
+}
+_NUMBERS = {
+    "p_given": float,
+    "p_likelier": float,
+    "score": float,
+    "distance": float,
+    "probability": float,
+    "group": int,
 }
 _MOST_ODD_ONES = 1000
 _IN_A_ROW, _ROWS = 8, 5  # images of a figure
@@ -121,9 +129,20 @@ def read_findings(folder: str | Path) -> dict[str, list[dict[str, str]]]:
             table = read_table(path)
             way_out = "make the audit again"
             require(tuple(table.header) == columns, "audit", str(path), "has other columns", way_out)
+            for column in set(columns) & set(_NUMBERS):
+                _require_numbers(table, column)
             rows = table.rows
         tables[path.stem] = rows
     return tables
+
+
+def _require_numbers(table: Table, column: str) -> None:
+    """Raise unless every cell of a column is a number."""
+    for i, cell in enumerate(table.column(column)):
+        try:
+            _NUMBERS[column](cell)
+        except ValueError:
+            reject(column, table.where(i), f"{cell[:50]!r} is not a number", "make the audit again")
 
 
 def _label_errors(audit: "Audit", ids: list[Any], names: list[str]) -> Iterator[tuple[Any, ...]]:

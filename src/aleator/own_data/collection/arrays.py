@@ -1,7 +1,7 @@
 """Arrays from a user's .npy files: checked, never unpickled. Large files are read a slice at a time."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,10 +11,18 @@ from aleator.foundation import reject, require
 def read_array(path: Path, argument: str) -> np.ndarray:
     """Read a whole .npy file. A file that is damaged or contains Python objects is an error."""
     require(path.is_file(), argument, str(path), "there is no such file", "check the path")
+    return _load(path, argument)
+
+
+def _load(path: Path, argument: str, mmap_mode: Literal["r"] | None = None) -> Any:
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as damage:
-        reject(argument, str(path), f"cannot be read ({damage})", "write it with numpy.save, numbers only")
+        array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except Exception as damage:  # numpy parses the header as Python, and hands on any error of that
+        said = " ".join(str(damage).split())[:200]
+        reject(argument, str(path), f"cannot be read ({said})", "write it with numpy.save, numbers only")
+    single = isinstance(array, np.ndarray)
+    require(single, argument, str(path), "holds several arrays", "write it with numpy.save, one array")
+    return array
 
 
 class FeatureFile:
@@ -22,10 +30,7 @@ class FeatureFile:
 
     def __init__(self, path: Path):
         self.path = path
-        try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError, EOFError) as damage:
-            reject("data", str(path), f"cannot be read ({damage})", "write it with numpy.save, numbers only")
+        array = _load(path, "data", "r")
         require(
             array.ndim == 2 and array.dtype.kind in "fiu" and array.size > 0,
             "data",

@@ -249,7 +249,7 @@ def _labels_from_array(path: Path) -> Labels:
     if array.ndim == 1 and array.dtype.kind in "iubU":
         return named_labels([str(name) for name in array.tolist()], "classes")
     require(
-        array.ndim == 2 and array.dtype.kind == "f",
+        array.ndim == 2 and array.dtype.kind == "f" and array.size > 0,
         "labels",
         str(path),
         f"{array.dtype} of shape {array.shape} is not labels",

@@ -96,7 +96,10 @@ def separator_of(header: str) -> str:
     """
 
     def cells(separator: str) -> int:
-        return len(next(csv.reader([header], delimiter=separator), []))
+        try:
+            return len(next(csv.reader([header], delimiter=separator), []))
+        except csv.Error:  # whoever reads the table says what is wrong with it
+            return 0
 
     return max(_SEPARATORS, key=cells)
 

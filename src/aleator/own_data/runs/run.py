@@ -23,7 +23,15 @@ from torch import Tensor
 
 from aleator.data import Inputs
 from aleator.encoders import Encoder, load_encoder
-from aleator.foundation import DamagedFileError, reject, require, verify_checksums, write_checksums, write_json
+from aleator.foundation import (
+    DamagedFileError,
+    reject,
+    require,
+    using_contents,
+    verify_checksums,
+    write_checksums,
+    write_json,
+)
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.measuring.answers import Answers, load_answers, save_answers
 from aleator.own_data.measuring.evaluation import figures
@@ -244,10 +252,8 @@ def load_run(folder: str | Path, device: str | torch.device = "cpu") -> Run:
     inputs, config, metrics = (_read_part(folder, name) for name in ("inputs", "config", "metrics"))
     verify_checksums(folder, _WAY_OUT)
     encoder = load_encoder(folder / "encoder", device=device)
-    try:
+    with using_contents(folder, _WAY_OUT):
         return _make_run(folder, encoder, inputs, config, metrics)
-    except (KeyError, TypeError, AttributeError) as problem:
-        raise DamagedFileError(folder, f"a setting is missing or of another kind ({problem!r})", _WAY_OUT) from None
 
 
 def _make_run(folder: Path, encoder: Encoder, inputs: Any, config: Any, metrics: Any) -> Run:
@@ -273,7 +279,7 @@ def _read_part(folder: Path, name: str) -> dict[str, Any]:
     require(path.is_file(), "run", str(folder), problem, "finish it with the same `aleator train` command")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DamagedFileError(path, "it is not the JSON that was written", _WAY_OUT) from None
     if not isinstance(content, dict):
         raise DamagedFileError(path, "it is not a JSON object", _WAY_OUT)

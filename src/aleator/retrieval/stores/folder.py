@@ -286,7 +286,7 @@ class FolderStore(Store):
                 not self._memory_map,
                 "memory_map",
                 True,
-                f"{len(added[0])} items were added since the last save",
+                f"{len(added[0])} items were added to {self._folder} since the last save",
                 "save the index once without memory_map",
             )
             self._require_whole(directions_problem(added[2]))
