@@ -1,5 +1,6 @@
 """Two nodes of Ray on this machine: the same file as from one process, also when one node is killed midway."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,17 +19,13 @@ from aleator.own_data.embedding import cluster
 from aleator.own_data.embedding.left_out import prepare_readable
 from aleator.own_data.embedding.rows import RowFile
 
-NODE = {
-    "num_cpus": 1,
-    "object_store_memory": 80 * 2**20,
-    "node_ip_address": "127.0.0.1",
-    "include_dashboard": False,
-}
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 
 
 @pytest.fixture(scope="module")
 def nodes():
     """A cluster of two nodes, each with one core."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # it then uses 127.0.0.1, not the address of the machine
     pytest.importorskip("ray", reason="needs the extra `ray`")
     ray = cluster._import_ray()
     from ray.cluster_utils import Cluster
@@ -167,12 +164,12 @@ def test_a_block_that_kills_workers_is_an_error():
 
 
 def test_what_is_missing_is_named(run, collection, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="engine = local: has no workers and no address"):
+    with pytest.raises(ValueError, match="engine = 'local': has no workers and no address"):
         embed(run, collection, tmp_path / "x.safetensors", workers=2)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ValueError, match=r"needs the package ray; pip install 'aleator\[ray\]'"):
         embed(run, collection, tmp_path / "x.safetensors", engine="ray")
-    with pytest.raises(ValueError, match="engine = spark: not known"):
+    with pytest.raises(ValueError, match="engine = 'spark': not known"):
         embed(run, collection, tmp_path / "x.safetensors", engine="spark")
 
 

@@ -73,9 +73,7 @@ def ray_workers(
     try:
         gpus = int(ray.cluster_resources().get("GPU", 0))
         with_gpu = gpus > 0 if device == "auto" else device.startswith("cuda")
-        require(
-            device in ("auto", "cpu", "cuda"), "device", device, "is not a device of a cluster", "pass cpu or cuda"
-        )
+        require(device in ("auto", "cpu", "cuda"), "device", device, "is not a device of a cluster", "pass cpu or cuda")
         require(not with_gpu or gpus > 0, "device", device, "the cluster has no GPU", "pass device=cpu")
         count = workers or max(1, gpus if with_gpu else int(ray.cluster_resources().get("CPU", 1)))
         require_at_least("workers", count, 1, "leave it out")
