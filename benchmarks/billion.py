@@ -3,8 +3,8 @@
     python -m benchmarks billion
 
 Reads results/benchmarks/retrieval.json and, if it is there, lance_scale.json. A curve of two or more sizes is fitted by
-a power of N. Bytes and seconds to build of one size alone are carried over in proportion to N, times are not. Sizes of sets are in closed form:
-N times the share of the collection in the query's cap. A simulation of 200,000 items checks the closed form.
+a power of N. Bytes and seconds to build of one size alone are carried over in proportion to N, times are not. Sizes of
+sets are in closed form: N times the share of the collection in the query's cap. A simulation checks it.
 """
 
 import json

@@ -47,7 +47,7 @@ def main(path: Path = Path("results/benchmarks/ray_embedding.json")) -> None:
     began, load = time.time(), os.getloadavg()[0]
     torch.set_num_threads(1)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_worker_niceness"] = "0"  # Ray's default of 15 gives way to whatever else runs here
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 Ray's default of 15 gives way to whatever else runs here
     ray.init("local", num_cpus=3, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
     with tempfile.TemporaryDirectory() as folder:
         _write_images(Path(folder))
