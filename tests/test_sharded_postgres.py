@@ -124,6 +124,7 @@ def test_radius_order_and_limit_are_sent_to_the_shards(sharded):
         assert "<#>" in order
         assert "LIMIT 10" in order
     assert not any("Filter:" in line for line in plan)
+    assert sum("Async Foreign Scan" in line for line in plan) == SHARDS  # all at the same time
 
 
 def test_an_id_has_one_shard():

@@ -28,10 +28,11 @@ _BRANCH = """
 (SELECT {number} AS shard, key, kappa, note, mu <#> query AS distance FROM {table}
  WHERE mu <#> query <= bound ORDER BY mu <#> query LIMIT most)
 """
+# `distance + 0`: by `distance` alone, PostgreSQL would merge the ordered branches, and ask one shard after the other.
 _FUNCTION = """
 CREATE FUNCTION {function} (query vector, bound float8, most bigint DEFAULT NULL)
 RETURNS TABLE (shard int, key text, kappa real, note text, distance float8) LANGUAGE sql STABLE
-AS $$ {branches} ORDER BY distance LIMIT most $$
+AS $$ SELECT * FROM ({branches}) AS found ORDER BY distance + 0 LIMIT most $$
 """
 
 
