@@ -4,15 +4,17 @@
 
 Workers have one core and one thread each. The start of Ray and of the workers is not counted: a cluster that embeds for
 hours starts once. Ways take turns within one run. The two workers need two free cores: the load that the machine had
-from others is written beside the result.
+from others is written beside the result, and CPU seconds, which depend little on it.
 """
 
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 from PIL import Image
 
@@ -67,12 +69,14 @@ def main(path: Path = Path("results/benchmarks/ray_embedding.json")) -> None:
                 "two workers": lambda: list(two(todo, False)),
             }
             seconds = interleaved(ways, repeats=3)
+            cpu = {name: _cpu_seconds(way) for name, way in ways.items()}
     ray.shutdown()
     ratios = show(f"embedding {IMAGES} images", seconds, "two workers")
     facts = {"load of others at the start": load, "load at the end": os.getloadavg()[0], "cores": os.cpu_count()}
     throughput = {name: IMAGES / value for name, value in seconds.items()}
+    bound = 2 * cpu["one worker"] / cpu["two workers"]
     speed_up = {"two workers to one": ratios["one worker"], "one worker to no Ray": 1 / _ratio(seconds)}
-    print(facts, speed_up)
+    print(facts, speed_up, cpu, bound)
     write_json(
         path,
         {
@@ -82,6 +86,8 @@ def main(path: Path = Path("results/benchmarks/ray_embedding.json")) -> None:
             "seconds": seconds,
             "images per second": throughput,
             "throughput": speed_up,
+            "CPU seconds of all processes": cpu,
+            "two workers to one that the CPU seconds allow on two free cores": bound,
             "load": facts,
         },
     )
@@ -89,6 +95,19 @@ def main(path: Path = Path("results/benchmarks/ray_embedding.json")) -> None:
 
 def _ratio(seconds: dict[str, float]) -> float:
     return seconds["one worker"] / seconds["one process, without Ray"]
+
+
+def _cpu_seconds(way: Callable[[], object]) -> float:
+    """CPU seconds of one call, here and in the workers. Other processes of the machine hardly change them."""
+
+    def used() -> float:
+        here = psutil.Process()
+        ours = [here, *(child for child in here.children(recursive=True) if child.name().startswith("ray::"))]
+        return sum(sum(process.cpu_times()[:2]) for process in ours)
+
+    before = used()
+    way()
+    return used() - before
 
 
 def _start(blocks, todo: list[tuple[int, int]]) -> None:

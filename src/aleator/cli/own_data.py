@@ -16,7 +16,9 @@ from aleator.cli.label_text import could_be
 
 Data = Annotated[
     Path,
-    typer.Argument(help="folder with class folders of images, .csv table, .npy features, or .txt (one text per line)"),
+    typer.Argument(
+        help="folder with class folders of images, .csv or .parquet table, .npy features, or .txt (a text per line)"
+    ),
 ]
 LabelFile = Annotated[
     Path | None,
