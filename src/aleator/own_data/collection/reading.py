@@ -212,10 +212,9 @@ def _read_features(path: Path, labels_path: Path | None) -> Collection:
 
 def _read_parquet_features(path: Path, labels_path: Path | None) -> Collection:
     rows, columns = ParquetFeatures(path), [name for name in parquet_columns(path) if name != FEATURES]
-    if labels_path is not None:
-        labels = read_labels(labels_path, len(rows), str(path))
-    else:
-        labels = labels_from_table(read_parquet_table(path, columns), columns) if columns else None
+    labels = None if labels_path is None else read_labels(labels_path, len(rows), str(path))
+    if labels_path is None and columns:
+        labels = labels_from_table(read_parquet_table(path, columns), columns)
     return Collection("features", path, rows, None, labels)
 
 

@@ -131,7 +131,13 @@ def embed(
             from aleator.own_data.embedding.cluster import ray_workers
 
             require(group.count == 1, "engine", engine, "shares the work itself", "start it without torchrun")
-            on = {"device": device, "threads": threads, "workers": workers, "address": address, "log": log}
+            on: dict[str, Any] = {
+                "device": device,
+                "threads": threads,
+                "workers": workers,
+                "address": address,
+                "log": log,
+            }
             there = ray_workers(network, columns, run.inputs, collection, strict=strict, **on)
             elsewhere, device = held.enter_context(there), "cpu"
         group.wait()
