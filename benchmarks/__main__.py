@@ -8,7 +8,10 @@ from pathlib import Path
 # Before torch is loaded: threads that wait by spinning stall each other wherever another process has a core.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-NAMES = ("core", "training", "retrieval", "own_data_speed", "soft_targets", "audit", "startup")
+NAMES = (
+    *("core", "training", "retrieval", "own_data_speed", "soft_targets", "audit"),
+    *("startup", "ray_embedding", "billion"),
+)
 
 
 def main(arguments: list[str]) -> None:

@@ -16,7 +16,9 @@ from aleator.cli.label_text import could_be
 
 Data = Annotated[
     Path,
-    typer.Argument(help="folder with class folders of images, .csv table, .npy features, or .txt (one text per line)"),
+    typer.Argument(
+        help="folder with class folders of images, .csv or .parquet table, .npy features, or .txt (a text per line)"
+    ),
 ]
 LabelFile = Annotated[
     Path | None,
@@ -167,13 +169,22 @@ def embed(
     replace: Annotated[bool, typer.Option("--replace", help="replace a file that exists")] = False,
     strict: Strict = False,
     device: Device = "auto",
+    engine: Annotated[str, typer.Option(help="local, or ray: workers of a Ray cluster")] = "local",
+    workers: Annotated[
+        int | None, typer.Option(help="of --engine ray: workers; default: as many as the cluster has GPUs, or cores")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="of --engine ray: address of the cluster; default: RAY_ADDRESS, or this machine")
+    ] = None,
 ) -> None:
     """Embed a collection: write the mu and kappa of every item to a posteriors file.
 
     The collection may be larger than memory. The same command resumes stopped work. Under torchrun, processes share
-    the items.
+    the items. With --engine ray, the workers of a cluster do; they read the items under the same paths.
 
     Example: aleator embed runs/photos photos/ --output photos.safetensors
+
+    Example: aleator embed runs/photos photos/ --output photos.safetensors --engine ray --address 10.0.0.1:6379
 
     Example: torchrun --nproc-per-node 2 -m aleator embed runs/photos photos/ --output photos.safetensors
     """
@@ -193,6 +204,9 @@ def embed(
             replace=replace,
             strict=strict,
             log=say,
+            engine=engine,  # type: ignore[arg-type]  # checked there
+            workers=workers,
+            address=address,
         )
         left_out = int(read_header(path).get("left_out", 0))
     if _first_process():

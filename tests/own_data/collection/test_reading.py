@@ -93,7 +93,7 @@ def test_bad_folders(tmp_path, pets):
     with pytest.raises(ValueError, match="no such file or folder"):
         read_collection(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="unknown ending"):
-        read_collection(write(tmp_path / "data.parquet", "x"))
+        read_collection(write(tmp_path / "data.arrow", "x"))
     with pytest.raises(ValueError, match=r"labels.*does not name the images.*\.csv"):
         read_collection(pets, tmp_path / "labels.npy")
 

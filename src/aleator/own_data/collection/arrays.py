@@ -51,13 +51,16 @@ class FeatureFile:
         """A slice of rows, (n, F) float32. The step must be 1."""
         start, stop, step = rows.indices(len(self))
         assert step == 1
-        # Read, not mapped: the pages of a mapping would count as memory of this process.
-        with open(self.path, "rb") as file:
-            file.seek(self.offset + start * self.row_bytes)
-            numbers = np.fromfile(file, self.dtype, max(stop - start, 0) * self.shape[1])
-        features = numbers.reshape(-1, self.shape[1]).astype(np.float32, copy=False)
+        features = self._read(start, stop)
         finite = np.isfinite(features).all(1)
         if not finite.all():
             row = start + int(np.flatnonzero(~finite)[0])
             reject("features", f"row {row} of {self.path}", "has a number that is not finite", "leave it out")
         return features
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        # Read, not mapped: the pages of a mapping would count as memory of this process.
+        with open(self.path, "rb") as file:
+            file.seek(self.offset + start * self.row_bytes)
+            numbers = np.fromfile(file, self.dtype, max(stop - start, 0) * self.shape[1])
+        return numbers.reshape(-1, self.shape[1]).astype(np.float32, copy=False)

@@ -6,6 +6,7 @@
                                             class with its probability; or two columns `first`, `second`: pairs
     features.npy                            (N, F), with labels in a second file: .npy or .csv
     items.txt                               one text per line
+    items.parquet                           a column `features`, `path` or `text`, and labels as in a table
 
 Problems name the file and the row. Single items that cannot be used are left out, unless the reading is strict.
 """
@@ -29,6 +30,7 @@ from aleator.own_data.collection.labels import (
     require_label,
     rows_by_id,
 )
+from aleator.own_data.collection.parquet import FEATURES, ParquetFeatures, parquet_columns, read_parquet_table
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at, usable_rows
 from aleator.own_data.collection.tables import Table, read_table, read_text
 
@@ -51,7 +53,8 @@ def read_collection(
 
     Args:
         source: A folder of images, with or without class folders; a .csv file with a column `path` or `text`, or with
-            the columns `first` and `second`; a .npy file of features (N, F); or a .txt file with one text per line.
+            the columns `first` and `second`; a .npy file of features (N, F); a .parquet file with a column `features`
+            (lists of F numbers), `path` or `text`; or a .txt file with one text per line.
         labels: Labels of .npy features, of the images of a folder, or of the lines of a .txt file; see `read_labels`.
             Tables contain their labels.
         labels_optional: Whether to read a folder without labels if its subfolders cannot be its classes. Otherwise
@@ -80,9 +83,12 @@ def read_collection(
     labels_path = None if labels is None else Path(labels).expanduser()
     if ending == ".npy":
         return _read_features(source, labels_path)
-    if ending in (".csv", ".tsv"):
+    if ending in (".csv", ".tsv", ".parquet"):
+        if ending == ".parquet" and FEATURES in parquet_columns(source):
+            return _read_parquet_features(source, labels_path)
         require(labels is None, "labels", str(labels), "the table has its own", "leave them out: they are in the data")
-        collection = _read_csv(source)
+        table = read_parquet_table(source, parquet_columns(source)) if ending == ".parquet" else read_table(source)
+        collection = _read_items(table)
     elif ending == "a folder":
         collection = _read_folder(source, labels_optional, labels_path)
     elif ending == ".txt":
@@ -92,7 +98,7 @@ def read_collection(
                 collection, labels=read_labels(labels_path, len(collection), str(source), collection.ids())
             )
     else:
-        way_out = "name a folder of images, or a .csv, .npy or .txt file"
+        way_out = "name a folder of images, or a .csv, .npy, .parquet or .txt file"
         reject("data", str(source), "has an unknown ending", way_out)
     if strict or not len(collection):
         stop_at(collection.problems, len(collection) + len(collection.problems))
@@ -204,8 +210,16 @@ def _read_features(path: Path, labels_path: Path | None) -> Collection:
     return Collection("features", path, rows, None, labels)
 
 
-def _read_csv(path: Path) -> Collection:
-    table = read_table(path)
+def _read_parquet_features(path: Path, labels_path: Path | None) -> Collection:
+    rows, columns = ParquetFeatures(path), [name for name in parquet_columns(path) if name != FEATURES]
+    labels = None if labels_path is None else read_labels(labels_path, len(rows), str(path))
+    if labels_path is None and columns:
+        labels = labels_from_table(read_parquet_table(path, columns), columns)
+    return Collection("features", path, rows, None, labels)
+
+
+def _read_items(table: Table) -> Collection:
+    path = table.path
     if set(PAIR_COLUMNS) <= set(table.header):
         return _read_pairs(table)
     item_columns = [name for name in ITEM_COLUMNS if name in table.header]

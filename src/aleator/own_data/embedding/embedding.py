@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from aleator.foundation import (
     replace_file,
     require,
     require_at_least,
+    require_one_of,
     resolve_device,
     write_json,
 )
@@ -37,6 +38,7 @@ from aleator.own_data.learning.used_items import marked_records, used_as
 from aleator.own_data.runs.run import Run
 from aleator.retrieval import items_header, label_header, match_header, read_header, write_items, write_posteriors
 
+Engine = Literal["local", "ray"]
 BATCH_SIZES = {"images": 64, "features": 4096, "text": 64}
 
 
@@ -52,11 +54,17 @@ def embed(
     strict: bool = True,
     progress: bool | None = None,
     log: Callable[[str], None] = lambda line: None,
+    engine: Engine = "local",
+    workers: int | None = None,
+    address: str | None = None,
 ) -> Path:
     """Embed a collection and write a posteriors file.
 
     Under torchrun each process embeds a part of the items, and the first process joins the parts. Work that was
     stopped is resumed by the same call. If the file is complete already, nothing is done.
+
+    On a Ray cluster, workers compute the rows and this process writes them. Rows come from the same batches as here,
+    so they are the same, bit for bit on the same kind of processor. Work of either engine is resumed by the other.
 
     Args:
         run: The trained encoder.
@@ -70,6 +78,9 @@ def embed(
             log lists them.
         progress: Whether to show a progress bar. Default: on a terminal.
         log: Called with each line of the log, such as `print`.
+        engine: "local", or "ray": workers of a Ray cluster, which see the items under the same paths.
+        workers: Of Ray: number of workers. Default: as many as the cluster has GPUs, or cores.
+        address: Of Ray: address of the cluster. Default: RAY_ADDRESS, or the cluster of this machine, or a new one.
 
     Returns:
         Path of the .safetensors file.
@@ -92,6 +103,9 @@ def embed(
     """
     output = Path(output).expanduser()
     require(output.suffix == ".safetensors", "output", str(output), "has another ending", "name it .safetensors")
+    require_one_of("engine", engine, get_args(Engine))
+    alone = engine == "ray" or (workers is None and address is None)
+    require(alone, "engine", engine, "has no workers and no address", "pass engine=ray")
     require_fit(collection, run)
     batch_size = batch_size or BATCH_SIZES[collection.kind]
     require_at_least("batch_size", batch_size, 1, "leave it out")
@@ -112,11 +126,25 @@ def embed(
             _claim_folder(parts, identity | {"processes": group.count}, replace)
             if scaled_alone(run.inputs, collection):
                 log("images of more than 8 bits: the run has not seen such images, so each is scaled by its own values")
+        network, elsewhere = _Rows(run), None
+        if engine == "ray":
+            from aleator.own_data.embedding.cluster import ray_workers
+
+            require(group.count == 1, "engine", engine, "shares the work itself", "start it without torchrun")
+            on: dict[str, Any] = {
+                "device": device,
+                "threads": threads,
+                "workers": workers,
+                "address": address,
+                "log": log,
+            }
+            there = ray_workers(network, columns, run.inputs, collection, strict=strict, **on)
+            elsewhere, device = held.enter_context(there), "cpu"
         group.wait()
         problems = stream_rows(
             _part(parts, group.rank),
             columns,
-            _Rows(run),
+            network,
             lambda rows: rows,
             run.inputs,
             collection,
@@ -129,6 +157,7 @@ def embed(
             speaks=group.first,
             strict=strict,
             log=log,
+            elsewhere=elsewhere,
         )
         write_json(_problems_of(parts, group.rank), {number: asdict(found) for number, found in problems.items()})
         group.wait()

@@ -26,6 +26,7 @@ from aleator.own_data.embedding.left_out import prepare_readable, unreadable_ite
 
 _Item = TypeVar("_Item")
 _Loaded = TypeVar("_Loaded")
+Blocks = Iterator[tuple[np.ndarray | None, dict[int, Problem]]]
 _SYNC_SECONDS = 5.0  # a power failure costs at most this much work
 _CHUNK = 1 << 24  # bytes read at a time
 _SUM = struct.Struct("<QI")  # length and CRC-32 of a block of rows
@@ -148,7 +149,67 @@ def spans(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + step, stop)
 
 
-@torch.inference_mode()
+class RowMaker:
+    """Runs items through a network, batch by batch: what `stream_rows` writes, here or on another machine.
+
+    Args:
+        network: The network. It is moved to the device.
+        as_rows: Turns outputs of the network into rows (B, width).
+        width: Length of a row.
+        inputs: How items are prepared for the network.
+        device: Where the network runs.
+        threads: Number of threads that load items ahead.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        as_rows: Callable[[Any], Tensor],
+        width: int,
+        inputs: Inputs,
+        device: torch.device,
+        threads: int = 2,
+    ):
+        network.to(device).eval()
+        if inputs.kind == "images":
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network, self.as_rows, self.width = network, as_rows, width
+        self.inputs, self.device, self.threads = inputs, device, threads
+
+    @torch.inference_mode()
+    def compute(self, batch: Any) -> np.ndarray:
+        """Rows (B, width) of a batch of prepared items."""
+        outputs = self.network(batch.to(self.device) if isinstance(batch, Tensor) else batch)
+        return self.as_rows(outputs).float().cpu().numpy()
+
+    def blocks(self, collection: Collection, todo: list[tuple[int, int]], strict: bool, only_read: bool) -> Blocks:
+        """Rows of spans of items, one block for each span, in order.
+
+        Args:
+            collection: The items.
+            todo: Spans, each a batch: the first item, and one past the last one.
+            strict: Whether nothing is computed after an item that cannot be read.
+            only_read: Whether nothing is computed at all.
+
+        Yields:
+            For each span its rows (n, width), or None if they were not computed; and what is wrong with items that
+            cannot be read, by their number. The row of such an item is NaN.
+        """
+
+        def load(batch: tuple[int, int]) -> tuple[Any, np.ndarray, dict[int, Problem]]:
+            return prepare_readable(self.inputs, collection, *batch)
+
+        for (start, stop), (batch, numbers, bad) in zip(todo, prefetched(load, todo, self.threads), strict=True):
+            only_read = only_read or (strict and bool(bad))
+            if only_read:
+                yield None, bad
+                continue
+            block = np.full((stop - start, self.width), np.nan, np.float32)
+            if batch is not None:
+                block[numbers - start] = self.compute(batch)
+            yield block, bad
+
+
 def stream_rows(
     path: Path,
     width: int,
@@ -166,6 +227,7 @@ def stream_rows(
     speaks: bool = True,
     strict: bool = True,
     log: Callable[[str], None] = lambda line: None,
+    elsewhere: Callable[[list[tuple[int, int]], bool], Blocks] | None = None,
 ) -> dict[int, Problem]:
     """Run items through a network and append its outputs to a `RowFile`; rows that are there already are kept.
 
@@ -187,6 +249,7 @@ def stream_rows(
         speaks: Whether this process is the one that shows it.
         strict: Whether items that cannot be read are an error. The rest is then read to the end, but not computed.
         log: Called with a line if earlier work is continued.
+        elsewhere: Computes the blocks on other machines: like `RowMaker.blocks`, of the spans and `only_read`.
 
     Returns:
         What is wrong with the items that cannot be read, by their number.
@@ -195,15 +258,7 @@ def stream_rows(
         ValueError: If an item cannot be read and `strict` is set. The error lists all such items.
     """
 
-    def load(batch: tuple[int, int]) -> tuple[Any, np.ndarray, dict[int, Problem]]:
-        return prepare_readable(inputs, collection, *batch)
-
-    def compute(batch: Any) -> np.ndarray:
-        return as_rows(network(batch.to(device) if isinstance(batch, Tensor) else batch)).float().cpu().numpy()
-
-    network.to(device).eval()
-    if inputs.kind == "images":
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    maker = RowMaker(network, as_rows, width, inputs, device, threads)
     first, last = span
     with (
         RowFile(path, width) as rows,
@@ -211,17 +266,14 @@ def stream_rows(
     ):
         if rows.done and speaks:
             log(f"goes on: {rows.done:,} of {last - first:,} items are done")
-        problems = _mend_rows(path, width, inputs, collection, (first, first + rows.done), compute)
-        todo = list(spans(first + rows.done, last, batch_size))
-        for (start, stop), (batch, numbers, bad) in zip(todo, prefetched(load, todo, threads), strict=True):
+        problems = _mend_rows(path, width, inputs, collection, (first, first + rows.done), maker.compute)
+        todo, only_read = list(spans(first + rows.done, last, batch_size)), strict and bool(problems)
+        blocks = maker.blocks(collection, todo, strict, only_read) if elsewhere is None else elsewhere(todo, only_read)
+        for (start, stop), (block, bad) in zip(todo, blocks, strict=True):
             problems |= bad
             bar.advance(stop - start)
-            if strict and problems:
-                continue
-            block = np.full((stop - start, width), np.nan, np.float32)
-            if batch is not None:
-                block[numbers - start] = compute(batch)
-            rows.append(block)
+            if block is not None and not (strict and problems):
+                rows.append(block)
     if strict:
         stop_at(list(problems.values()), len(collection))
     return problems
