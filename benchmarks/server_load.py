@@ -2,10 +2,10 @@
 
     python -m benchmarks.server_load [--seconds 60] [--clients 200] [--workers 2] [--baseline 89a9689]
 
-Servers and clients share the cores of this machine. Each server is a fresh `aleator serve` on one folder of 20,000 items
-with a model of features; the clients are one process of plain sockets. Every client asks one question after the other:
-about an item, a posterior or features of its own. A client that gets 503 waits the seconds of Retry-After. The server
-of the earlier commit and the present one take turns.
+Servers and clients share the cores of this machine. Each server is a fresh `aleator serve` on one folder of 20,000
+items with a model of features; the clients are one process of plain sockets. Every client asks one question after the
+other: about an item, a posterior or features of its own. A client that gets 503 waits the seconds of Retry-After. The
+server of the earlier commit comes first, then the present one.
 
 Afterwards the present server is asked about an item that another process adds, and it gets SIGTERM under load.
 """

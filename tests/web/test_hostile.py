@@ -16,7 +16,7 @@ from PIL import Image
 
 from aleator import CredibleIndex, VonMisesFisher
 from aleator.web import Limits, create_app
-from aleator.web.pictures import read_inside
+from aleator.web.pictures import open_inside
 from tests.web.shapes import draw, png
 
 GOOD = png(draw("circle", (52, 110, 160), 0.1))
@@ -181,7 +181,7 @@ def test_a_folder_that_changes_meanwhile_leads_nowhere(tmp_path):
     (tmp_path / "out" / "x").write_text("secret")
     (tmp_path / "root" / "step").symlink_to("../out", target_is_directory=True)
     with pytest.raises(ValueError, match="no such file"):
-        read_inside(tmp_path / "root", "step/x", 100)
+        open_inside(tmp_path / "root", "step/x", 100).__enter__()
 
 
 def test_pictures_have_the_type_of_their_content(paths):
