@@ -319,7 +319,7 @@ def test_small_pictures_are_kept_up_to_a_bound(tmp_path):
     pictures = Pictures(tmp_path, 10**6, 10**6, cache_bytes=20_000)
     first = [pictures.show(f"{i}.png", 40) for i in range(20)]
     assert [pictures.show(f"{i}.png", 40) for i in range(20)] == first
-    assert 0 < sum(len(kept.data) for kept in pictures._cache.values()) <= 20_000
+    assert 0 < sum(len(data) for data, _ in pictures._cache.values()) <= 20_000
 
 
 def test_the_error_of_a_route_that_is_not_there(client):

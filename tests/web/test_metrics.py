@@ -21,7 +21,8 @@ def numbers(text):
 def test_requests_are_counted_by_the_template_of_their_path():
     index = CredibleIndex.build(VonMisesFisher(torch.eye(3), 5.0), ids=["x", "y", "z"])
     client = TestClient(create_app(index))
-    client.get("/api/query/item", params={"id": "x", "token": "secret"})
+    client.get("/api/query/item", params={"id": "x"})
+    client.get("/", params={"token": "secret"})
     client.get("/api/query/item", params={"id": "nothing"})
     client.get("/static/page.js")
     client.get("/secret/path")

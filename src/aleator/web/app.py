@@ -103,13 +103,14 @@ def create_app(
         default_response_class=AsciiJSONResponse,
         lifespan=lifespan,
     )
-    app.include_router(make_router(service))
+    router = make_router(service)
+    app.include_router(router)
     _add_page(app)
     _add_errors(app)
     _describe_security(app, token is not None)
     app.add_middleware(Guard, limits=limits, token=token, hosts=hosts)
-    paths = {str(getattr(route, "path", "")) for route in app.routes}
-    app.add_middleware(Watching, metrics=metrics, paths={path for path in paths if "{" not in path})
+    paths = {str(getattr(route, "path", "")) for route in (*app.routes, *router.routes)}
+    app.add_middleware(Watching, metrics=metrics, paths={path for path in paths if path and "{" not in path})
     return app
 
 
