@@ -120,8 +120,8 @@ def test_workers_answer_together_one_that_dies_is_replaced_and_none_is_left_behi
         assert len(workers_of(process)) == 2
         for _ in range(20):
             assert json.loads(get(address, "api/collection"))["items"] == 30
-        assert "aleator_workers 2" in get(address, "metrics")
         # The other worker writes its numbers once a second.
+        assert until(lambda: "aleator_workers 2" in get(address, "metrics"))
         assert until(lambda: 'path="/api/collection",status="200"} 20' in get(address, "metrics"))
         first, second = workers_of(process)
         first.kill()

@@ -113,6 +113,7 @@ class Service:
     async def keep_fresh(self) -> None:
         """Look at the index again and again, until cancelled."""
         due = time.monotonic() + self.limits.refresh
+        await asyncio.to_thread(self.metrics.write)
         while True:
             await asyncio.sleep(min(_TICK, max(0.0, due - time.monotonic())))
             await asyncio.to_thread(self.metrics.write)
