@@ -45,6 +45,9 @@ def serve(
         ),
     ] = None,
     workers: Annotated[int, typer.Option(help="worker processes; each reads the index and the model")] = 1,
+    device: Annotated[
+        str, typer.Option(help="where the model runs: cpu, cuda, or auto for a GPU if there is one")
+    ] = "cpu",
     log_format: Annotated[
         str, typer.Option(help="text (warnings only), or json (warnings and one line for each request)")
     ] = "text",
@@ -67,7 +70,7 @@ def serve(
         if token is None and not local:
             token = secrets.token_urlsafe(24)
         names = ("localhost", "127.0.0.1", "::1", host.lower()) if local and token is None else None
-        settings = _Settings(location, model, root, audit, token, names, log_format)
+        settings = _Settings(location, model, root, audit, token, names, device, log_format)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
 
@@ -96,17 +99,19 @@ class _Settings:
     audit: Path | None
     token: str | None
     hosts: tuple[str, ...] | None
+    device: str
     log_format: str
     metrics: Path | None = None
 
 
 def _make_app(settings: _Settings) -> "tuple[Any, CredibleIndex]":
     """The application, and its index."""
+    from aleator.foundation import resolve_device
     from aleator.own_data import load_run
     from aleator.web import Metrics, create_app, set_up_logs
 
     set_up_logs(cast("LogFormat", settings.log_format))
-    run = None if settings.model is None else load_run(settings.model)
+    run = None if settings.model is None else load_run(settings.model, resolve_device(settings.device))
     index = _open(settings.location, None if run is None else run.fingerprint)
     try:
         app = create_app(

@@ -13,7 +13,7 @@ import uvicorn
 from aleator.web.connections import MOST_CONNECTIONS, PatientProtocol
 
 _BACKLOG = 1024  # connections that wait for a worker
-_GRACE = 8  # seconds for requests under way, less than the ten that containers get
+_GRACE = 30  # seconds for requests under way; a busy server has many that wait for their turn
 
 
 class _Server(uvicorn.Server):
