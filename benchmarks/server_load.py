@@ -53,6 +53,7 @@ def main(seconds: float = 60.0, clients: int = 200, workers: int = 2, baseline: 
             with server(folder, source, options) as (_, port):
                 asyncio.run(ask_for(port, 3.0, 8))  # code and tables are loaded
                 measured[name] = summary(asyncio.run(ask_for(port, seconds, clients)), seconds)
+            measured[name]["load average afterwards"] = round(os.getloadavg()[0], 1)
             print(name, json.dumps(measured[name]), flush=True)
         options = ["--workers", str(workers)]
         with server(folder, SOURCE, options) as (_, port):
@@ -174,7 +175,10 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rng: 
         writer.write(question(rng))
         head = await reader.readuntil(b"\r\n\r\n")
         fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:-2])
-        await reader.readexactly(int(fields[b"content-length"]))
+        if b"content-length" in fields:
+            await reader.readexactly(int(fields[b"content-length"]))
+        else:
+            await reader.read()
     except (ConnectionError, asyncio.IncompleteReadError) as error:
         begun = bool(head) or bool(getattr(error, "partial", b""))
         asked.broken += begun
