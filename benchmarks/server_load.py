@@ -267,6 +267,7 @@ def stop_under_load(folder: Path, options: list[str], clients: int, after: float
     """Send SIGTERM while clients ask, and count what they saw."""
     asked = Asked()
     with server(folder, SOURCE, options) as (process, port):
+        asyncio.run(ask_for(port, 3.0, 8))  # code and tables are loaded
 
         async def run() -> float:
             asking = asyncio.create_task(ask_for(port, 60.0, clients, asked))
