@@ -56,12 +56,11 @@ tutorials: $(STAMP)
 notebooks: $(STAMP)
 	$(BIN)/python docs/site/run_notebooks.py
 
-# Built twice from one commit, a wheel is the same byte for byte: its files have the time of the commit.
+# Built twice from one commit, a wheel is the same byte for byte: its files have the time of the commit. It is installed by
+# the script that the Dockerfile runs, and `aleator serve` answers there.
 wheel: $(STAMP)
 	rm -rf build/wheel && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --outdir build/wheel .
-	$(PYTHON) -m venv build/wheel/venv
-	build/wheel/venv/bin/pip install --quiet -c constraints.txt torch
-	build/wheel/venv/bin/pip install --quiet -c constraints.txt build/wheel/*.whl
+	PYTHON=$(PYTHON) deploy/install.sh build/wheel/venv constraints.txt "$$(ls build/wheel/*.whl)"
 	cd build/wheel && venv/bin/python ../../tests/smoke.py
 
 sbom: $(STAMP)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import torch
@@ -24,4 +25,18 @@ static = Path(al.__file__).parent / "web" / "static"
 assert (static / "page.html").is_file()
 aleator = Path(sys.executable).with_name("aleator")
 assert "quickstart" in subprocess.run([aleator, "--help"], capture_output=True, text=True, check=True).stdout
+# The server, as the image starts it: it answers, and ends with 0 at SIGTERM.
+index.save("gallery")
+index.close()
+command = [aleator, "serve", "gallery", "--port", "0", "--workers", "2"]
+with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[3]
+        with urllib.request.urlopen(address + "api/health", timeout=60) as response:
+            assert b"ok" in response.read()
+        server.terminate()
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
 print(f"aleator {al.__version__} works")

@@ -63,6 +63,8 @@ TESTED_IN = {
     "web.pictures": "web",
     "web.problems": "web",
     "web.service": "web",
+    "web.stopping": "web/test_workers.py",
+    "web.watching": "web/test_logs.py",
 }
 
 

@@ -74,6 +74,9 @@ def test_help_has_an_example():
         (["{gallery}", "--port", "0", "--model", "nowhere"], "there is no such folder"),
         (["{gallery}", "--port", "0", "--root", "nowhere"], "there is no such folder"),
         (["{gallery}", "--port", "0", "--token", "short"], "token"),
+        (["{gallery}", "--port", "0", "--workers", "0"], "is not a number of processes"),
+        (["{gallery}", "--port", "0", "--log-format", "xml"], "xml"),
+        (["{gallery}", "--port", "0", "--model", "{model}", "--device", "abacus"], "abacus"),
         (["postgresql://127.0.0.1:9/none", "--port", "0"], "check the address"),
     ],
 )

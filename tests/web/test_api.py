@@ -393,3 +393,23 @@ def test_pictures_that_browsers_cannot_show_are_converted(tmp_path, name):
     with Image.open(io.BytesIO(shown.data)) as picture:
         assert picture.format in ("PNG", "JPEG")
         assert abs(np.asarray(picture.convert("L")).astype(int) - (ramp >> 4)).max() <= 8
+
+
+@pytest.mark.parametrize("size", [None, 16])
+def test_a_picture_is_sent_once_and_again_when_its_file_changes(tmp_path, run, size):
+    index = shape_index(tmp_path, run, count=3, side=40)
+    client = TestClient(create_app(index, run=run, root=tmp_path))
+    params = {"id": "circle-0"} | ({} if size is None else {"size": size})
+    first = client.get("/api/image", params=params)
+    assert first.headers["cache-control"] == "private, max-age=3600"
+    etag = first.headers["etag"]
+    known = client.get("/api/image", params=params, headers={"If-None-Match": f'"other", {etag}'})
+    assert (known.status_code, known.content, known.headers["etag"]) == (304, b"", etag)
+    assert client.get("/api/image", params=params).content == first.content
+    draw("square", (52, 110, 160), 0.1, side=50).save(tmp_path / "circle" / "0.png")
+    changed = client.get("/api/image", params=params, headers={"If-None-Match": etag})
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != etag
+    assert changed.content != first.content
+    counted = client.get("/metrics").text
+    assert ('aleator_pictures_total{cache="hit"} 1' in counted) == (size is not None)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from aleator import CredibleIndex, VonMisesFisher
 from aleator.web import Limits, create_app
-from aleator.web.pictures import read_inside
+from aleator.web.pictures import open_inside
 from tests.web.shapes import draw, png
 
 GOOD = png(draw("circle", (52, 110, 160), 0.1))
@@ -181,7 +181,7 @@ def test_a_folder_that_changes_meanwhile_leads_nowhere(tmp_path):
     (tmp_path / "out" / "x").write_text("secret")
     (tmp_path / "root" / "step").symlink_to("../out", target_is_directory=True)
     with pytest.raises(ValueError, match="no such file"):
-        read_inside(tmp_path / "root", "step/x", 100)
+        open_inside(tmp_path / "root", "step/x", 100).__enter__()
 
 
 def test_pictures_have_the_type_of_their_content(paths):
@@ -319,7 +319,7 @@ def test_small_pictures_are_kept_up_to_a_bound(tmp_path):
     pictures = Pictures(tmp_path, 10**6, 10**6, cache_bytes=20_000)
     first = [pictures.show(f"{i}.png", 40) for i in range(20)]
     assert [pictures.show(f"{i}.png", 40) for i in range(20)] == first
-    assert 0 < sum(len(kept.data) for kept in pictures._cache.values()) <= 20_000
+    assert 0 < sum(len(data) for data, _ in pictures._cache.values()) <= 20_000
 
 
 def test_the_error_of_a_route_that_is_not_there(client):

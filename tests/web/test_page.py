@@ -17,7 +17,7 @@ from aleator.evaluation import fit_novelty
 from aleator.own_data import Answers
 from aleator.own_data.measuring.views import posteriors_and_views
 from aleator.retrieval import certainty_in_words
-from aleator.web import create_app
+from aleator.web import Limits, create_app
 from tests.web.browser import Visit, browsing, serving
 from tests.web.shapes import COLOURS, SHAPES, draw, feature_run, png, shape_index, text_index, text_run
 
@@ -483,3 +483,23 @@ def test_screenshots_of_a_larger_collection(visit, tmp_path, run, artefacts):
         assert tiles(page).count() > 0
         page.screenshot(path=artefacts / "large.png")
         page.context.close()
+
+
+def test_a_collection_that_changes_is_told_and_shown(browser, tmp_path):
+    place = tmp_path / "index"
+    CredibleIndex.build(VonMisesFisher(torch.eye(4), 50.0), ["a", "b", "c", "d"], location=place).close()
+    with CredibleIndex.open(place) as index, serving(create_app(index, limits=Limits(refresh=0.1))) as address:
+        visit = Visit(browser, address)
+        page = visit.open()
+        page.locator("#facts", has_text="4 items").wait_for()
+        assert page.locator("#changed").is_hidden()
+        with CredibleIndex.open(place) as other:
+            other.add(VonMisesFisher(torch.eye(1, 4), 1.0), ["newcomer"])
+        page.locator("#facts", has_text="5 items").wait_for()
+        page.locator("#changed").click()
+        page.locator("#grid", has_text="newcomer").wait_for()
+        assert page.locator("#changed").is_hidden()
+        page.locator("#grid .open").first.click()
+        page.locator("#query-title", has_text="newcomer").wait_for()
+        visit.context.close()
+        assert visit.findings == []

@@ -1,13 +1,15 @@
 """The routes of the JSON API. `service.py` does the work."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from aleator.web.guard import HEALTH_PATH, UPLOAD_PATH
+from aleator.web.guard import HEALTH_PATH, METRICS_PATH, UPLOAD_PATH
 from aleator.web.json_response import AsciiJSONResponse
+from aleator.web.metrics import CONTENT_TYPE
 from aleator.web.models import (
     Answer,
     CollectionInfo,
@@ -25,6 +27,7 @@ from aleator.web.models import (
     TextQuestion,
 )
 from aleator.web.problems import ProblemError
+from aleator.web.served import Served
 from aleator.web.service import Service
 
 LONGEST_ID = 2048
@@ -64,13 +67,16 @@ Options = Annotated[SearchOptions, Query()]
 def make_router(service: Service) -> APIRouter:
     """The routes. Their docstrings are the descriptions in OpenAPI."""
     router = APIRouter()
-    collection, work = service.collection, service.work
+    work = service.work
 
-    def position_of(id: str) -> int:
-        position = collection.find(id)
+    def place_of(id: str) -> tuple[Served, int]:
+        """The collection of this moment, and the position of an item in it."""
+        served = service.served
+        position = served.collection.find(id)
         if position is None:
-            raise ProblemError(404, "no item has this id; items that were added after the server started are not known")
-        return position
+            problem = "no item has this id; an item that was added is known after a few seconds"
+            raise ProblemError(404, problem)
+        return served, position
 
     async def reply(task: Callable[..., BaseModel], *args: Any, bad: int = 422) -> Response:
         """Run a task in a worker thread, and make JSON of its result there: a long answer must not delay others."""
@@ -79,15 +85,28 @@ def make_router(service: Service) -> APIRouter:
         except ValueError as problem:
             raise ProblemError(bad, str(problem)) from None
 
+    async def answer(question: Awaitable[Answer]) -> Response:
+        """Wait for an answer, and make JSON of it in a worker thread."""
+        try:
+            answered = await question
+        except ValueError as problem:
+            raise ProblemError(422, str(problem)) from None
+        return await work(lambda: AsciiJSONResponse(answered.model_dump()))
+
     @router.get(HEALTH_PATH, tags=["server"])
     async def health() -> Health:
         """Whether the server runs. Needs no token, and is answered under any load."""
         return Health()
 
+    @router.get(METRICS_PATH, include_in_schema=False)
+    async def metrics() -> Response:
+        """Numbers about the server, for Prometheus."""
+        return Response(await asyncio.to_thread(service.metrics.render), media_type=CONTENT_TYPE)
+
     @router.get("/api/collection", tags=["collection"], responses=_problems())
     async def collection_info() -> CollectionInfo:
         """Size, labels and certainties of the collection, and what the model takes."""
-        return service.info
+        return service.served.info
 
     @router.get("/api/items", response_model=ItemPage, tags=["collection"], responses=_problems())
     async def items(
@@ -98,17 +117,22 @@ def make_router(service: Service) -> APIRouter:
         find: Annotated[str | None, Query(max_length=1000, description="Part of an id, in any case.")] = None,
     ) -> Response:
         """Items in order of their certainty, or as they were added, page by page."""
-        return await reply(collection.page, order, offset, limit, label, service.images, find)
+        served = service.served
+        return await reply(served.collection.page, order, offset, limit, label, served.images, find)
 
     @router.get("/api/item", tags=["collection"], responses=_problems(404))
     async def item(id: ItemId) -> ItemView:
         """One item."""
-        return service.item(position_of(id))
+        return service.item(*place_of(id))
 
-    pictures: dict[int | str, dict[str, Any]] = {200: {"content": {"image/*": {}}, "description": "The picture."}}
+    pictures: dict[int | str, dict[str, Any]] = {
+        200: {"content": {"image/*": {}}, "description": "The picture."},
+        304: {"description": "The picture that If-None-Match names is the present one."},
+    }
 
     @router.get("/api/image", tags=["collection"], response_class=Response, responses={**_problems(404), **pictures})
     async def image(
+        request: Request,
         id: ItemId,
         size: Annotated[
             int | None, Query(ge=16, le=1024, description="Longest side in pixels, for a small version.")
@@ -116,16 +140,18 @@ def make_router(service: Service) -> APIRouter:
     ) -> Response:
         """The picture of an item: the file in the root folder that its metadata name as `path`."""
         try:
-            picture = await work(service.picture, position_of(id), size)
+            picture = await work(service.picture, *place_of(id), size, request.headers.get("if-none-match"))
         except ValueError as problem:
             raise ProblemError(404, f"no picture: {problem}") from None
-        caching = {"Cache-Control": "private, max-age=3600"}
+        caching = {"Cache-Control": "private, max-age=3600", "ETag": picture.etag}
+        if picture.data is None:  # the client has it
+            return Response(status_code=304, headers=caching)
         return Response(picture.data, media_type=picture.media_type, headers=caching)
 
     @router.get("/api/reject-curve", response_model=RejectCurve, tags=["collection"], responses=_problems(404))
     async def reject_curve() -> Response:
         """How often the nearest neighbour has the same label, for the most certain items."""
-        return await reply(collection.reject_curve, bad=404)
+        return await reply(service.served.collection.reject_curve, bad=404)
 
     @router.get("/api/findings", response_model=FindingPage, tags=["collection"], responses=_problems(404))
     async def findings(
@@ -134,27 +160,27 @@ def make_router(service: Service) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=200)] = 48,
     ) -> Response:
         """What an audit found, the worst first, page by page."""
-        return await reply(service.findings, kind, offset, limit, bad=404)
+        return await reply(service.findings, service.served, kind, offset, limit, bad=404)
 
     @router.get("/api/query/item", response_model=Answer, tags=["questions"], responses=_problems(404))
     async def query_item(options: Annotated[ItemSearchOptions, Query()]) -> Response:
         """Find the other items that an item could be."""
-        return await reply(service.ask_about_item, position_of(options.id), options)
+        return await answer(service.ask_about_item(*place_of(options.id), options))
 
     @router.post("/api/query/posterior", response_model=Answer, tags=["questions"], responses=_problems())
     async def query_posterior(posterior: PosteriorQuestion, options: Options) -> Response:
         """Find the items that a posterior could be."""
-        return await reply(service.ask_about_posterior, posterior, options)
+        return await answer(service.ask_about_posterior(posterior, options))
 
     @router.post("/api/query/text", response_model=Answer, tags=["questions"], responses=_problems(409))
     async def query_text(text: TextQuestion, options: Options) -> Response:
         """Find the items that a text could be. Needs a model that takes text."""
-        return await reply(service.ask_about_raw, "text", text.text, options)
+        return await answer(service.ask_about_raw("text", text.text, options))
 
     @router.post("/api/query/features", response_model=Answer, tags=["questions"], responses=_problems(409))
     async def query_features(features: FeaturesQuestion, options: Options) -> Response:
         """Find the items that features could be. Needs a model that takes features."""
-        return await reply(service.ask_about_raw, "features", features.features, options)
+        return await answer(service.ask_about_raw("features", features.features, options))
 
     binary = {"schema": {"type": "string", "format": "binary"}}
     upload = {
@@ -171,6 +197,6 @@ def make_router(service: Service) -> APIRouter:
     )
     async def query_image(request: Request, options: Options) -> Response:
         """Find the items that an image could be. The body is the image file. Needs a model that takes images."""
-        return await reply(service.ask_about_raw, "images", await request.body(), options)
+        return await answer(service.ask_about_raw("images", await request.body(), options))
 
     return router

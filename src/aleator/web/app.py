@@ -1,5 +1,6 @@
 """The application: the API, the page, and the middleware before them."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from importlib import resources
@@ -16,8 +17,10 @@ from aleator.web.api import make_router
 from aleator.web.guard import COOKIE, HEALTH_PATH, Guard
 from aleator.web.json_response import AsciiJSONResponse
 from aleator.web.limits import Limits
+from aleator.web.metrics import Metrics
 from aleator.web.problems import ProblemError
 from aleator.web.service import Service
+from aleator.web.watching import Watching
 
 if TYPE_CHECKING:
     from aleator.own_data import Run
@@ -41,11 +44,12 @@ def create_app(
     token: str | None = None,
     hosts: Iterable[str] | None = None,
     limits: Limits | None = None,
+    metrics: Metrics | None = None,
 ) -> FastAPI:
     """Make the web application for an index: the page and the JSON API.
 
-    The items are read once, here. Items that are added to the index later are found by searches, but they are not
-    listed and cannot be asked about.
+    The items are read here, and again within a few seconds when items were added or removed, by this process or by
+    another, as long as the application runs.
 
     Args:
         index: The index. It stays open; close it when the application ends.
@@ -55,6 +59,7 @@ def create_app(
         token: Token that clients must send: letters, digits, - and _, at least 16 characters. None: no token.
         hosts: Names of this server that a request may use; None for any.
         limits: Limits on requests. Default: `Limits()`.
+        metrics: Where requests are counted, which `/metrics` shows. Default: numbers of this application alone.
 
     Returns:
         An ASGI application, for uvicorn for example.
@@ -77,11 +82,15 @@ def create_app(
         way_out = f"use at least {SHORTEST_TOKEN} letters, digits, - and _"
         require(safe, "token", f"{len(token)} characters", "too short, or not safe in an address", way_out)
     limits = limits or Limits()
-    service = Service(index, run, None if root is None else Path(root), limits, None if audit is None else Path(audit))
+    metrics = metrics or Metrics()
+    folders = [None if folder is None else Path(folder) for folder in (root, audit)]
+    service = Service(index, run, folders[0], limits, folders[1], metrics)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watch = asyncio.create_task(service.keep_fresh())
         yield
+        watch.cancel()
         service.close()
 
     app = FastAPI(
@@ -94,11 +103,14 @@ def create_app(
         default_response_class=AsciiJSONResponse,
         lifespan=lifespan,
     )
-    app.include_router(make_router(service))
+    router = make_router(service)
+    app.include_router(router)
     _add_page(app)
     _add_errors(app)
     _describe_security(app, token is not None)
     app.add_middleware(Guard, limits=limits, token=token, hosts=hosts)
+    paths = {str(getattr(route, "path", "")) for route in (*app.routes, *router.routes)}
+    app.add_middleware(Watching, metrics=metrics, paths={path for path in paths if path and "{" not in path})
     return app
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+LINGER_SECONDS = 0.5  # when the server stops, for requests that are on their way on connections that wait
 HEADER_SECONDS = 10.0  # for the headers of a request, from the first connection or the first byte
 MOST_CONNECTIONS = 512
 _CROWD = 384  # with more connections than this, waiting ones make room
@@ -23,6 +24,7 @@ class PatientProtocol(H11Protocol):
     crowd = _CROWD
     _deadline: asyncio.TimerHandle | None = None
     _since: float = 0.0
+    _stopping = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -40,6 +42,8 @@ class PatientProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._stopping and self.cycle is not None:
+            self.cycle.keep_alive = False  # this request is the last
         if self._waits():
             self._watch()
         else:
@@ -48,6 +52,18 @@ class PatientProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self._since = self.loop.time()
         super().on_response_complete()
+
+    def shutdown(self) -> None:
+        """The server stops: answer the request under way, or one that comes at once, and close."""
+        self._stopping = True
+        if self._waits():
+            self.loop.call_later(LINGER_SECONDS, self._close_if_waiting)
+        else:
+            super().shutdown()
+
+    def _close_if_waiting(self) -> None:
+        if self._waits() and self.transport is not None and not self.transport.is_closing():
+            super().shutdown()
 
     def _waits(self) -> bool:
         """Whether no request is in progress: the next one has not come, or not its headers."""

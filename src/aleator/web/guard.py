@@ -16,6 +16,7 @@ from aleator.web.problems import ProblemError, busy
 COOKIE = "aleator_token"
 UPLOAD_PATH = "/api/query/image"
 HEALTH_PATH = "/api/health"
+METRICS_PATH = "/metrics"
 # The page loads everything from this server. It may not be framed, run inline scripts or send data elsewhere.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -79,6 +80,8 @@ class Guard:
         if scope["path"] == HEALTH_PATH:
             return await self._app(scope, receive, send)
         self._require_token(scope, headers)
+        if scope["path"] == METRICS_PATH:  # answered under any load, which is when it is needed
+            return await self._app(scope, receive, send)
         limits, upload = self._limits, scope["path"] == UPLOAD_PATH
         if self._requests >= limits.requests or (upload and self._uploads >= limits.uploads):
             raise busy("the server is busy")

@@ -14,7 +14,10 @@ class Limits:
         stored_bytes: Largest file of an image in the collection.
         requests: Most requests at a time. Further ones are answered with 503 and `Retry-After`.
         uploads: Most uploads at a time, likewise.
-        workers: Threads that search, embed and decode.
+        workers: Threads that search, and as many that decode and describe.
+        batch: Most questions that are encoded or searched for in one call.
+        window: Seconds that a question waits for others before it is encoded.
+        refresh: Seconds between two looks at the index for items that were added or removed.
         patience: Seconds within which the body of a request must arrive. Later it is answered with 408.
 
     Examples:
@@ -28,6 +31,9 @@ class Limits:
     pixels: int = 25_000_000
     stored_bytes: int = 64 * 2**20
     requests: int = 128
-    uploads: int = 8
+    uploads: int = 16
     workers: int = 2
+    batch: int = 16
+    window: float = 0.002
+    refresh: float = 2.0
     patience: float = 30.0

@@ -1,15 +1,19 @@
 """Images that the server reads and sends: only files in the root folder, only images, only up to a size."""
 
 import contextlib
+import hashlib
 import io
+import json
 import os
 import stat
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from aleator.data import as_rgb, open_image, readable_formats
+from aleator.web.metrics import Metrics
 from aleator.web.problems import ProblemError
 
 # Formats that browsers show. Other formats are converted to PNG.
@@ -17,10 +21,11 @@ _TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF":
 
 
 class Picture(NamedTuple):
-    """An image file."""
+    """An image file. `data` is None if the client has it already, as `etag` names it."""
 
-    data: bytes
+    data: bytes | None
     media_type: str
+    etag: str = ""
 
 
 class Pictures:
@@ -31,44 +36,65 @@ class Pictures:
         most_bytes: Largest file.
         most_pixels: Most pixels of an image.
         cache_bytes: Size of the cache.
+        metrics: Where to count what the cache had.
     """
 
-    def __init__(self, root: Path, most_bytes: int, most_pixels: int, cache_bytes: int = 32 * 2**20):
+    def __init__(
+        self,
+        root: Path,
+        most_bytes: int,
+        most_pixels: int,
+        cache_bytes: int = 32 * 2**20,
+        metrics: Metrics | None = None,
+    ):
         self._root = root
         self._most_bytes, self._most_pixels = most_bytes, most_pixels
-        self._cache: OrderedDict[tuple[str, int], Picture] = OrderedDict()
+        self._cache: OrderedDict[str, tuple[bytes, str]] = OrderedDict()  # data and media type by etag
         self._cache_room = cache_bytes
         self._lock = threading.Lock()
+        self._metrics = metrics or Metrics()
 
-    def show(self, path: str, size: int | None) -> Picture:
+    def show(self, path: str, size: int | None, known: str | None = None) -> Picture:
         """Read the image at a path below the root; with `size`, scaled so that its longer side is at most `size`.
+
+        The etag changes with the file. A picture that the client has (`known`, as in If-None-Match) is not read.
 
         Raises:
             ValueError: If there is no such image.
         """
-        if size is None:
-            return self._read(path, None)
-        with self._lock:
-            cached = self._cache.get((path, size))
+        with open_inside(self._root, path, self._most_bytes) as file:
+            status = os.fstat(file)
+            version = json.dumps([path, size, status.st_mtime_ns, status.st_size, status.st_ino])
+            etag = f'"{hashlib.blake2b(version.encode("utf-8", "replace"), digest_size=12).hexdigest()}"'
+            if known is not None and etag in known:
+                return Picture(None, "", etag)
+            if size is None:
+                return Picture(*self._read(file, None), etag)
+            with self._lock:
+                cached = self._cache.get(etag)
+                if cached is not None:
+                    self._cache.move_to_end(etag)
+            self._metrics.count("aleator_pictures_total", cache="missed" if cached is None else "hit")
             if cached is not None:
-                self._cache.move_to_end((path, size))
-                return cached
-        picture = self._read(path, size)
+                return Picture(*cached, etag)
+            made = self._read(file, size)
         with self._lock:
-            replaced = self._cache.pop((path, size), None)  # another thread may have been faster
-            self._cache[path, size] = picture
-            self._cache_room += (len(replaced.data) if replaced else 0) - len(picture.data)
+            replaced = self._cache.pop(etag, None)  # another thread may have been faster
+            self._cache[etag] = made
+            self._cache_room += (len(replaced[0]) if replaced else 0) - len(made[0])
             while self._cache_room < 0:
-                self._cache_room += len(self._cache.popitem(last=False)[1].data)
-        return picture
+                self._cache_room += len(self._cache.popitem(last=False)[1][0])
+        return Picture(*made, etag)
 
-    def _read(self, path: str, size: int | None) -> Picture:
-        data = read_inside(self._root, path, self._most_bytes)
+    def _read(self, file: int, size: int | None) -> tuple[bytes, str]:
+        """The data and the media type of an image in an open file."""
+        with open(file, "rb", closefd=False) as content:
+            data = content.read(self._most_bytes)
         format = image_format(data)
         image, _ = open_image(data, self._most_pixels, size)  # a file that cannot be decoded is not sent
         with image:
             if format in _TYPES and (size is None or max(image.size) <= size):
-                return Picture(data, _TYPES[format])
+                return data, _TYPES[format]
             if size is not None:
                 image.thumbnail((size, size))
             if image.mode == "F" or image.mode.startswith("I"):
@@ -77,13 +103,14 @@ class Pictures:
             out = io.BytesIO()
             if opaque and max(image.size) > 64:
                 image.convert("RGB").save(out, "JPEG", quality=88)
-                return Picture(out.getvalue(), "image/jpeg")
+                return out.getvalue(), "image/jpeg"
             image.convert("RGB" if opaque else "RGBA").save(out, "PNG")
-            return Picture(out.getvalue(), "image/png")
+            return out.getvalue(), "image/png"
 
 
-def read_inside(root: Path, path: str, most_bytes: int) -> bytes:
-    """Read a regular file below `root`.
+@contextlib.contextmanager
+def open_inside(root: Path, path: str, most_bytes: int) -> Iterator[int]:
+    """Open a regular file below `root`, and give its descriptor.
 
     The path is opened step by step, and no step may lead up or be a link. So the check also holds if somebody changes
     the folder meanwhile.
@@ -109,8 +136,7 @@ def read_inside(root: Path, path: str, most_bytes: int) -> bytes:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
             raise ValueError(f"it is not a file of at most {most_bytes} bytes")
-        with open(file, "rb", closefd=False) as content:
-            return content.read(most_bytes)
+        yield file
 
 
 def image_format(data: bytes) -> str | None:

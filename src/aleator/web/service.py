@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import logging
 import math
-import threading
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -20,12 +19,12 @@ from aleator.foundation import DamagedFileError, require
 from aleator.own_data import one_mode
 from aleator.posteriors import PosteriorBatch, VonMisesFisher
 from aleator.retrieval import CredibleIndex, Hit, IndexGoneError
-from aleator.web.collection import CollectionView, item_fields, whole_text
-from aleator.web.findings import Findings
+from aleator.web.batches import Batches
+from aleator.web.collection import item_fields, whole_text
 from aleator.web.limits import Limits
+from aleator.web.metrics import Metrics
 from aleator.web.models import (
     Answer,
-    CollectionInfo,
     CredibleLevel,
     Finding,
     FindingPage,
@@ -33,18 +32,20 @@ from aleator.web.models import (
     ItemView,
     LikelyLabel,
     PosteriorQuestion,
-    PromiseView,
     QueryView,
     SearchOptions,
     certainty,
 )
 from aleator.web.pictures import Picture, Pictures, check_upload
 from aleator.web.problems import ProblemError, busy
+from aleator.web.served import Served, read_served
 
 if TYPE_CHECKING:
     from aleator.own_data import Run
 
 _LOG = logging.getLogger("aleator.web")
+_TICK = 1.0  # seconds between two looks at the clock of the background task
+_LARGEST_SHARE = 0.25  # of the time for reading the collection again
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,10 +60,17 @@ class Service:
         root: Folder of the images; None for no pictures.
         limits: Limits on images and threads.
         audit: Folder of an audit; None for no findings.
+        metrics: Where to count.
     """
 
     def __init__(
-        self, index: CredibleIndex, run: "Run | None", root: Path | None, limits: Limits, audit: Path | None = None
+        self,
+        index: CredibleIndex,
+        run: "Run | None",
+        root: Path | None,
+        limits: Limits,
+        audit: Path | None = None,
+        metrics: Metrics | None = None,
     ):
         if run is not None:
             dim = run.encoder.dim
@@ -73,19 +81,77 @@ class Service:
         self.index = index
         self._dim = index.dim
         self.limits = limits
-        self._labels = _label_model(index, run)
-        self.collection = CollectionView(index, self._labels)
-        self._findings = None if audit is None else Findings(audit, self.collection)
-        self._run = run
-        self._embedding = threading.Lock()  # tokenisers must not be shared by threads, and one batch uses all cores
-        self._pictures = None if root is None else Pictures(root.resolve(), limits.stored_bytes, limits.pixels)
+        self.metrics = metrics or Metrics()
+        self._run, self._audit = run, audit
+        self._pictures = None
+        if root is not None:
+            self._pictures = Pictures(root.resolve(), limits.stored_bytes, limits.pixels, metrics=self.metrics)
+        self.served = self._read()
+        self.metrics.gauge("aleator_items", lambda: len(self.served.collection))
         self._workers = self._new_workers()
+        # One thread encodes: tokenisers must not be shared by threads, and one batch uses all cores.
+        note = self.metrics.observe
+        self._encoding = Batches(
+            self._encode, limits.batch, limits.window, note=lambda n: note("aleator_batch_size", n, work="encode")
+        )
+        self._searching = Batches(
+            self._search_all,
+            limits.batch,
+            threads=limits.workers,
+            note=lambda n: note("aleator_batch_size", n, work="search"),
+        )
+
+    # ---- the collection, as it is now
+
+    def refresh(self) -> bool:
+        """Read the collection again if items were added or removed; whether they were."""
+        if self.index.store.state() == self.served.state:
+            return False
+        self.served = self._read()
+        return True
+
+    async def keep_fresh(self) -> None:
+        """Look at the index again and again, until cancelled."""
+        due = time.monotonic() + self.limits.refresh
+        await asyncio.to_thread(self.metrics.write)
+        while True:
+            await asyncio.sleep(min(_TICK, max(0.0, due - time.monotonic())))
+            await asyncio.to_thread(self.metrics.write)
+            if time.monotonic() < due:
+                continue
+            began = time.monotonic()
+            try:
+                with self._told():
+                    await asyncio.to_thread(self.refresh)
+            except Exception as error:  # a question gets the same error, and with it the reason
+                _LOG.warning("the collection could not be read again: %s", error)
+            took = time.monotonic() - began
+            due = time.monotonic() + max(self.limits.refresh, took * (1 / _LARGEST_SHARE - 1))
+
+    def _read(self) -> Served:
+        began = time.monotonic()
+        served = read_served(self.index, self._run, self._pictures is not None, self.limits, self._audit)
+        self.metrics.count("aleator_collection_reads_total")
+        self.metrics.count("aleator_collection_read_seconds_total", time.monotonic() - began)
+        return served
+
+    # ---- threads
 
     async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a long task on one of the worker threads."""
-        try:
-            loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        with self._told():
             return await loop.run_in_executor(self._workers, lambda: task(*args, **kwargs))
+
+    async def _batched(self, future: Awaitable[T]) -> T:
+        with self._told():
+            return await future
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors of the index as answers."""
+        try:
+            yield
         except DamagedFileError as damage:
             _LOG.error("%s", damage)  # with the name of the file, which is not the client's business
             raise busy("the index is damaged") from damage
@@ -100,88 +166,55 @@ class Service:
 
     def close(self) -> None:
         """Cancel waiting tasks. New threads are ready in case the application starts again."""
+        self._encoding.close()
+        self._searching.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._workers = self._new_workers()
 
     def _new_workers(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.limits.workers, thread_name_prefix="aleator")
 
-    @property
-    def images(self) -> bool:
-        """Whether there are pictures to show."""
-        return self._pictures is not None and self.collection.paths
+    # ---- items
 
-    @property
-    def model(self) -> InputKind | None:
-        """What the model takes."""
-        return None if self._run is None else self._run.inputs.kind
-
-    @cached_property
-    def info(self) -> CollectionInfo:
-        """The description of the collection."""
-        collection = self.collection
-        return CollectionInfo(
-            name=_name(self.index.location),
-            items=len(collection),
-            dim=self.index.dim,
-            certainty=collection.distribution(),
-            labels=collection.labels(),
-            images=self.images,
-            texts=collection.texts,
-            model=self.model,
-            model_features=None if self._run is None else self._run.inputs.features,
-            kernel=repr(self.index.kernel),
-            exact=self.index.recall_report is None,
-            promise=self._promise(),
-            findings={} if self._findings is None else self._findings.counts(),
-            upload_bytes=self.limits.upload_bytes,
-            pixels=self.limits.pixels,
-        )
-
-    def _promise(self) -> PromiseView | None:
-        promise = self.index.promise
-        if promise is None:
-            return None
-        return PromiseView(
-            coverage=promise.coverage,
-            questions=promise.questions,
-            sets=promise.sets,
-            mean_size=promise.mean_size,
-            error=None if promise.rejection is None else promise.rejection.error,
-            assurance=None if promise.rejection is None else promise.rejection.assurance,
-            current=promise.items == len(self.index),
-        )
-
-    def item(self, position: int) -> ItemView:
+    def item(self, served: Served, position: int) -> ItemView:
         """The item at a position of the collection."""
-        return self.collection.item(position, self.images)
+        return served.collection.item(position, served.images)
 
-    def findings(self, kind: Finding, offset: int, limit: int) -> FindingPage:
+    def findings(self, served: Served, kind: Finding, offset: int, limit: int) -> FindingPage:
         """Some findings of the audit.
 
         Raises:
             ValueError: If there is no audit.
         """
-        if self._findings is None:
+        if served.findings is None:
             raise ValueError("there is no audit; start the server with --audit")
-        return self._findings.page(kind, offset, limit, self.images)
+        return served.findings.page(kind, offset, limit, served.images)
 
-    def picture(self, position: int, size: int | None) -> Picture:
-        """The picture of an item.
+    def picture(self, served: Served, position: int, size: int | None, known: str | None = None) -> Picture:
+        """The picture of an item; without its data if the client has the version `known`.
 
         Raises:
             ValueError: If it has none.
         """
-        path = self.collection.metadata(position).get("path")
+        path = served.collection.metadata(position).get("path")
         if self._pictures is None or not isinstance(path, str):
             raise ValueError("the collection has no image of this item")
-        return self._pictures.show(path, size)
+        return self._pictures.show(path, size, known)
 
-    def ask_about_item(self, position: int, options: SearchOptions) -> Answer:
+    # ---- questions
+
+    async def ask_about_item(self, served: Served, position: int, options: SearchOptions) -> Answer:
         """Search with an item of the collection."""
-        return self._search(self.collection.posterior(position), options, position)
+        require(
+            options.by != "promised",
+            "by",
+            "promised",
+            "the promise is for new questions, and an item finds itself",
+            "ask about something that is not in the collection",
+        )
+        return await self._search(served, served.collection.posterior(position), options, position)
 
-    def ask_about_posterior(self, posterior: PosteriorQuestion, options: SearchOptions) -> Answer:
+    async def ask_about_posterior(self, posterior: PosteriorQuestion, options: SearchOptions) -> Answer:
         """Search with a posterior."""
         length, dim = len(posterior.mu), self.index.dim
         problem = f"the collection has {dim} dimensions"
@@ -189,114 +222,144 @@ class Service:
         norm = math.hypot(*posterior.mu)
         require(abs(norm - 1) < 1e-3, "mu", f"of length {norm:.4g}", "is not a direction", "scale it to length 1")
         mu = torch.tensor([posterior.mu], dtype=torch.float64)
-        return self._search(VonMisesFisher(mu, torch.tensor([float(posterior.kappa)], dtype=torch.float64)), options)
+        query = VonMisesFisher(mu, torch.tensor([float(posterior.kappa)], dtype=torch.float64))
+        return await self._search(self.served, query, options)
 
-    def ask_about_raw(self, kind: InputKind, item: Any, options: SearchOptions) -> Answer:
+    async def ask_about_raw(self, kind: InputKind, item: Any, options: SearchOptions) -> Answer:
         """Embed an item (the bytes of an image, a text, or a list of features), and search with its posterior."""
         run = self._model_for(kind)
-        if kind == "images":
-            check_upload(item, self.limits.pixels)
-        with self._embedding:
-            posterior, novelty = run.posteriors_and_novelty([item])
+        prepared = await self.work(self._prepare, run, kind, item)
+        shape = tuple(prepared.shape[1:]) if isinstance(prepared, Tensor) else ()
+        posterior, excess = await self._batched(asyncio.wrap_future(self._encoding.submit(shape, prepared)))
         parts = posterior.components
         finite = parts.mu.isfinite().all() & parts.kappa.isfinite().all()
         require(finite, "item", "this one", "its embedding is not finite", "send another")
-        return self._search(posterior.double(), options, unlike=None if novelty is None else bool(novelty[0] > 0))
+        unlike = None if excess is None else bool(excess > 0)
+        return await self._search(self.served, posterior.double(), options, unlike=unlike)
+
+    def _prepare(self, run: "Run", kind: InputKind, item: Any) -> Any:
+        """One item as the encoder takes it: a tensor (1, ...) or a list of one text."""
+        if kind == "images":
+            check_upload(item, self.limits.pixels)
+        return run.inputs.prepare([item])
+
+    def _encode(self, _: Any, prepared: list[Any]) -> list[tuple[PosteriorBatch, Tensor | None]]:
+        """The posterior (1,) of each prepared item, and its novelty, from one pass of the encoder."""
+        assert self._run is not None
+        batch = [text for one in prepared for text in one] if isinstance(prepared[0], list) else torch.cat(prepared)
+        if isinstance(batch, Tensor):
+            batch = batch.to(next(self._run.encoder.parameters()).device)
+        posteriors, novelty = self._run.encode(batch)
+        return [(posteriors[i : i + 1], None if novelty is None else novelty[i]) for i in range(len(prepared))]
 
     def _model_for(self, kind: InputKind) -> "Run":
         if self._run is None:
             problem = "no model is loaded, so only items and posteriors can be asked about"
             raise ProblemError(409, f"{problem}; start the server with --model")
-        if self.model != kind:
-            raise ProblemError(409, f"the model takes {self.model}, not {kind}")
+        if self._run.inputs.kind != kind:
+            raise ProblemError(409, f"the model takes {self._run.inputs.kind}, not {kind}")
+        made_by = self.index.fingerprint
+        if made_by is not None and made_by != self._run.fingerprint:
+            raise busy("the index was replaced by that of another model while the server runs; restart it")
         return self._run
 
-    def _search(
-        self, query: PosteriorBatch, options: SearchOptions, item: int | None = None, unlike: bool | None = None
+    async def _search(
+        self,
+        served: Served,
+        query: PosteriorBatch,
+        options: SearchOptions,
+        item: int | None = None,
+        unlike: bool | None = None,
     ) -> Answer:
         """Search with a query of batch shape (1,), which may be the item at position `item` of the collection."""
-        if options.by == "promised":
-            return self._promised_set(query, options, item, unlike)
-        own_key = None if item is None else self.collection.keys[item]
-        own = 0 if own_key is None else 1  # an item finds itself, which does not count
-        limit = options.limit + own
-        all_hits = self.index.search(query, options.p, limit, options.by, threshold=options.threshold)[0]
-        complete = len(all_hits) < limit
-        hits = [hit for hit in map(self._hit_view, all_hits) if hit.key != own_key][: options.limit]
-        size = len(hits) if complete and options.by == "match" else None
-        levels: list[CredibleLevel] = []
-        if options.by == "credible":
-            size, levels = self.collection.credible_sets(query, options.p, leave_out=own)
-        query_view = self._query_view(query, item, unlike)
-        return Answer(query=query_view, by=options.by, p=options.p, size=size, hits=hits, levels=levels, sure=None)
+        own = 0 if item is None else 1  # an item finds itself, which does not count
+        level = {"credible": options.p, "match": options.threshold}.get(options.by)
+        key = (options.by, level, type(query), query.modes, query.dim, served.labels is not None)
+        question = query, options.limit + own, served.labels
+        hits, sure, probabilities = await self._batched(asyncio.wrap_future(self._searching.submit(key, question)))
+        return await self.work(self._describe, served, query, options, item, unlike, hits, sure, probabilities)
 
-    def _promised_set(
-        self, query: PosteriorBatch, options: SearchOptions, item: int | None, unlike: bool | None
+    def _search_all(
+        self, key: tuple[Any, ...], questions: list[tuple[PosteriorBatch, int, LabelModel | None]]
+    ) -> list[tuple[list[Hit], bool | None, Tensor | None]]:
+        """Hits of questions with equal keys from one search, whether the first is sure, and label probabilities."""
+        by, level, *_ = key
+        queries = type(questions[0][0]).cat([query for query, _, _ in questions])
+        most = max(limit for _, limit, _ in questions)
+        sure: list[bool | None] = [None] * len(questions)
+        if by == "promised":
+            answers = self.index.answer_sets(queries)
+            found, sure = [answer.hits for answer in answers], [answer.sure for answer in answers]
+        else:
+            named = {"credible": {"p": level}, "match": {"threshold": level}}.get(by, {})
+            found = self.index.search(queries, limit=most, by=by, **named)
+            found = [hits[:limit] for hits, (_, limit, _) in zip(found, questions, strict=True)]
+        # The collection may have been read again between two questions of the batch.
+        models = {id(labels): labels for _, _, labels in questions}
+        rows = {name: None if model is None else model.probabilities(queries) for name, model in models.items()}
+        of_labels = [rows[id(labels)] for _, _, labels in questions]
+        each = [None if row is None else row[i : i + 1] for i, row in enumerate(of_labels)]
+        return list(zip(found, sure, each, strict=True))
+
+    def _describe(
+        self,
+        served: Served,
+        query: PosteriorBatch,
+        options: SearchOptions,
+        item: int | None,
+        unlike: bool | None,
+        found: list[Hit],
+        sure: bool | None,
+        probabilities: Tensor | None,
     ) -> Answer:
-        """The answer set of a new question."""
-        require(
-            item is None,
-            "by",
-            "promised",
-            "the promise is for new questions, and an item finds itself",
-            "ask about something that is not in the collection",
-        )
-        answer = self.index.answer_sets(query)[0]
-        hits = [self._hit_view(hit) for hit in answer.hits[: options.limit]]
-        return Answer(
-            query=self._query_view(query, None, unlike),
-            by="promised",
-            p=options.p,
-            size=len(answer.hits),
-            hits=hits,
-            levels=[],
-            sure=answer.sure,
-        )
+        """The answer that a client gets."""
+        own_key, own = (None, 0) if item is None else (served.collection.keys[item], 1)
+        views = [self._hit_view(served, hit) for hit in found[: options.limit + own]]
+        hits = [hit for hit in views if hit.key != own_key][: options.limit]
+        size, levels = None, list[CredibleLevel]()
+        if options.by == "promised":
+            size = len(found)
+        elif options.by == "match" and len(found) < options.limit + own:
+            size = len(hits)
+        elif options.by == "credible":
+            size, levels = served.collection.credible_sets(query, options.p, leave_out=own)
+        view = self._query_view(served, query, item, unlike, probabilities)
+        return Answer(query=view, by=options.by, p=options.p, size=size, hits=hits, levels=levels, sure=sure)
 
-    def _query_view(self, query: PosteriorBatch, item: int | None, unlike: bool | None) -> QueryView:
+    def _query_view(
+        self,
+        served: Served,
+        query: PosteriorBatch,
+        item: int | None,
+        unlike: bool | None,
+        probabilities: Tensor | None,
+    ) -> QueryView:
         shown = one_mode(query)
         kappa = float(shown.kappa[0])
-        probabilities = None if self._labels is None else self._labels.probabilities(query)
         return QueryView(
             kappa=certainty(kappa),
-            surer_than=self.collection.surer_than(kappa, None if probabilities is None else probabilities[0]),
-            labels=self._likely_labels(probabilities),
+            surer_than=served.collection.surer_than(kappa, None if probabilities is None else probabilities[0]),
+            labels=_likely_labels(served, probabilities),
             unlike=unlike,
             mu=shown.mu[0].tolist(),
             modes=query.log_weights[0].exp().tolist() if query.modes > 1 else [],
-            item=None if item is None else self.item(item),
+            item=None if item is None else self.item(served, item),
         )
 
-    def _likely_labels(self, probabilities: Tensor | None) -> list[LikelyLabel]:
-        """The likeliest labels of probabilities (1, C)."""
-        if probabilities is None or self._labels is None:
-            return []
-        (row,) = likely_labels(probabilities, self._labels.names)
-        return [LikelyLabel(label=whole_text(name), probability=min(1.0, p)) for name, p in row]
-
-    def _hit_view(self, hit: Hit) -> HitView:
-        fields = item_fields(hit.id, hit.kappa, hit.metadata, self.images)
+    def _hit_view(self, served: Served, hit: Hit) -> HitView:
+        fields = item_fields(hit.id, hit.kappa, hit.metadata, served.images)
         return HitView(
             **fields,
-            surer_than=self.collection.item_surer_than(fields["key"], hit.kappa),
+            surer_than=served.collection.item_surer_than(fields["key"], hit.kappa),
             cosine=hit.cosine,
             mode=hit.mode,
             match_probability=hit.match_probability,
         )
 
 
-def _label_model(index: CredibleIndex, run: "Run | None") -> LabelModel | None:
-    """Label probabilities: of the items of the index if it was built with fitted ones, otherwise of the model."""
-    if index.store.config.get("labels") is not None:
-        with contextlib.suppress(ValueError):  # the items have fewer than two labels
-            return index.label_model()
-    return None if run is None else run.answers.labels
-
-
-def _name(location: str | None) -> str:
-    """A name for the collection. It never shows the address of a server, which may hold a password."""
-    if location is None:
-        return "in memory"
-    if "://" in location:
-        return location.partition("#")[2] or "default"
-    return Path(location).resolve().name
+def _likely_labels(served: Served, probabilities: Tensor | None) -> list[LikelyLabel]:
+    """The likeliest labels of probabilities (1, C)."""
+    if probabilities is None or served.labels is None:
+        return []
+    (row,) = likely_labels(probabilities, served.labels.names)
+    return [LikelyLabel(label=whole_text(name), probability=min(1.0, p)) for name, p in row]

@@ -144,6 +144,20 @@ def test_rows_and_reserved_ids_are_never_used_again(make):
     assert min(ids) > first.max()
 
 
+def test_the_state_tells_of_changes_and_only_of_these(make):
+    store = make(items_of(1, 2, 3))
+    seen = [store.state()]
+    assert store.state() == seen[0]
+    everything(store)
+    assert store.state() == seen[0]
+    store.insert(items_of(4))
+    seen.append(store.state())
+    store.delete(items_of(1, 2).keys)
+    seen.append(store.state())
+    assert store.state() == seen[-1]
+    assert all(one != other for i, one in enumerate(seen) for other in seen[:i])
+
+
 def test_kappa_range_is_that_of_finite_kappas(make):
     items = items_of(0, 4, 9)
     items.kappa[1] = np.inf

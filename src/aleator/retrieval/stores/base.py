@@ -137,6 +137,15 @@ class Store(Protocol):
     def __len__(self) -> int:
         """Number of items."""
 
+    def state(self) -> object:
+        """A value that differs once items were added or removed, by any process. A server asks for it often.
+
+        Returns:
+            Anything that can be compared. Here the number of items; a store that can tell more cheaply and more
+            exactly does.
+        """
+        return len(self)
+
     @property
     @abstractmethod
     def efforts(self) -> list[int]:

@@ -99,6 +99,11 @@ class FolderStore(Store):
         with self._up_to_date():
             return self._count()
 
+    def state(self) -> object:
+        with self._up_to_date():
+            # The version of the ledger tells of other processes, the numbers of this one.
+            return self._loaded_version, len(self.rows), int(self.alive.sum())
+
     @property
     def efforts(self) -> list[int]:
         """Numbers of lists to search, eight for each doubling."""

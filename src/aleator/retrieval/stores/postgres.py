@@ -96,6 +96,7 @@ class PostgresStore(Store):
         self._lock = threading.RLock()
         self._connection: psycopg.Connection | None = None
         self._indexed = False
+        self._seen: tuple[str, object] | None = None  # of `state`: the snapshot of the server, and what it held
 
     @classmethod
     def create(cls, location: str, items: Items, config: dict[str, Any], replace: bool = False) -> "PostgresStore":
@@ -130,6 +131,15 @@ class PostgresStore(Store):
     def __len__(self) -> int:
         with self._transaction() as cursor:
             return cursor.execute(self._sql("SELECT count(*) FROM {schema}.items")).fetchone()[0]  # type: ignore[index]
+
+    def state(self) -> object:
+        with self._transaction() as cursor:
+            # While nothing is committed in the whole database, its snapshots are equal: no need to look.
+            (snapshot,) = cursor.execute("SELECT pg_current_snapshot()::text").fetchone() or ("",)
+            if self._seen is None or self._seen[0] != snapshot:
+                look = self._sql("SELECT count(*), sum(seq)::text, max(seq) FROM {schema}.items")
+                self._seen = snapshot, cursor.execute(look).fetchone()
+            return self._seen[1]
 
     @property
     def efforts(self) -> list[int]:

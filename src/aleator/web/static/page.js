@@ -3,6 +3,7 @@
 
 import { call, post } from "./api.js";
 import { column, inBoth } from "./beside.js";
+import { watchCollection } from "./changes.js";
 import { histogram, rejectCurve, sizeCurve } from "./charts.js";
 import { wireDropping } from "./dropping.js";
 import { introWasRead, showIntro, wireIntro } from "./intro.js";
@@ -391,6 +392,7 @@ function wire() {
   $("numbers").addEventListener("change", () => $("grid").classList.toggle("numbers", $("numbers").checked));
   $("mark-all").addEventListener("click", () => marks.add(shown.map(([, item]) => item)));
   wireIntro();
+  $("changed").addEventListener("click", showChanged);
   $("query-compare").addEventListener("click", () => ((kept = presentQuestion()), showBeside(), $("beside-close").focus()));
   $("to-level").addEventListener("click", () => jump("level", $("slider-box").hidden ? document.querySelector('input[name="by"]:checked') : $("slider")));
   $("to-ask").addEventListener("click", () => jump("ask", $("id")));
@@ -443,6 +445,24 @@ function introduce() {
   $("label").replaceChildren(all, ...info.labels.map(({ label, count: n }) => element("option", { value: label }, `${label} (${count(n)})`)));
 }
 
+// What is on the screen stays until the user asks: tiles must not move under the pointer.
+function collectionChanged(now) {
+  info = now;
+  $("facts").textContent = plural(info.items, "item");
+  $("changed").hidden = false;
+}
+
+function showChanged() {
+  $("changed").hidden = true;
+  const label = $("label").value;
+  introduce();
+  if ([...$("label").options].some((option) => option.value === label)) $("label").value = label;
+  drawCertainty();
+  if (tab === "answer") follow({ focus: false });
+  else browse();
+  $("panel").focus({ preventScroll: true });
+}
+
 async function start() {
   try {
     info = await call("/api/collection");
@@ -460,6 +480,7 @@ async function start() {
   drawCertainty();
   selectTab(tab);
   follow({ focus: false });
+  watchCollection(info, collectionChanged);
 }
 
 start();
