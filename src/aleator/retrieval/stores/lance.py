@@ -5,7 +5,7 @@ them are in the index, and decides between writers:
 
 - `insert` takes numbers for its rows in the ledger, appends the items, and shows them by one change of the ledger;
 - `delete` hides the items by one change of the ledger, and then removes them from the table;
-- `create` with `replace` writes a new table, and makes it current by one change of the ledger.
+- `create` with `replacing` writes a new table, and makes it current by one change of the ledger.
 
 So a change happens completely or not at all, also when a writer is killed. An id is never stored twice: a change is made
 again if another writer came in between. Every call reads one version of both tables.
@@ -17,7 +17,8 @@ import contextlib
 import datetime
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from aleator.retrieval.stores.lance_place import ConflictError, Place
 
 _MOST_IN_MEMORY = 2**24  # numbers in the vectors of a collection that is kept in memory: 64 MiB
 _MOST_DESCRIBED = 100_000  # items whose ids and metadata are kept after a search
+_MOST_KEPT = 2**20  # vectors that an exact search keeps before it looks which are still near
 _TRIES = 5  # of compaction, while others write
 _ABANDONED = datetime.timedelta(days=1)  # a table that no ledger names after this long was left by a killed writer
 _TABLES = "items-"
@@ -69,7 +71,7 @@ class LanceStore(Store):
         location: str,
         items: Items,
         config: dict[str, Any],
-        replace: bool = False,
+        replacing: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> "LanceStore":
         """Write the items, and make them the index at this location in one step."""
@@ -77,7 +79,7 @@ class LanceStore(Store):
         require(place.version is None, "location", str(place), "an older version cannot change", "leave out the #")
         connection = place.connect()
         ledger = Ledger.find(place, connection)
-        if ledger is not None and not replace:
+        if ledger is not None and not replacing:
             reject("location", str(place), "already holds an index", "add to it, or pass replace=True")
         name = _TABLES + secrets.token_hex(8)
         columns = schema(config["dim"], config.get("modes", 1) > 1)
@@ -186,7 +188,7 @@ class LanceStore(Store):
         with self._up_to_date() as state:
             self._require_dim(mu)
             if effort is None or not state.partitions:
-                return self._compare(mu, lambda _, block: (radius - slack(mu.shape[1]))[:, None])[0]
+                return self._within_exactly(mu, radius - slack(mu.shape[1]))
             candidates, described = self._items.within(mu, radius, effort)
             self._described = described
             return self._shown(candidates)
@@ -198,17 +200,7 @@ class LanceStore(Store):
                 candidates, reach, described = self._items.closest(mu, k, effort)
                 self._described = described
                 return self._shown(candidates), reach
-            best = np.full((len(mu), k), -np.inf, np.float32)
-
-            def kth(cosine: np.ndarray, _: Candidates) -> np.ndarray:
-                joined = np.concatenate([best, cosine], axis=1)
-                best[:] = -np.partition(-joined, k - 1, axis=1)[:, :k]
-                return best.min(axis=1)[:, None]
-
-            candidates, cosine = self._compare(mu, kth)
-            reach = best.min(axis=1).astype(np.float64)
-            near = cosine >= reach[candidates.query]
-            return candidates.take(near), reach
+            return self._closest_exactly(mu, k)
 
     def describe(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
         with self._up_to_date():
@@ -368,6 +360,7 @@ class LanceStore(Store):
         return self._held
 
     def _blocks(self) -> Iterator[Candidates]:
+        """All vectors in blocks, at least one block."""
         held = self._in_memory()
         if held is not None:
             yield held
@@ -375,21 +368,39 @@ class LanceStore(Store):
         for block in self._items.blocks():
             yield self._shown(block)
 
-    def _compare(
-        self, mu: np.ndarray, least: Callable[[np.ndarray, Candidates], np.ndarray]
-    ) -> tuple[Candidates, np.ndarray]:
-        """Compare all vectors. `least` gives the cosine (Q, 1) that a vector of the block must reach."""
-        parts, cosines = [], []
+    def _within_exactly(self, mu: np.ndarray, radius: np.ndarray) -> Candidates:
+        """Compare all vectors with all queries."""
+        parts = []
+        for block in self._blocks():
+            query, position = np.nonzero(mu @ block.mu.T >= radius[:, None])
+            parts.append(replace(block.take(position), query=query))
+        return Candidates.concatenate(parts)
+
+    def _closest_exactly(self, mu: np.ndarray, k: int) -> tuple[Candidates, np.ndarray]:
+        """Compare all vectors with all queries, and keep those that reach each query's k-th cosine so far."""
+        best = np.full((len(mu), k), -np.inf, np.float32)
+        parts: list[Candidates] = []
+        cosines: list[np.ndarray] = []
+
+        def prune() -> None:
+            cosine, together = np.concatenate(cosines), Candidates.concatenate(parts)
+            # In the order of `concatenate`.
+            cosine = cosine[np.argsort(np.concatenate([part.query for part in parts]), kind="stable")]
+            near = cosine >= best.min(axis=1)[together.query]
+            parts[:], cosines[:] = [together.take(near)], [cosine[near]]
+
         for block in self._blocks():
             cosine = mu @ block.mu.T
-            query, position = np.nonzero(cosine >= least(cosine, block))
-            chosen = block.take(position)
-            parts.append(Candidates(query, chosen.row, chosen.mu, chosen.kappa, chosen.weight))
+            for i in np.flatnonzero((cosine > best.min(axis=1)[:, None]).any(axis=1)):
+                joined = np.concatenate([best[i], cosine[i][cosine[i] > best[i].min()]])
+                best[i] = np.partition(joined, len(joined) - k)[len(joined) - k :]
+            query, position = np.nonzero(cosine >= best.min(axis=1)[:, None])
+            parts.append(replace(block.take(position), query=query))
             cosines.append(cosine[query, position])
-        if not parts:
-            return self._in_memory() or self._shown(self._items.take(np.zeros(0, np.int64))), np.zeros(0, np.float32)
-        order = np.argsort(np.concatenate([part.query for part in parts]), kind="stable")
-        return Candidates.concatenate(parts), np.concatenate(cosines)[order]
+            if sum(map(len, parts)) > max(_MOST_KEPT, 2 * best.size):
+                prune()
+        prune()
+        return parts[0], best.min(axis=1).astype(np.float64)
 
     def _certainties(self, heaviest: bool) -> np.ndarray:
         """Kappas of all vectors, or of the heaviest of each item."""

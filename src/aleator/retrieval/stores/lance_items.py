@@ -5,6 +5,7 @@ the query's own distance. Lance also compares the vectors that were added after 
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,11 @@ from aleator.retrieval.stores.lance_place import Place
 _BLOCK = 65_536  # vectors written or compared at a time
 _MOST_IN_LIST = 1_000  # values in a condition; for more, a scan of the column is faster
 _FIRST_NEIGHBOURS = 64
+_AT_ONCE = 4  # questions
 _COLUMNS = ("row", "kappa", "mu", "key", "note")
+
+
+Described = dict[int, tuple[str, str]]  # id and metadata as JSON text, by row
 
 
 def schema(dim: int, mixtures: bool) -> pa.Schema:
@@ -97,8 +102,18 @@ class ItemTable:
 
     def blocks(self) -> Iterator[Candidates]:
         """All vectors; `query` is 0."""
+        gathered: list[pa.RecordBatch] = []
         for batch in self.scan(self._vector_columns):
-            yield self._candidates(batch, np.zeros(len(batch), np.int64))
+            gathered.append(batch)
+            if sum(map(len, gathered)) >= _BLOCK:
+                yield self._plain(gathered)
+                gathered = []
+        if gathered:
+            yield self._plain(gathered)
+
+    def _plain(self, found: list[pa.RecordBatch]) -> Candidates:
+        table = pa.Table.from_batches(found)
+        return self._candidates(table, np.zeros(len(table), np.int64))
 
     def take(self, offsets: np.ndarray) -> Candidates:
         """The vectors at some offsets of the table; `query` is 0."""
@@ -106,38 +121,50 @@ class ItemTable:
             found = self.table.take_offsets(offsets.tolist()).select(self._vector_columns).to_arrow()
         return self._candidates(found, np.zeros(len(found), np.int64))
 
-    def within(self, mu: np.ndarray, radius: np.ndarray, effort: int) -> tuple[Candidates, dict]:
-        """Vectors that reach each query's radius, of `effort` partitions, and what `describe` says about them."""
+    def within(self, mu: np.ndarray, radius: np.ndarray, effort: int) -> tuple[Candidates, Described]:
+        """Vectors that reach each query's radius, of `effort` partitions, and what is known about small answers."""
         bound = 2 - 2 * (radius - slack(self.dim))  # squared distance of unit vectors
-        parts = [self._ask(vector, None, limit, effort) for vector, limit in zip(mu, bound.tolist(), strict=True)]
-        return self._together(parts)
+        asked = [(vector, None, limit, effort) for vector, limit in zip(mu, bound.tolist(), strict=True)]
+        return self._together(self._ask_all(asked))
 
-    def closest(self, mu: np.ndarray, k: int, effort: int) -> tuple[Candidates, np.ndarray, dict]:
+    def closest(self, mu: np.ndarray, k: int, effort: int) -> tuple[Candidates, np.ndarray, Described]:
         """The k nearest vectors, of `effort` partitions, and a reach as `Store.closest` has it."""
-        parts = [self._ask(vector, k, None, effort) for vector in mu]
+        parts = self._ask_all([(vector, k, None, effort) for vector in mu])
         far = np.array([part["_distance"][-1].as_py() if len(part) >= k else np.inf for part in parts], np.float64)
         candidates, described = self._together(parts)
         return candidates, 1 - far / 2, described
+
+    def _ask_all(self, asked: list[tuple]) -> list[pa.Table]:
+        """Ask several questions. Some wait while others are computed."""
+        if len(asked) == 1:
+            return [self._ask(*asked[0])]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(lambda question: self._ask(*question), asked))
 
     def _ask(self, vector: np.ndarray, k: int | None, bound: float | None, effort: int) -> pa.Table:
         """Neighbours of one vector, nearest first. Without k: all within the bound."""
         limit = _FIRST_NEIGHBOURS if k is None else k
         while True:
+            # Ids and metadata of few items cost little here, and save another question.
+            columns = self._columns if limit <= _FIRST_NEIGHBOURS else self._vector_columns
             with self.place.plain_errors():
                 query = self.table.search(vector, vector_column_name="mu").distance_type("l2").nprobes(effort)
                 if bound is not None:
                     query = query.distance_range(None, max(0.0, bound) if np.isfinite(bound) else None)
-                found = query.select([*self._columns, "_distance"]).limit(limit).to_arrow()
+                found = query.select([*columns, "_distance"]).limit(limit).to_arrow()
             if k is not None or len(found) < limit:
                 return found
-            limit *= 8
+            limit *= 32
 
-    def _together(self, parts: list[pa.Table]) -> tuple[Candidates, dict]:
-        found = pa.concat_tables(parts)
+    def _together(self, parts: list[pa.Table]) -> tuple[Candidates, Described]:
+        described: Described = {}
+        for part in parts:
+            if "key" in part.column_names:
+                about = zip(part["key"].to_pylist(), part["note"].to_pylist(), strict=True)
+                described.update(zip(part["row"].to_pylist(), about, strict=True))
+        found = pa.concat_tables([part.select(self._vector_columns) for part in parts])
         query = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        described = zip(found["key"].to_pylist(), found["note"].to_pylist(), strict=True)
-        candidates = self._candidates(found, query)
-        return candidates, dict(zip(candidates.row.tolist(), described, strict=True))
+        return self._candidates(found, query), described
 
     def _candidates(self, found: Any, query: np.ndarray) -> Candidates:
         def column(name: str) -> np.ndarray:
