@@ -241,7 +241,7 @@ class CredibleIndex(AnsweringIndex):
             exact=exact,
         )
         answers: list[list[Hit]] = []
-        with self._lock:
+        with self._lock, self._store.one_version():
             for start in range(0, len(request), _BLOCK):
                 block = request.block(start, start + _BLOCK)
                 answers += make_hits(self._store, _search(self._store, block, by), len(block))

@@ -7,8 +7,8 @@ them are in the index, and decides between writers:
 - `delete` hides the items by one change of the ledger, and then removes them from the table;
 - `create` with `replacing` writes a new table, and makes it current by one change of the ledger.
 
-So a change happens completely or not at all, also when a writer is killed. An id is never stored twice: a change is made
-again if another writer came in between. Every call reads one version of both tables.
+So a change happens completely or not at all, also when a writer is killed. An id is never stored twice: a change is
+made again if another writer came in between. A search reads one version of both tables.
 
 Lance does not verify checksums of its files.
 """
@@ -57,6 +57,7 @@ class LanceStore(Store):
         self._place, self._connection, self._ledger = place, connection, ledger
         self._lock = threading.RLock()
         self._state: State | None = None
+        self._pinned = 0  # how many contexts want to stay at this version
         self._items: ItemTable
         self._name = ""  # of the open table of items
         self._described: dict[int, tuple[str, str]] = {}  # what the last search learned, at this version
@@ -306,10 +307,19 @@ class LanceStore(Store):
     def _up_to_date(self) -> Iterator[State]:
         """One thread at a time, with the newest version."""
         with self._lock:
-            state = self._ledger.refresh()
+            state = self._require_state() if self._pinned else self._ledger.refresh()
             if self._state is None or state.number != self._state.number:
                 self._load(state)
             yield state
+
+    @contextlib.contextmanager
+    def one_version(self) -> Iterator[None]:
+        with self._up_to_date():
+            self._pinned += 1
+            try:
+                yield
+            finally:
+                self._pinned -= 1
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[State]:
@@ -354,7 +364,9 @@ class LanceStore(Store):
         state = self._require_state()
         if self._held is None and state.count * self.config.get("modes", 1) * self.config["dim"] <= _MOST_IN_MEMORY:
             parts = [self._shown(block) for block in self._items.blocks()]
-            none = self._items._candidates(schema(self._items.dim, self._items.mixtures).empty_table(), np.zeros(0, int))
+            none = self._items._candidates(
+                schema(self._items.dim, self._items.mixtures).empty_table(), np.zeros(0, int)
+            )
             held = Candidates.concatenate(parts or [none])
             self._held = held.take(np.argsort(held.row, kind="stable"))
         return self._held

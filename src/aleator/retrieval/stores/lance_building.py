@@ -7,7 +7,7 @@ from aleator.retrieval.stores.lance_items import ItemTable
 from aleator.retrieval.stores.lance_place import ConflictError
 
 _SAMPLES = 64  # vectors for each partition, to train on
-_ROUNDS = 20  # of k-means
+_ROUNDS = 10  # of k-means
 _GROWTH = 4  # the index is trained again when the collection has grown this many times
 
 

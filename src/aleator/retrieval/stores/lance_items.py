@@ -1,7 +1,7 @@
 """The table of items of an index on Lance: one row of Lance for each component of each item.
 
-An exact search reads all vectors, in blocks. An approximate search asks the vector index for one query at a time, within
-the query's own distance. Lance also compares the vectors that were added after the index was built.
+An exact search reads all vectors, in blocks. An approximate search asks the vector index for one query at a time, in
+the query's own radius. Lance also compares the vectors that were added after the index was built.
 """
 
 from collections.abc import Iterator

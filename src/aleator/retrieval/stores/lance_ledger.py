@@ -6,8 +6,8 @@ ledger still has this state (compare and swap). Otherwise another writer was fas
 the new state.
 
 The row has a number that grows by one. A change inserts the row n + 1 unless there is one, and removes older rows, in
-one commit of Lance. Of two writers who both remove row n, Lance lets one win. The other runs again, finds row n + 1, and
-does nothing.
+one commit of Lance. Of two writers who both remove row n, Lance lets one win. The other runs again, finds row n + 1,
+and does nothing.
 """
 
 import json
@@ -118,16 +118,14 @@ class Ledger:
     @property
     def version(self) -> int:
         """Number of this version of the index."""
-        with self._place.plain_errors():
-            return self._table.version
+        return self._seen
 
     def refresh(self) -> State:
         """The newest state; the state of an older version never changes."""
         if self._place.version is None:
             with self._place.plain_errors():
-                before = self._table.version
                 self._table.checkout_latest()
-                unchanged = self._table.version == before
+                unchanged = self._table.version == self._seen
             if not unchanged:
                 self.state = self._read()
         return self.state
@@ -164,6 +162,7 @@ class Ledger:
 
     def _read(self) -> State:
         with self._place.plain_errors():
+            self._seen = self._table.version
             rows = self._table.to_arrow().to_pylist()
         try:
             ((text,),) = [[row["state"]] for row in rows]

@@ -42,7 +42,9 @@ class Place:
         uri, hash_mark, version = location.removeprefix(_PREFIX).partition("#")
         way_out = "write lance:folder/, s3://bucket/name, or s3://bucket/name#12 for version 12"
         require(uri not in ("", "/"), "location", location, "names no place", way_out)
-        require("@" not in uri.partition("/")[2] or "://" not in uri, "location", "...@...", "holds a user", _CREDENTIALS)
+        require(
+            "@" not in uri.partition("/")[2] or "://" not in uri, "location", "...@...", "holds a user", _CREDENTIALS
+        )
         require(not hash_mark or version.isdecimal(), "location", location, "has no number after the #", way_out)
         on_store = uri.startswith(SCHEMES)
         if on_store:
@@ -52,7 +54,9 @@ class Place:
             require("://" not in uri, "location", uri.partition("://")[0], "is not a store that Lance knows", way_out)
             uri = str(Path(uri).expanduser())
         given = {str(key): str(value) for key, value in (options or {}).items()}
-        return cls(uri.rstrip("/"), int(version) if hash_mark else None, {**_defaults(), **given} if on_store else given)
+        return cls(
+            uri.rstrip("/"), int(version) if hash_mark else None, {**_defaults(), **given} if on_store else given
+        )
 
     def __str__(self) -> str:
         return f"{self.uri}{'' if self.version is None else f'#{self.version}'}"
@@ -107,7 +111,9 @@ class Place:
             return ConnectionError(f"{self}: {cause} ({short}); {way_out}")
         if has("was not found", "not found", "no such file", "does not exist"):
             return IndexGoneError(f"{self}: files of the index are not there any more")
-        return DamagedFileError(str(self), f"Lance cannot read or write it ({short})", "open an older version, or restore it")
+        return DamagedFileError(
+            str(self), f"Lance cannot read or write it ({short})", "open an older version, or restore it"
+        )
 
     def _secrets(self) -> list[str]:
         known = [value for key, value in os.environ.items() if key.startswith(_SECRET_NAMES)]
