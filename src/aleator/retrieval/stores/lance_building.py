@@ -32,18 +32,13 @@ def bring_up_to_date(items: ItemTable, partitions: int, count: int, config: dict
     wanted = partition_count(count) if count >= config["exact_below"] else 0
     if wanted and (not partitions or wanted >= _GROWTH * partitions):
         _compact(items, tries)
+        from lancedb.index import BTree, IvfFlat
+
+        training = {"num_partitions": wanted, "sample_rate": _SAMPLES, "max_iterations": _ROUNDS}
         with items.place.plain_errors():
-            items.table.create_index(
-                metric="l2",
-                vector_column_name="mu",
-                index_type="IVF_FLAT",
-                num_partitions=wanted,
-                sample_rate=_SAMPLES,
-                max_iterations=_ROUNDS,
-                name="nearest",
-            )
+            items.table.create_index("mu", config=IvfFlat(distance_type="l2", **training), name="nearest")
             for column in ("row", "key"):
-                items.table.create_scalar_index(column, replace=True)
+                items.table.create_index(column, config=BTree())
         return wanted
     _compact(items, tries)  # it adds new rows to the indexes, too
     return partitions if wanted else 0

@@ -5,9 +5,10 @@ alone cannot keep ids unique. The ledger can. A change is made of the state that
 ledger still has this state (compare and swap). Otherwise another writer was faster, and the change is made again from
 the new state.
 
-The row has a number that grows by one. A change inserts the row n + 1 unless there is one, and removes older rows, in
-one commit of Lance. Of two writers who both remove row n, Lance lets one win. The other runs again, finds row n + 1,
-and does nothing.
+The row has a number that grows by one. A change replaces the row if its number is still the one that was read, in one
+commit of Lance. Of two writers who replace the row, Lance lets one win. The other's condition is tried again on the new
+row, does not hold, and nothing happens. (Inserting a row n + 1 unless there is one would not do: a writer that is two
+changes late finds none.)
 """
 
 import json
@@ -26,7 +27,7 @@ from aleator.retrieval.stores.lance_place import ConflictError, Place
 LEDGER = "ledger"
 _ATTEMPTS = 200  # changes that other writers may make before one of ours; each attempt sees one of theirs succeed
 _REMEMBERED = 64  # changes whose tokens are kept
-_SCHEMA = pa.schema([("number", pa.int64()), ("state", pa.string())])
+_SCHEMA = pa.schema([("slot", pa.int64()), ("number", pa.int64()), ("state", pa.string())])
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,8 @@ class Ledger:
     def create(cls, place: Place, connection: Any, state: State) -> "Ledger":
         """Make the ledger. Of several writers who do this, one succeeds."""
         with place.plain_errors():
-            row = pa.table({"number": [state.number], "state": [state.to_json()]}, schema=_SCHEMA)
             try:
-                table = connection.create_table(LEDGER, row, mode="create")
+                table = connection.create_table(LEDGER, _row(state), mode="create")
             except ValueError as error:
                 if "already exists" not in str(error).lower():
                     raise
@@ -135,11 +135,10 @@ class Ledger:
         token = secrets.token_hex(8)
         tokens = [*old.tokens[-_REMEMBERED + 1 :], token]
         new = replace(old, number=old.number + 1, tokens=tokens, **changes)
-        row = pa.table({"number": [new.number], "state": [new.to_json()]}, schema=_SCHEMA)
         try:
             with self._place.plain_errors():
-                merge = self._table.merge_insert("number").when_not_matched_insert_all()
-                merge.when_not_matched_by_source_delete(f"number <= {old.number}").execute(row)
+                merge = self._table.merge_insert("slot")
+                merge.when_matched_update_all(where=f"target.number = {old.number}").execute(_row(new))
         except ConflictError:
             pass
         # An answer that was lost on the way looks like a conflict. The token says what happened.
@@ -173,6 +172,10 @@ class Ledger:
         if problem is not None:
             raise DamagedFileError(str(self._place), problem, "open an older version, or restore it")
         return state
+
+
+def _row(state: State) -> pa.Table:
+    return pa.table({"slot": [0], "number": [state.number], "state": [state.to_json()]}, schema=_SCHEMA)
 
 
 def gone(place: Place, problem: str) -> IndexGoneError:
