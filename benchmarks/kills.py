@@ -92,7 +92,6 @@ def _once(kind: Kind) -> list[str]:
 def _import_everything() -> None:
     """Imports only: a fork of a process that has threads would hang."""
     import faiss
-    import lancedb  # noqa: F401
     import lightning_fabric  # noqa: F401
     import scipy.optimize
     import scipy.special  # noqa: F401
@@ -191,6 +190,11 @@ class Index:
 
 class OnLance(Index):
     """The same, of Lance tables in a folder."""
+
+    def __init__(self, folder: Path, draw: random.Random):
+        import lancedb  # noqa: F401  # it starts a thread, so not before the other kinds are warm; forks make their own
+
+        super().__init__(folder, draw)
 
     @property
     def location(self) -> str:
