@@ -195,6 +195,7 @@ class OnLance(Index):
         import lancedb  # noqa: F401  # it starts a thread, so not before the other kinds are warm; forks make their own
 
         super().__init__(folder, draw)
+        self.usual = 4.0  # twelve calls of Lance take longer than those of a folder; a short time hits the first alone
 
     @property
     def location(self) -> str:
