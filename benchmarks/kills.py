@@ -28,7 +28,7 @@ import torch
 from aleator.own_data.embedding.rows import _SUM, _sums_of
 from benchmarks.killing import Report, errors_in, finish, fork, kill_after
 
-WANTED = {"index": 600, "embedding": 500, "training": 300, "checkpoints": 400, "server": 200}
+WANTED = {"index": 600, "embedding": 500, "training": 300, "checkpoints": 400, "server": 200, "lance": 200}
 RESULT = Path("results/benchmarks/kills.json")
 
 
@@ -136,6 +136,10 @@ def _warm_up() -> None:
 class Index:
     """Twelve additions, removals, saves and builds of a folder; afterwards it is the state before or after the call."""
 
+    @property
+    def location(self) -> str:
+        return str(self.folder / "index")
+
     def __init__(self, folder: Path, draw: random.Random):
         self.folder, self.draw, self.number = folder, draw, 0
         self.problems: list[str] = []
@@ -148,7 +152,7 @@ class Index:
 
         from aleator.retrieval import CredibleIndex
 
-        CredibleIndex.build(worker.posterior_of([]), location=self.folder / "index", replace=True).close()
+        CredibleIndex.build(worker.posterior_of([]), location=self.location, replace=True).close()
 
     def once(self) -> tuple[bool, bool]:
         from tests.retrieval import worker
@@ -162,7 +166,7 @@ class Index:
             say, index = report.open(), None
             for step in steps:
                 say("begin")
-                index = worker.take(step, index, self.folder / "index")
+                index = worker.take(step, index, self.location)
                 say("done")
 
         began = time.monotonic()
@@ -171,7 +175,7 @@ class Index:
             self.usual = time.monotonic() - began
             self.problems += errors_in(self.folder / "answer")
         try:
-            found, _ = finish(lambda: _items(self.folder), self.folder / "looked")
+            found, _ = finish(lambda: _items(self.location), self.folder / "looked")
         except RuntimeError as error:
             self.problems.append(str(error))
             finish(self._build, self.folder / "answer")
@@ -184,13 +188,27 @@ class Index:
         return killed, True
 
 
-def _items(folder: Path) -> list[str]:
+class OnLance(Index):
+    """The same, of Lance tables in a folder."""
+
+    def __init__(self, folder: Path, draw: random.Random):
+        import lancedb  # noqa: F401  # it starts a thread, so not before the other kinds are warm; forks make their own
+
+        super().__init__(folder, draw)
+        self.usual = 4.0  # twelve calls of Lance take longer than those of a folder; a short time hits the first alone
+
+    @property
+    def location(self) -> str:
+        return f"lance:{self.folder / 'index'}"
+
+
+def _items(location: str) -> list[str]:
     """Ids of an index, each of which finds itself."""
     from tests.retrieval.stores.test_kills import everything_in
 
     from aleator.retrieval import CredibleIndex
 
-    with CredibleIndex.open(folder / "index") as index:
+    with CredibleIndex.open(location) as index:
         found = everything_in(index)
     assert all(metadata == {"id": id} for id, metadata in found.items())
     return sorted(found)
@@ -451,7 +469,7 @@ class Server:
             if answer != self.wanted[id]:
                 self.problems.append(f"another answer about {id}: {answer[:300]}")
         try:
-            found, _ = finish(lambda: _items(self.folder), self.folder / "looked")
+            found, _ = finish(lambda: _items(str(self.folder / "index")), self.folder / "looked")
             if found != sorted(self.ids):
                 self.problems.append(f"{len(found)} items are left")
         except RuntimeError as error:
@@ -475,6 +493,7 @@ KINDS: dict[str, Callable[[Path, random.Random], Kind]] = {
     "training": Training,
     "checkpoints": Writing,
     "server": Server,
+    "lance": OnLance,
 }
 
 if __name__ == "__main__":

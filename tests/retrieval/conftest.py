@@ -10,6 +10,7 @@ import psycopg
 import pytest
 import torch
 
+from tests.retrieval.object_store import ObjectStore
 from tests.retrieval.processes import Workers
 
 
@@ -53,10 +54,12 @@ def url(server_url):
         connection.execute(f"DROP SCHEMA IF EXISTS aleator_{name} CASCADE")
 
 
-@pytest.fixture(params=["folder", "postgres"])
+@pytest.fixture(params=["folder", "postgres", "lance"])
 def location(request, tmp_path):
-    """A folder or a server; a test with this fixture runs for both."""
-    return str(tmp_path / "index") if request.param == "folder" else request.getfixturevalue("url")
+    """A folder, a server or Lance; a test with this fixture runs for all."""
+    if request.param == "postgres":
+        return request.getfixturevalue("url")
+    return f"{'lance:' if request.param == 'lance' else ''}{tmp_path / 'index'}"
 
 
 @pytest.fixture(scope="session")
@@ -65,3 +68,20 @@ def jobs():
     running = Workers()
     yield running
     running.close()
+
+
+@pytest.fixture(scope="session")
+def object_store():
+    """An S3 server on this machine, named in the environment; see object_store.py."""
+    with ObjectStore() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        yield server
+        server.calm()
+
+
+@pytest.fixture
+def bucket_url(object_store):
+    """The location of a new index on the S3 server."""
+    object_store.calm()
+    return f"s3://{object_store.bucket}/{uuid.uuid4().hex}"

@@ -65,7 +65,7 @@ def ids(answers) -> list[list[int]]:
 CASES = [(2, 2, 3), (3, 2, 8), (1, 2, 5), (2, 1, 5), (4, 3, 2)]
 
 
-@pytest.fixture(params=["memory", "folder", "postgres", "list"])
+@pytest.fixture(params=["memory", "folder", "postgres", "lance", "list"])
 def build(request, tmp_path):
     """Builds an index in each store."""
     made = []
@@ -74,6 +74,8 @@ def build(request, tmp_path):
         location = None
         if request.param in ("folder", "postgres"):
             location = tmp_path / "index" if request.param == "folder" else request.getfixturevalue("url")
+        elif request.param == "lance":
+            location = f"lance:{tmp_path / str(len(made))}"
         index = CredibleIndex.build(posteriors, location=location, **options)
         if request.param == "list":
             mu = directions(posteriors, "posteriors")

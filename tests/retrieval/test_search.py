@@ -22,8 +22,8 @@ def ids_of(answers):
 
 
 @pytest.fixture(scope="module")
-def fill(server_url):
-    """An index that holds given items, quickly: PostgreSQL's tables are made once for each dimension."""
+def fill(server_url, tmp_path_factory, request):
+    """An index that holds given items, quickly: the tables of a server are made once for each dimension."""
     kept: dict[tuple[str, int], CredibleIndex] = {}
 
     def filled(backend, items, metadata=None):
@@ -31,6 +31,10 @@ def fill(server_url):
             return CredibleIndex.build(items, metadata=metadata)
         if (backend, items.dim) not in kept:
             location = f"{server_url}#sets{items.dim}"
+            if backend == "lance":
+                location = f"lance:{tmp_path_factory.mktemp('lance')}"
+            elif backend == "s3":
+                location = f"s3://{request.getfixturevalue('object_store').bucket}/sets{items.dim}"
             kept[backend, items.dim] = CredibleIndex.build(items[:0], location=location, replace=True)
         index = kept[backend, items.dim]
         index.remove([id for id in range(64) if id in index] if len(index) else [])
@@ -55,9 +59,9 @@ def check_credible(index, items, queries, p):
             assert hit.metadata == {}
 
 
-@pytest.mark.parametrize("backend", ["folder", "postgres"])
-def test_credible_sets_are_those_of_brute_force(backend, fill):
-    @settings(max_examples=120 if backend == "folder" else 60, **EASY)
+@pytest.mark.parametrize(("backend", "examples"), [("folder", 120), ("postgres", 60), ("lance", 20), ("s3", 5)])
+def test_credible_sets_are_those_of_brute_force(backend, examples, fill):
+    @settings(max_examples=examples, **EASY)
     @given(collections())
     def holds(drawn):
         items, queries, p = drawn
@@ -67,9 +71,9 @@ def test_credible_sets_are_those_of_brute_force(backend, fill):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["folder", "postgres"])
-def test_credible_sets_are_those_of_brute_force_many_times(backend, fill):
-    @settings(max_examples=5000, **{**EASY, "derandomize": False})
+@pytest.mark.parametrize(("backend", "examples"), [("folder", 5000), ("postgres", 5000), ("lance", 1000), ("s3", 200)])
+def test_credible_sets_are_those_of_brute_force_many_times(backend, examples, fill):
+    @settings(max_examples=examples, **{**EASY, "derandomize": False})
     @given(collections(most=48))
     def holds(drawn):
         items, queries, p = drawn
@@ -78,9 +82,9 @@ def test_credible_sets_are_those_of_brute_force_many_times(backend, fill):
     holds()
 
 
-@pytest.mark.parametrize("backend", ["folder", "postgres"])
-def test_every_way_to_search_agrees_with_brute_force(backend, fill):
-    @settings(max_examples=25, **EASY)
+@pytest.mark.parametrize(("backend", "examples"), [("folder", 25), ("postgres", 25), ("lance", 12), ("s3", 4)])
+def test_every_way_to_search_agrees_with_brute_force(backend, examples, fill):
+    @settings(max_examples=examples, **EASY)
     @given(collections(), st.integers(1, 12), st.sampled_from([0.0, 0.2, 0.5, 0.9]))
     def holds(drawn, limit, threshold):
         items, queries, p = drawn

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 import zlib
 
 import torch
@@ -71,6 +72,9 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for
     for line in sys.stdin:
         job = json.loads(line)
+        if job["location"].startswith(("lance:", "s3:")):
+            warnings.simplefilter("ignore")  # of forks
+            import lancedb  # noqa: F401
         pid = os.fork()
         if pid:
             print(f"pid {pid}", flush=True)

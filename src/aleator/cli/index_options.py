@@ -9,7 +9,9 @@ import typer
 if TYPE_CHECKING:
     from aleator.retrieval import CredibleIndex
 
-Location = Annotated[str, typer.Argument(help="the index: a folder, or postgresql://host/database#name")]
+Location = Annotated[
+    str, typer.Argument(help="the index: a folder, lance:folder/, s3://bucket/name, or postgresql://host/database#name")
+]
 Posteriors = Annotated[
     Path, typer.Argument(help="file of `aleator embed`, or any .npz or .safetensors with mu (N, D) and kappa (N,)")
 ]

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def serve(
-    location: Annotated[str, typer.Argument(help="the index: a folder, or postgresql://host/database#name")],
+    location: Annotated[
+        str,
+        typer.Argument(help="the index: a folder, lance:folder/, s3://bucket/name, or postgresql://host/database#name"),
+    ],
     model: Annotated[
         Path | None,
         typer.Option(

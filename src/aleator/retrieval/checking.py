@@ -10,6 +10,7 @@ from aleator.posteriors import PosteriorBatch
 from aleator.retrieval.index import CredibleIndex
 from aleator.retrieval.index_facts import encode_kernel
 from aleator.retrieval.items import Id, directions, encode_ids, make_items
+from aleator.retrieval.stores.lance_place import is_lance
 from aleator.retrieval.stores.repaired import ItemVectors, Repair
 
 
@@ -20,7 +21,7 @@ def check_index(location: str | Path) -> int:
     every row. An index on a server is read completely; its pages are verified by PostgreSQL, if its checksums are on.
 
     Args:
-        location: The folder or the postgresql:// URL.
+        location: The folder, the postgresql:// URL, or the lance: or s3:// location.
 
     Returns:
         Number of items.
@@ -38,11 +39,11 @@ def check_index(location: str | Path) -> int:
         3
     """
     from aleator.retrieval.snapshot import take_snapshot
-    from aleator.retrieval.stores.folder import FolderStore
 
     with CredibleIndex.open(location) as index:
-        if isinstance(index.store, FolderStore):
-            index.store.check()
+        check = getattr(index.store, "check", None)  # a folder and Lance have one
+        if check is not None:
+            check()
         return len(take_snapshot(index))
 
 
@@ -76,6 +77,8 @@ def repair_index(folder: str | Path, posteriors: PosteriorBatch | None = None, i
     """
     from aleator.retrieval.stores.repair import repair_folder
 
+    if is_lance(folder):
+        reject("location", "lance:...", "has versions instead", "open an older version, location#number")
     if "://" in str(folder):
         reject("location", "postgresql://...", "is on a server", "restore the database with the tools of PostgreSQL")
     folder = Path(folder).expanduser()

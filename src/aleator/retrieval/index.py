@@ -23,13 +23,15 @@ from aleator.retrieval.mixture_search import (
 )
 from aleator.retrieval.search import ScoredCandidates, SearchBy, SearchRequest, search_by_cosine, search_by_match
 from aleator.retrieval.stores.base import Store
+from aleator.retrieval.stores.lance_place import is_lance
 
 _BLOCK = 1024  # queries answered together; limits the memory for a large batch
 _DEFAULT_NEAREST = 10  # hits of a nearest search without a limit
 
 
 class CredibleIndex(AnsweringIndex):
-    """A searchable collection of posteriors with ids and metadata: in memory, in a folder or on a PostgreSQL server.
+    """A searchable collection of posteriors with ids and metadata: in memory, in a folder, on a PostgreSQL server or
+    on an object store.
 
     Make one with `build`, open a saved one with `open`.
 
@@ -76,6 +78,7 @@ class CredibleIndex(AnsweringIndex):
         label_model: LabelModel | None = None,
         recall: float = 0.99,
         exact_below: int = 100_000,
+        storage_options: Mapping[str, str] | None = None,
     ) -> "CredibleIndex":
         """Make an index of N posteriors.
 
@@ -84,8 +87,8 @@ class CredibleIndex(AnsweringIndex):
                 several modes. Components with a weight below 0.001 are dropped.
             ids: Strings or integers, each once. Default: 0, 1, ...
             metadata: One dict (or None) for each item, with values that JSON can store.
-            location: A folder, or a URL postgresql://host/database#name, where `name` is the name of the index in the
-                database. Default: in memory.
+            location: A folder; a URL postgresql://host/database#name, where `name` is the name of the index in the
+                database; or lance:folder/ or s3://bucket/name for Lance tables. Default: in memory.
             replace: Whether to replace an index that is already there.
             kernel: Kernel of the match probabilities, stored with the index. Default: `VMFKernel()`.
             prior: Share of matches among pairs of a query and an item, stored with the index.
@@ -97,6 +100,8 @@ class CredibleIndex(AnsweringIndex):
             recall: Share of the exact answer that an approximate search must find.
             exact_below: Search is exact for fewer items than this, and approximate from there on. `recall_report` has
                 the measured recall.
+            storage_options: Options of the object store, such as {"aws_endpoint": ..., "aws_access_key_id": ...}.
+                Default: the usual environment variables.
 
         Returns:
             The index.
@@ -123,6 +128,9 @@ class CredibleIndex(AnsweringIndex):
         if posteriors.modes > 1:
             config["modes"] = posteriors.modes
         items = make_items(posteriors, mu, keys, metadata, mixtures=posteriors.modes > 1)
+        if location is not None and is_lance(location):
+            return cls(_lance_store().create(str(location), items, config, replace, storage_options))
+        _require_no_options(storage_options)
         if location is not None and _is_url(location):
             return cls(_postgres_store().create(str(location), items, config, replace))
         folder = None if location is None else Path(location)
@@ -134,14 +142,23 @@ class CredibleIndex(AnsweringIndex):
         return index
 
     @classmethod
-    def open(cls, location: str | Path, *, fingerprint: str | None = None, memory_map: bool = False) -> "CredibleIndex":
+    def open(
+        cls,
+        location: str | Path,
+        *,
+        fingerprint: str | None = None,
+        memory_map: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> "CredibleIndex":
         """Open an index that was built or saved before.
 
         Args:
-            location: The folder or the postgresql:// URL.
+            location: The folder, the postgresql:// URL, or the lance: or s3:// location. There, `location#12` opens
+                version 12, which cannot change.
             fingerprint: Fingerprint of the encoder that will make the queries.
             memory_map: For folders: leave the vectors on disk and read what a search needs. For collections that are
                 larger than memory. The index is then read-only.
+            storage_options: Options of the object store. Default: the usual environment variables.
 
         Returns:
             The index.
@@ -149,7 +166,11 @@ class CredibleIndex(AnsweringIndex):
         Raises:
             ValueError: If there is no index, if it is damaged, or if another encoder made it.
         """
-        if _is_url(location):
+        if is_lance(location):
+            require(not memory_map, "memory_map", True, "is for folders", "leave it out: Lance reads what it needs")
+            index = cls(_lance_store().open(str(location), storage_options))
+        elif _is_url(location):
+            _require_no_options(storage_options)
             require(not memory_map, "memory_map", True, "is for folders", "leave it out for a server")
             index = cls(_postgres_store().open(str(location)))
         else:
@@ -220,7 +241,7 @@ class CredibleIndex(AnsweringIndex):
             exact=exact,
         )
         answers: list[list[Hit]] = []
-        with self._lock:
+        with self._lock, self._store.one_version():
             for start in range(0, len(request), _BLOCK):
                 block = request.block(start, start + _BLOCK)
                 answers += make_hits(self._store, _search(self._store, block, by), len(block))
@@ -279,6 +300,8 @@ class CredibleIndex(AnsweringIndex):
         Raises:
             ValueError: If an index in memory is saved without a folder, or if the folder holds other files.
         """
+        elsewhere = location is not None and (is_lance(location) or _is_url(location))
+        require(not elsewhere, "location", "a URL", "an index moves to folders only", "build one there")
         with self._lock:
             self._store.save(None if location is None else str(location))
 
@@ -316,7 +339,11 @@ def _is_url(location: str | Path) -> bool:
     return isinstance(location, str) and location.startswith(("postgresql://", "postgres://"))
 
 
-# Stores are imported where they are used: faiss and psycopg are heavy, and psycopg is optional.
+def _require_no_options(options: Mapping[str, str] | None) -> None:
+    require(options is None, "storage_options", "...", "are for object stores", "leave them out here")
+
+
+# Stores are imported where they are used: faiss, psycopg and lancedb are heavy, and the last two are optional.
 
 
 def _folder_store() -> Any:
@@ -331,3 +358,13 @@ def _postgres_store() -> Any:
     except ModuleNotFoundError as missing:
         reject("location", "postgresql://...", f"needs {missing.name}", "pip install 'aleator[postgres]'")
     return PostgresStore
+
+
+def _lance_store() -> Any:
+    try:
+        import lancedb  # noqa: F401
+
+        from aleator.retrieval.stores.lance import LanceStore
+    except ModuleNotFoundError as missing:
+        reject("location", "lance:...", f"needs {missing.name}", "pip install 'aleator[lance]'")
+    return LanceStore

@@ -94,6 +94,8 @@ def _name(location: str | None) -> str:
     """A name for the collection. It never shows the address of a server, which may hold a password."""
     if location is None:
         return "in memory"
+    if location.startswith("lance:") or ("://" in location and not location.startswith("postgres")):
+        return Path(location.removeprefix("lance:").partition("#")[0]).name  # Lance: the last part of the path
     if "://" in location:
         return location.partition("#")[2] or "default"
     return Path(location).resolve().name

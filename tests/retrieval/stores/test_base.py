@@ -34,7 +34,7 @@ def items_of(*numbers: int) -> Items:
     return Items([f'"i{number}"' for number in numbers], np.array(mu, np.float32).reshape(-1, DIM), kappa, notes)
 
 
-@pytest.fixture(params=["list", "memory", "folder", "postgres"])
+@pytest.fixture(params=["list", "memory", "folder", "postgres", "lance", "s3"])
 def make(request, tmp_path):
     """Makes a store that holds given items."""
     opened = []
@@ -46,6 +46,11 @@ def make(request, tmp_path):
             from aleator.retrieval.stores.postgres import PostgresStore
 
             store = PostgresStore.create(request.getfixturevalue("url"), items, CONFIG)
+        elif request.param in ("lance", "s3"):
+            from aleator.retrieval.stores.lance import LanceStore
+
+            where = f"lance:{tmp_path}/index" if request.param == "lance" else request.getfixturevalue("bucket_url")
+            store = LanceStore.create(where, items, CONFIG)
         else:
             store = FolderStore.create(items, CONFIG)
             if request.param == "folder":

@@ -54,7 +54,7 @@ def some_steps(draw: random.Random, ids: set[str], prefix: str):
     return steps, states
 
 
-def kill_often(jobs, folder: Path, scratch: Path, rounds: int) -> int:
+def kill_often(jobs, folder: Path | str, scratch: Path, rounds: int) -> int:
     """Kill a writer at a random moment, look, and go on from what is there; returns how many were caught at work."""
     draw = random.Random(0)
     CredibleIndex.build(worker.posterior_of([]), location=folder).close()

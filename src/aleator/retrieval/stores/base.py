@@ -6,6 +6,7 @@ one way for all stores, so every store gives the same answer.
 """
 
 from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -277,6 +278,14 @@ class Store(Protocol):
         Returns:
             Directions of items that are spread over the collection, shape (n, D) with n <= count.
         """
+
+    def one_version(self) -> AbstractContextManager[Any]:
+        """Read one version of the items in several calls. Only a store that keeps versions needs it.
+
+        Returns:
+            A context. The calls inside it see the items as they were when it began.
+        """
+        return nullcontext()
 
     def configure(self, **changes: Any) -> None:
         """Change settings in `config`, durably where items are durable.

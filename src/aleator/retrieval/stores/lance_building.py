@@ -1,0 +1,55 @@
+"""Building the vector index of an index on Lance, and keeping its files in order."""
+
+import math
+from typing import Any
+
+from aleator.retrieval.stores.lance_items import ItemTable
+from aleator.retrieval.stores.lance_place import ConflictError
+
+_SAMPLES = 64  # vectors for each partition, to train on
+_ROUNDS = 10  # of k-means
+_GROWTH = 4  # the index is trained again when the collection has grown this many times
+
+
+def partition_count(size: int) -> int:
+    """Number of partitions of the vector index: about sqrt(n)."""
+    return 1 << max(0, round(math.log2(math.sqrt(size)))) if size else 0
+
+
+def bring_up_to_date(items: ItemTable, partitions: int, count: int, config: dict[str, Any], tries: int) -> int:
+    """Compact the files, and build the vector index or add new rows to it.
+
+    Args:
+        items: The table.
+        partitions: Partitions of the index that is there; 0 if there is none.
+        count: Number of items.
+        config: Settings of the index.
+        tries: How often to compact, if other writers come in between.
+
+    Returns:
+        Partitions of the index that is there now.
+    """
+    wanted = partition_count(count) if count >= config["exact_below"] else 0
+    if wanted and (not partitions or wanted >= _GROWTH * partitions):
+        _compact(items, tries)
+        from lancedb.index import BTree, IvfFlat
+
+        training = {"num_partitions": wanted, "sample_rate": _SAMPLES, "max_iterations": _ROUNDS}
+        with items.place.plain_errors():
+            items.table.create_index("mu", config=IvfFlat(distance_type="l2", **training), name="nearest")
+            for column in ("row", "key"):
+                items.table.create_index(column, config=BTree())
+        return wanted
+    _compact(items, tries)  # it adds new rows to the indexes, too
+    return partitions if wanted else 0
+
+
+def _compact(items: ItemTable, tries: int) -> None:
+    for _ in range(tries):
+        try:
+            with items.place.plain_errors():
+                items.table.checkout_latest()
+                items.table.optimize()
+            return
+        except ConflictError:
+            continue  # the files stay as they are, which is slower and as right

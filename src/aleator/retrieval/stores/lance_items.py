@@ -1,0 +1,186 @@
+"""The table of items of an index on Lance: one row of Lance for each component of each item.
+
+An exact search reads all vectors, in blocks. An approximate search asks the vector index for one query at a time, in
+the query's own radius. Lance also compares the vectors that were added after the index was built.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aleator.retrieval.items import Items
+from aleator.retrieval.scoring import slack
+from aleator.retrieval.stores.base import Candidates
+from aleator.retrieval.stores.lance_place import Place
+
+_BLOCK = 65_536  # vectors written or compared at a time
+_MOST_IN_LIST = 1_000  # values in a condition; for more, a scan of the column is faster
+_FIRST_NEIGHBOURS = 64
+_AT_ONCE = 4  # questions
+_COLUMNS = ("row", "kappa", "mu", "key", "note")
+
+
+Described = dict[int, tuple[str, str]]  # id and metadata as JSON text, by row
+
+
+def schema(dim: int, mixtures: bool) -> pa.Schema:
+    """Columns of the table. `first` is true for the heaviest component of an item."""
+    columns = [("row", pa.int64()), ("key", pa.string()), ("kappa", pa.float32()), ("note", pa.string())]
+    more = [("weight", pa.float32()), ("first", pa.bool_())] if mixtures else []
+    return pa.schema([*columns, *more, ("mu", pa.list_(pa.float32(), dim))])
+
+
+def batches(items: Items, first_row: int, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Items as batches of Arrow, with rows from `first_row` on."""
+    owner = np.arange(len(items)) if items.owner is None else items.owner
+    for start in range(0, len(owner), _BLOCK):
+        part = owner[start : start + _BLOCK]
+        low, high = int(part[0]), int(part[-1]) + 1
+        keys, notes = list(items.keys[low:high]), items.metadata_json[low:high]
+        vectors = pa.array(items.mu[start : start + _BLOCK].reshape(-1))
+        data = {
+            "row": pa.array(part + first_row, pa.int64()),
+            "key": pa.array([keys[i - low] for i in part.tolist()], pa.string()),
+            "kappa": pa.array(items.kappa[start : start + _BLOCK], pa.float32()),
+            "note": pa.array([notes[i - low] for i in part.tolist()], pa.string()),
+            "mu": pa.FixedSizeListArray.from_arrays(vectors, items.mu.shape[1]),
+        }
+        if items.weight is not None:
+            before = owner[start - 1] if start else -1
+            data["weight"] = pa.array(items.weight[start : start + _BLOCK], pa.float32())
+            data["first"] = pa.array(np.diff(part, prepend=before) > 0)
+        yield pa.RecordBatch.from_pydict({name: data[name] for name in columns.names}, schema=columns)
+
+
+class ItemTable:
+    """An open table of items, at one version."""
+
+    def __init__(self, place: Place, table: Any, dim: int, mixtures: bool):
+        self.place, self.table, self.dim, self.mixtures = place, table, dim, mixtures
+
+    def add(self, items: Items, first_row: int) -> None:
+        """Append items with rows from `first_row` on, in one commit."""
+        columns = schema(self.dim, self.mixtures)
+        with self.place.plain_errors():
+            self.table.add(pa.Table.from_batches(batches(items, first_row, columns), columns))
+
+    def delete(self, ranges: list[tuple[int, int]]) -> None:
+        """Remove rows (start, stop) from the table."""
+        for start in range(0, len(ranges), _MOST_IN_LIST):
+            chosen = ranges[start : start + _MOST_IN_LIST]
+            with self.place.plain_errors():
+                self.table.delete(" OR ".join(f"(row >= {a} AND row < {b})" for a, b in chosen))
+
+    def find(self, column: str, values: list, wanted: list[str]) -> pa.Table:
+        """The columns `wanted` of all rows whose `column` has one of the values."""
+        if not values:
+            return schema(self.dim, self.mixtures).empty_table().select(wanted)
+        if len(values) <= _MOST_IN_LIST:
+            listed = ", ".join("'" + v.replace("'", "''") + "'" if isinstance(v, str) else str(v) for v in values)
+            with self.place.plain_errors():
+                return self.table.search().where(f"{column} IN ({listed})").select(wanted).to_arrow()
+        known = pa.array(values, schema(self.dim, self.mixtures).field(column).type)
+        columns = list(dict.fromkeys([*wanted, column]))
+        found = [batch.filter(pc.is_in(batch[column], known)) for batch in self.scan(columns)]
+        return pa.Table.from_batches(found).select(wanted) if found else self.find(column, [], wanted)
+
+    def scan(self, columns: list[str], where: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Some columns of all rows."""
+        with self.place.plain_errors():
+            query = self.table.search().select(columns)
+            reader = (query if where is None else query.where(where)).to_batches()
+        while True:
+            with self.place.plain_errors():
+                batch = next(reader, None)
+            if batch is None:
+                return
+            yield batch
+
+    def blocks(self) -> Iterator[Candidates]:
+        """All vectors; `query` is 0."""
+        gathered: list[pa.RecordBatch] = []
+        for batch in self.scan(self._vector_columns):
+            gathered.append(batch)
+            if sum(map(len, gathered)) >= _BLOCK:
+                yield self._plain(gathered)
+                gathered = []
+        if gathered:
+            yield self._plain(gathered)
+
+    def _plain(self, found: list[pa.RecordBatch]) -> Candidates:
+        table = pa.Table.from_batches(found)
+        return self._candidates(table, np.zeros(len(table), np.int64))
+
+    def take(self, offsets: np.ndarray) -> Candidates:
+        """The vectors at some offsets of the table; `query` is 0."""
+        with self.place.plain_errors():
+            found = self.table.take_offsets(offsets.tolist()).select(self._vector_columns).to_arrow()
+        return self._candidates(found, np.zeros(len(found), np.int64))
+
+    def within(self, mu: np.ndarray, radius: np.ndarray, effort: int) -> tuple[Candidates, Described]:
+        """Vectors that reach each query's radius, of `effort` partitions, and what is known about small answers."""
+        bound = 2 - 2 * (radius - slack(self.dim))  # squared distance of unit vectors
+        asked = [(vector, None, limit, effort) for vector, limit in zip(mu, bound.tolist(), strict=True)]
+        return self._together(self._ask_all(asked))
+
+    def closest(self, mu: np.ndarray, k: int, effort: int) -> tuple[Candidates, np.ndarray, Described]:
+        """The k nearest vectors, of `effort` partitions, and a reach as `Store.closest` has it."""
+        parts = self._ask_all([(vector, k, None, effort) for vector in mu])
+        far = np.array([part["_distance"][-1].as_py() if len(part) >= k else np.inf for part in parts], np.float64)
+        candidates, described = self._together(parts)
+        return candidates, 1 - far / 2, described
+
+    def _ask_all(self, asked: list[tuple]) -> list[pa.Table]:
+        """Ask several questions. Some wait while others are computed."""
+        if len(asked) == 1:
+            return [self._ask(*asked[0])]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(lambda question: self._ask(*question), asked))
+
+    def _ask(self, vector: np.ndarray, k: int | None, bound: float | None, effort: int) -> pa.Table:
+        """Neighbours of one vector, nearest first. Without k: all within the bound."""
+        limit = _FIRST_NEIGHBOURS if k is None else k
+        while True:
+            # Ids and metadata of few items cost little here, and save another question.
+            columns = self._columns if limit <= _FIRST_NEIGHBOURS else self._vector_columns
+            with self.place.plain_errors():
+                query = self.table.search(vector, vector_column_name="mu").distance_type("l2").nprobes(effort)
+                if bound is not None:
+                    query = query.distance_range(None, max(0.0, bound) if np.isfinite(bound) else None)
+                found = query.select([*columns, "_distance"]).limit(limit).to_arrow()
+            if k is not None or len(found) < limit:
+                return found
+            limit *= 32
+
+    def _together(self, parts: list[pa.Table]) -> tuple[Candidates, Described]:
+        described: Described = {}
+        for part in parts:
+            if "key" in part.column_names:
+                about = zip(part["key"].to_pylist(), part["note"].to_pylist(), strict=True)
+                described.update(zip(part["row"].to_pylist(), about, strict=True))
+        found = pa.concat_tables([part.select(self._vector_columns) for part in parts])
+        query = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        return self._candidates(found, query), described
+
+    def _candidates(self, found: Any, query: np.ndarray) -> Candidates:
+        def column(name: str) -> np.ndarray:
+            values = found[name]
+            if isinstance(values, pa.ChunkedArray):
+                values = values.combine_chunks()
+            flat = values.flatten() if name == "mu" else values
+            return flat.to_numpy(zero_copy_only=False)
+
+        weight = column("weight") if self.mixtures else None
+        return Candidates(query, column("row"), column("mu").reshape(len(found), self.dim), column("kappa"), weight)
+
+    @property
+    def _columns(self) -> list[str]:
+        return [*_COLUMNS, *(["weight"] if self.mixtures else [])]
+
+    @property
+    def _vector_columns(self) -> list[str]:
+        return ["row", "kappa", "mu", *(["weight"] if self.mixtures else [])]

@@ -1,0 +1,135 @@
+"""Where an index on Lance lies, how to reach it, and what its errors mean."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aleator.foundation import DamagedFileError, redacted, require
+from aleator.retrieval.stores.base import IndexGoneError
+
+SCHEMES = ("s3://", "gs://", "az://", "abfss://")  # object stores
+_PREFIX = "lance:"
+# A store that does not answer is given up after about this long. Lance itself waits for three minutes.
+_PATIENCE = {"client_max_retries": "8", "client_retry_timeout": "30", "connect_timeout": "5 seconds"}
+
+
+def is_lance(location: object) -> bool:
+    """Whether a location is an index on Lance: lance:folder/ or an object store."""
+    return isinstance(location, str) and location.startswith((_PREFIX, *SCHEMES))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A location, taken apart.
+
+    Args:
+        uri: The folder or the URL of the object store.
+        version: Number of an older version of the index; None for the newest.
+        options: Options of the object store, such as credentials. They are never shown.
+    """
+
+    uri: str
+    version: int | None
+    options: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, location: str, options: Mapping[str, str] | None = None) -> "Place":
+        """Take a location apart: [lance:]uri[#version]."""
+        uri, hash_mark, version = location.removeprefix(_PREFIX).partition("#")
+        way_out = "write lance:folder/, s3://bucket/name, or s3://bucket/name#12 for version 12"
+        require(uri not in ("", "/"), "location", location, "names no place", way_out)
+        require(
+            "@" not in uri.partition("/")[2] or "://" not in uri, "location", "...@...", "holds a user", _CREDENTIALS
+        )
+        require(not hash_mark or version.isdecimal(), "location", location, "has no number after the #", way_out)
+        on_store = uri.startswith(SCHEMES)
+        if on_store:
+            named = re.fullmatch(r"\w+://[^/?]+/[^?]*[^/?][^?]*", uri) is not None
+            require(named, "location", uri.partition("?")[0], "names no index in a bucket", way_out)
+        else:
+            require("://" not in uri, "location", uri.partition("://")[0], "is not a store that Lance knows", way_out)
+            uri = str(Path(uri).expanduser())
+        given = {str(key): str(value) for key, value in (options or {}).items()}
+        return cls(
+            uri.rstrip("/"), int(version) if hash_mark else None, {**_defaults(), **given} if on_store else given
+        )
+
+    def __str__(self) -> str:
+        return f"{self.uri}{'' if self.version is None else f'#{self.version}'}"
+
+    @property
+    def location(self) -> str:
+        """The location, as `CredibleIndex.open` takes it."""
+        return str(self) if self.uri.startswith(SCHEMES) else f"{_PREFIX}{self}"
+
+    def connect(self) -> Any:
+        """A connection of LanceDB."""
+        import lancedb
+
+        with self.plain_errors():
+            return lancedb.connect(self.uri, storage_options=dict(self.options) or None)
+
+    @contextlib.contextmanager
+    def plain_errors(self) -> Iterator[None]:
+        """Errors of Lance as errors about this index. Only calls of Lance belong inside."""
+        try:
+            yield
+        except (ConflictError, IndexGoneError):
+            raise
+        except MemoryError:
+            raise
+        except Exception as error:
+            # Not chained: the text of the library is long, and may hold credentials.
+            raise self._translated(" ".join(str(error).split()) or type(error).__name__) from None
+
+    def _translated(self, said: str) -> Exception:
+        low = said.lower()
+
+        def has(*words: str) -> bool:
+            return any(word in low for word in words)
+
+        # Long enough to recognise the cause, without the source code lines that Lance adds.
+        short = redacted(re.sub(r",? *(location: Location|/\S+\.rs:).*", "", said)[:200], *self._secrets())
+        if has("commit conflict", "concurrent", "conflicting", "preempted"):
+            return ConflictError(f"{self}: others write at the same time; repeat it")
+        if has("no space left", "storage full", "quota"):
+            return OSError(f"{self}: there is no space left; free some and repeat it")
+        if has("nosuchbucket", "bucket does not exist", "bucket not found"):
+            return ConnectionError(f"{self}: there is no such bucket; check its name, or create it")
+        denied = ("accessdenied", "access denied", "status: 403", "status: 401", "forbidden", "permission denied")
+        if has(*denied, "invalidaccesskeyid", "signaturedoesnotmatch", "unauthorized", "credential", "read-only file"):
+            return ConnectionError(f"{self}: no permission; {_CREDENTIALS}")
+        remote = self.uri.startswith(SCHEMES)
+        network = ("error sending request", "connect", "dns", "timed out", "timeout", "status: 5", "retryerror", "http")
+        if remote and has(*network):
+            cause = "the store does not answer, or answers with errors"
+            way_out = "check the network and the endpoint; a change may or may not have happened"
+            return ConnectionError(f"{self}: {cause} ({short}); {way_out}")
+        if has("was not found", "not found", "no such file", "does not exist"):
+            return IndexGoneError(f"{self}: files of the index are not there any more")
+        return DamagedFileError(
+            str(self), f"Lance cannot read or write it ({short})", "open an older version, or restore it"
+        )
+
+    def _secrets(self) -> list[str]:
+        known = [value for key, value in os.environ.items() if key.startswith(_SECRET_NAMES)]
+        return [value for value in (*self.options.values(), *known) if len(value) >= 8]
+
+
+class ConflictError(ConnectionError):
+    """Another writer was faster; nothing was changed."""
+
+
+_CREDENTIALS = "set the credentials in the environment (AWS_ACCESS_KEY_ID, ...) or pass storage_options"
+_SECRET_NAMES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET", "AWS_SESSION_TOKEN", "AZURE_STORAGE", "GOOGLE_")
+
+
+def _defaults() -> dict[str, str]:
+    """Options for all object stores. An endpoint without TLS must be allowed; naming it in the environment does so."""
+    named = (os.environ.get(name, "") for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"))
+    endpoint = next(filter(None, named), "")
+    return {**_PATIENCE, **({"allow_http": "true"} if endpoint.startswith("http://") else {})}

@@ -1,0 +1,322 @@
+"""What is special about Lance: versions, its vector index, many writers, and stores that fail."""
+
+import builtins
+import random
+import shutil
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from aleator import VonMisesFisher
+from aleator.retrieval import CredibleIndex, check_index
+from aleator.retrieval.stores.base import IndexGoneError
+from aleator.retrieval.stores.lance_building import partition_count
+from tests.retrieval import brute_force, worker
+from tests.retrieval.processes import read, wait_until
+from tests.retrieval.stores.test_kills import everything_in, held_in, kill_often
+
+
+@pytest.fixture
+def place(tmp_path):
+    return f"lance:{tmp_path / 'index'}"
+
+
+@pytest.fixture
+def few_questions(monkeypatch):
+    """Recall is measured with few questions; a question of Lance takes milliseconds."""
+    monkeypatch.setattr("aleator.retrieval.recall._QUERIES", 24)
+
+
+def build(location, ids, **options) -> CredibleIndex:
+    return CredibleIndex.build(worker.posterior_of(ids), ids, worker.metadata_of(ids), location=location, **options)
+
+
+def add(index, ids) -> None:
+    index.add(worker.posterior_of(ids), ids, worker.metadata_of(ids))
+
+
+def cloud(n, dim=8, seed=0) -> VonMisesFisher:
+    generator = torch.Generator().manual_seed(seed)
+    mu = torch.nn.functional.normalize(torch.randn(n, dim, generator=generator), dim=-1)
+    return VonMisesFisher(mu, 20 + 80 * torch.rand(n, generator=generator))
+
+
+def ids_of(answers):
+    return [[hit.id for hit in hits] for hits in answers]
+
+
+# Versions
+
+
+def test_an_older_version_is_opened_by_its_number_and_cannot_change(place):
+    index = build(place, ["a", "b"])
+    before = index.store.version
+    add(index, ["c"])
+    index.remove(["a"])
+    with CredibleIndex.open(f"{place}#{before}") as old:
+        assert set(everything_in(old)) == {"a", "b"}
+        with pytest.raises(ValueError, match="an older version cannot change"):
+            add(old, ["d"])
+    assert set(everything_in(index)) == {"b", "c"}
+    with pytest.raises(ValueError, match="the index has the versions 1 to"):
+        CredibleIndex.open(f"{place}#999")
+
+
+def test_another_reader_sees_each_change_and_a_search_sees_one_version(place):
+    index = build(place, ["a"])
+    with CredibleIndex.open(place) as reader:
+        add(index, ["b"])
+        assert set(held_in(reader)) == {"a", "b"}
+        with reader.store.one_version():
+            add(index, ["c"])
+            assert len(reader) == 2
+        assert len(reader) == 3
+
+
+def test_a_replaced_index_is_seen_by_those_who_have_it_open(place):
+    old = build(place, ["a", "b"])
+    build(place, ["c"], replace=True).close()
+    assert set(everything_in(old)) == {"c"}
+    CredibleIndex.build(cloud(2, dim=3), location=place, replace=True).close()
+    with pytest.raises(IndexGoneError, match="replaced by one of 3 dimensions"):
+        old.search(worker.posterior_of(["a"]))
+
+
+def test_an_index_whose_folder_was_removed_is_gone(place, tmp_path):
+    index = build(place, ["a"])
+    shutil.rmtree(tmp_path / "index")
+    with pytest.raises((IndexGoneError, ValueError), match="index"):
+        index.search(worker.posterior_of(["a"]))
+    with pytest.raises(ValueError, match="holds no index"):
+        CredibleIndex.open(place)
+
+
+# The vector index
+
+
+def test_the_vector_index_reaches_its_recall_and_exact_search_is_exact(place, few_questions):
+    items, queries = cloud(3000), cloud(20, seed=1)
+    index = CredibleIndex.build(items, location=place, exact_below=1000, recall=0.9)
+    assert index.store.efforts[-1] == partition_count(3000)
+    assert index.recall_report.rungs[0].recall >= 0.9
+    wanted = brute_force.credible(queries, items, 0.5)
+    assert ids_of(index.search(queries, p=0.5, exact=True)) == wanted
+    found = ids_of(index.search(queries, p=0.5))
+    shares = [len(set(f) & set(w)) / len(w) for f, w in zip(found, wanted, strict=True) if w]
+    assert all(set(f) <= set(w) for f, w in zip(found, wanted, strict=True))
+    assert np.mean(shares) >= 0.85
+    exact = ids_of(index.search(queries, by="nearest", limit=5, exact=True))
+    assert exact == brute_force.nearest(queries, items, 5)
+
+
+def test_items_added_after_the_vector_index_are_found(place, few_questions):
+    index = CredibleIndex.build(cloud(1500), location=place, exact_below=1000, recall=0.9)
+    later = cloud(5, seed=9)
+    index.add(later, ["l0", "l1", "l2", "l3", "l4"])
+    assert [row[0] for row in ids_of(index.search(later, by="nearest", limit=1))] == ["l0", "l1", "l2", "l3", "l4"]
+    index.save()
+    assert [row[0] for row in ids_of(index.search(later, by="nearest", limit=1))] == ["l0", "l1", "l2", "l3", "l4"]
+    index.remove(["l3"])
+    assert "l3" not in ids_of(index.search(later, by="nearest", limit=3))[3]
+    assert check_index(place) == 1504
+
+
+def test_a_collection_that_is_not_kept_in_memory_gives_the_same_answers(place, monkeypatch):
+    items, queries = cloud(400), cloud(9, seed=1)
+    index = CredibleIndex.build(items, location=place)
+    monkeypatch.setattr("aleator.retrieval.stores.lance._MOST_IN_MEMORY", 0)
+    monkeypatch.setattr("aleator.retrieval.stores.lance._MOST_KEPT", 1)
+    monkeypatch.setattr("aleator.retrieval.stores.lance_items._BLOCK", 64)
+    monkeypatch.setattr("aleator.retrieval.stores.lance_items._MOST_IN_LIST", 3)
+    assert ids_of(index.search(queries, p=0.9)) == brute_force.credible(queries, items, 0.9)
+    assert ids_of(index.search(queries, by="nearest", limit=7)) == brute_force.nearest(queries, items, 7)
+    assert len(index.store.sample_directions(10)) == 10
+
+
+# Many writers
+
+
+def test_a_change_of_an_old_state_does_not_happen(place):
+    """However old it is: a writer may sleep while others make several changes."""
+    index = build(place, ["a"])
+    with CredibleIndex.open(place) as late:
+        old = late.store._ledger.state
+        for changes in range(1, 4):
+            index.store.configure(prior=changes / 10)
+            assert late.store._ledger.swap(old, count=77) is None
+        assert len(late) == 1
+        assert late.prior == 0.3
+
+
+def write_together(jobs, location, tmp_path, each, clients=4) -> None:
+    """Every client adds its own items one by one, and an item that all of them want."""
+    build(location, []).close()
+    wanted = [[f"{c}-{i}" for i in range(each)] for c in range(clients)]
+    reports = [tmp_path / f"client-{c}" for c in range(clients)]
+    for ids, report in zip(wanted, reports, strict=True):
+        jobs.start(location, [["insist", [id]] for id in ids], report)
+    wait_until(lambda: all(read(report)[-1:] == ["end"] for report in reports))
+    with CredibleIndex.open(location) as index:
+        assert set(everything_in(index)) == {id for ids in wanted for id in ids}
+        assert len(index) == each * clients
+
+
+def test_four_processes_write_together(jobs, place, tmp_path):
+    write_together(jobs, place, tmp_path, each=5)
+
+
+@pytest.mark.slow
+def test_four_processes_write_much_together(jobs, place, tmp_path):
+    write_together(jobs, place, tmp_path, each=60)
+
+
+def race(location, batches) -> list:
+    """Each thread opens the index and adds its batch at the same moment; the errors of those who were refused."""
+    start, problems = threading.Barrier(len(batches)), []
+
+    def work(ids):
+        with CredibleIndex.open(location) as index:
+            start.wait(60)
+            try:
+                add(index, ids)
+            except ValueError as error:
+                problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(ids,)) for ids in batches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return problems
+
+
+@pytest.mark.parametrize("where", ["folder", "s3"])
+def test_of_four_writers_of_one_id_one_succeeds_with_its_whole_batch(where, place, request):
+    location = place if where == "folder" else request.getfixturevalue("bucket_url")
+    build(location, ["a"]).close()
+    for number in range(3):
+        batches = [[f"{number}-{writer}-{i}" for i in range(3)] + [f"{number}-shared"] for writer in range(4)]
+        problems = race(location, batches)
+        assert len(problems) == 3
+        assert all("already in the index" in str(error) for error in problems)
+        with CredibleIndex.open(location) as index:
+            found = {id for id in everything_in(index) if id.startswith(f"{number}-")}
+        assert found in [set(batch) for batch in batches]
+
+
+def test_of_two_who_remove_an_item_one_is_told_that_it_is_gone(place):
+    first = build(place, ["a", "b", "c"])
+    with CredibleIndex.open(place) as second:
+        first.remove(["a", "b"])
+        with pytest.raises(ValueError, match="'b': not in the index"):
+            second.remove(["b", "c"])
+        assert set(everything_in(second)) == {"c"}
+
+
+# Faults
+
+
+def test_a_place_survives_killed_writers(jobs, place, tmp_path):
+    kill_often(jobs, place, tmp_path, rounds=5)
+
+
+@pytest.mark.slow
+def test_a_place_survives_two_hundred_killed_writers(jobs, place, tmp_path):
+    assert kill_often(jobs, place, tmp_path, rounds=300) >= 200
+
+
+def insist_through_faults(location, object_store, rounds, **shares) -> int:
+    """Add and remove whole batches while answers fail; repeat a call that may or may not have happened."""
+    draw, held, interrupted = random.Random(0), set(), 0
+    build(location, []).close()
+
+    def until_done(change, is_done):
+        nonlocal interrupted
+        for _ in range(50):
+            try:
+                with CredibleIndex.open(location) as index:
+                    if is_done(index):
+                        return
+                    change(index)
+                return
+            except ConnectionError:
+                interrupted += 1
+        raise AssertionError("it never succeeded")
+
+    for number in range(rounds):
+        ids = [f"{number}-{i}" for i in range(draw.randint(1, 5))]
+        with object_store.disturbed(**shares):
+            until_done(lambda index, ids=ids: add(index, ids), lambda index, ids=ids: ids[0] in index)
+        held |= set(ids)
+        if number % 3 == 2:
+            gone = draw.sample(sorted(held), 2)
+            with object_store.disturbed(**shares):
+                until_done(lambda index, gone=gone: index.remove(gone), lambda index, gone=gone: gone[0] not in index)
+            held -= set(gone)
+        with CredibleIndex.open(location) as index:
+            assert set(everything_in(index)) == held
+    return interrupted
+
+
+@pytest.mark.parametrize("shares", [{"before": 0.2}, {"after": 0.1}, {"late": 0.3, "before": 0.1, "after": 0.05}])
+def test_a_store_that_answers_with_errors_and_delays_loses_and_doubles_nothing(bucket_url, object_store, shares):
+    before = object_store.faults
+    insist_through_faults(bucket_url, object_store, rounds=3, **shares)
+    assert object_store.faults > before
+
+
+@pytest.mark.slow
+def test_a_store_that_fails_often_loses_and_doubles_nothing(bucket_url, object_store):
+    insist_through_faults(bucket_url, object_store, rounds=40, before=0.25, after=0.15, late=0.3)
+
+
+# Errors
+
+
+def test_a_bucket_that_is_not_there(object_store):
+    with pytest.raises(ConnectionError, match="no such bucket; check its name"):
+        CredibleIndex.open("s3://no-such-bucket/name")
+
+
+def test_a_store_that_cannot_be_reached(monkeypatch):
+    options = {"aws_endpoint": "http://127.0.0.1:1", "allow_http": "true", "client_max_retries": "0"}
+    secret = {"aws_access_key_id": "ann-the-user", "aws_secret_access_key": "hunter2hunter2", "aws_region": "us-east-1"}
+    with pytest.raises(ConnectionError, match="check the network") as caught:
+        CredibleIndex.open("s3://bucket/name", storage_options={**options, **secret})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_credentials_may_be_passed_as_options(object_store, bucket_url, monkeypatch):
+    options = {name.lower(): value for name, value in object_store.environment.items()}
+    for name in object_store.environment:
+        monkeypatch.delenv(name)
+    options = {**options, "aws_endpoint": options.pop("aws_endpoint_url"), "allow_http": "true"}
+    build(bucket_url, ["a"], storage_options=options).close()
+    with CredibleIndex.open(bucket_url, storage_options=options) as index:
+        assert "a" in index
+
+
+def test_options_are_for_object_stores(tmp_path):
+    with pytest.raises(ValueError, match="are for object stores"):
+        build(str(tmp_path / "x"), ["a"], storage_options={"a": "b"})
+
+
+def test_without_lancedb_the_error_names_the_extra(monkeypatch, place):
+    real = builtins.__import__
+
+    def missing(name, *rest):
+        if name == "lancedb":
+            raise ModuleNotFoundError("No module named 'lancedb'", name="lancedb")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(ValueError, match=r"needs lancedb; pip install 'aleator\[lance\]'"):
+        CredibleIndex.open(place)
+
+
+def test_an_index_elsewhere_is_not_saved_as_a_folder(place):
+    index = CredibleIndex.build(cloud(3))
+    with pytest.raises(ValueError, match="build one there"):
+        index.save(place)
