@@ -39,7 +39,7 @@ _MINUTES = 5.0
 _PASSES, _PASSES_OF_MEMBER = 12, 8
 _LEAST_STEPS, _MOST_STEPS, _MOST_MEMBERS = 300, 2000, 4
 _MANY_ITEMS, _MOST_STEPS_OF_MANY = 20_000, 1600  # its steps take longer
-_TUNING_RATES = {"last": 5e-4, "all": 3e-4, "lora": 2e-3}
+_TUNING_RATES = {"last": 5e-4, "all": 3e-4, "lora": 3e-4}
 _RANK = 8
 _MIRRORED_SHARE = 0.85  # of right neighbours that mirrored images must keep
 

@@ -122,6 +122,10 @@ class LanceStore(Store):
         with self._up_to_date() as state:
             return state.count
 
+    def state(self) -> object:
+        with self._up_to_date():
+            return self._ledger.version
+
     @property
     def efforts(self) -> list[int]:
         """Numbers of partitions to search, eight for each doubling."""
