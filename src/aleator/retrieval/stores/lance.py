@@ -444,7 +444,7 @@ class LanceStore(Store):
     def _clear(self) -> None:
         """Take removed items out of the table. The index has not had them since `delete` hid them."""
         state = self._ledger.refresh()
-        done = {tuple(rows) for rows in state.removed}
+        done = {(start, stop) for start, stop in state.removed}
         self._load(state)
         try:
             self._items.delete(sorted(done))

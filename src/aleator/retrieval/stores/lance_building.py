@@ -34,9 +34,9 @@ def bring_up_to_date(items: ItemTable, partitions: int, count: int, config: dict
         _compact(items, tries)
         from lancedb.index import BTree, IvfFlat
 
-        training = {"num_partitions": wanted, "sample_rate": _SAMPLES, "max_iterations": _ROUNDS}
+        nearest = IvfFlat("l2", num_partitions=wanted, sample_rate=_SAMPLES, max_iterations=_ROUNDS)
         with items.place.plain_errors():
-            items.table.create_index("mu", config=IvfFlat(distance_type="l2", **training), name="nearest")
+            items.table.create_index("mu", config=nearest, name="nearest")
             for column in ("row", "key"):
                 items.table.create_index(column, config=BTree())
         return wanted
