@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from aleator.own_data.rows import RowFile, read_rows
 
 from aleator.foundation import DamagedFileError, describe_run, only_process
+from aleator.own_data.embedding.rows import RowFile, read_rows
 from aleator.retrieval import CredibleIndex, check_index, read_posteriors, write_posteriors
 from aleator.training.checkpoints import Checkpoints
 from aleator.web.failed_tokens import FailedTokens

@@ -8,7 +8,7 @@ from benchmarks import fine_tuning
 
 def test_a_finished_row_is_not_made_again(tmp_path):
     options = fine_tuning.parse(["--work", str(tmp_path), "--images", "10"])
-    path = tmp_path / "rows" / "lora-10-default-passes-1.json"
+    path = tmp_path / "rows" / "lora-10-default-passes-default-1.json"
     path.parent.mkdir()
     path.write_text(json.dumps({"tune": "lora", "seed": 1}))
     assert fine_tuning.row("lora", 1, tmp_path, options, torch.device("cpu")) == {"tune": "lora", "seed": 1}

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from aleator.own_data.rows import RowFile, read_rows
 
 from aleator import Encoder
 from aleator.data import Inputs
 from aleator.encoders import MLP
 from aleator.foundation import DamagedFileError, read_bundle, write_bundle
 from aleator.own_data import load_run, save_run
+from aleator.own_data.embedding.rows import RowFile, read_rows
 from aleator.retrieval import CredibleIndex, check_index, read_posteriors, write_items, write_posteriors
 from aleator.training.checkpoints import Checkpoints
 from tests.retrieval.worker import posterior_of

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from aleator.own_data.audit_files import _COLUMNS, SUMMARY
-from aleator.own_data.views import posteriors_and_views
 from PIL import Image
 
 from aleator import Encoder, VMFMixture, VonMisesFisher
@@ -18,6 +16,8 @@ from aleator.encoders import MLP
 from aleator.evaluation import LabelModel, fit_novelty
 from aleator.matching import VMFKernel
 from aleator.own_data import Answers, save_run
+from aleator.own_data.auditing.files import _COLUMNS, SUMMARY
+from aleator.own_data.measuring.views import posteriors_and_views
 from aleator.retrieval import CredibleIndex, items_header, write_items, write_posteriors
 from aleator.training.checkpoints import Checkpoints
 from tests.fuzzing.readers import IDS

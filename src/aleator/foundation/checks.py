@@ -141,12 +141,16 @@ def require_new_folder(argument: str, folder: Path, way_out: str = "name a new f
 def require_not_compiled(argument: str) -> None:
     """Raise inside torch.compile: tracing the special functions of posteriors would take minutes.
 
+    An export (torch.export, ONNX) is not refused: it takes mu and kappa, which need no special functions.
+
     Args:
         argument: Name of the argument that would be traced.
 
     Raises:
         ValueError: If torch.compile traces this call, or runs it within a function that it has given up tracing.
     """
+    if getattr(torch.compiler, "is_exporting", lambda: False)():
+        return
     compiled = torch.compiler.is_compiling()
     if not compiled and "torch._dynamo" in sys.modules:  # torch.compile loads it
         callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)()

@@ -27,7 +27,7 @@ def named(labels):
 @pytest.fixture(scope="module")
 def fitted():
     rows, labels = blobs()
-    return al.AleatorClassifier(**SMALL | {"steps": 100}).fit(rows, named(labels))
+    return al.AleatorClassifier(**SMALL | {"steps": 200}).fit(rows, named(labels))
 
 
 def test_it_learns_classes_of_any_kind(fitted):
