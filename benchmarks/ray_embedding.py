@@ -27,7 +27,7 @@ from aleator.own_data.embedding.cluster import ray_workers
 from aleator.own_data.embedding.rows import RowMaker, spans
 from benchmarks.timing import interleaved, show
 
-IMAGES, BATCH, SIZE = 768, 32, 32
+IMAGES, BATCH, SIZE = 6144, 32, 32
 
 
 class Rows(torch.nn.Module):
