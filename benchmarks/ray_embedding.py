@@ -27,7 +27,7 @@ from aleator.own_data.embedding.cluster import ray_workers
 from aleator.own_data.embedding.rows import RowMaker, spans
 from benchmarks.timing import interleaved, show
 
-IMAGES, BATCH, SIZE = 6144, 32, 32
+IMAGES, BATCH, SIZE = 3072, 32, 32
 
 
 class Rows(torch.nn.Module):
@@ -54,7 +54,7 @@ def main(path: Path = Path("results/benchmarks/ray_embedding.json")) -> None:
     with tempfile.TemporaryDirectory() as folder:
         _write_images(Path(folder))
         collection, inputs = read_collection(folder), Inputs("images", size=SIZE)
-        network, todo = Rows(Encoder(ResNet18(width=8), 64)).eval(), list(spans(0, IMAGES, BATCH))
+        network, todo = Rows(Encoder(ResNet18(width=16), 64)).eval(), list(spans(0, IMAGES, BATCH))
         maker = RowMaker(network, lambda rows: rows, 65, inputs, torch.device("cpu"), threads=1)
 
         def workers(count: int):
