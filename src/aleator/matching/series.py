@@ -74,6 +74,11 @@ class RowWeights:
         """The part at an index of the shape of `log_length`."""
         return RowWeights(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
+    def shaped(self, shape: torch.Size) -> "RowWeights":
+        """Rows in a line, in the shape of their side."""
+        parts = (getattr(self, name) for name in self.__dataclass_fields__)
+        return RowWeights(*(part.reshape(shape + part.shape[1:]) for part in parts))
+
 
 @dataclass(frozen=True)
 class PositivityTable:
@@ -134,7 +139,7 @@ class _LogSeries(torch.autograd.Function):
     @staticmethod
     def forward(ctx, cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos):
         learned = ctx.needs_input_grad[3]
-        first, second = row_weights(dim, kappa1, log_lam), row_weights(dim, kappa2, log_lam, sign)
+        first, second = _both_sides(dim, kappa1, kappa2, log_lam, sign)
         table = positivity_table(dim, cosine, first, second, log_lam, kappa_pos, any(ctx.needs_input_grad), learned)
         ctx.shapes = (kappa1.shape, kappa2.shape)
         ctx.save_for_backward(table.slope_cosine, table.slope_kappa1, table.slope_kappa2)
@@ -174,6 +179,21 @@ def row_weights(
         arguments = (order, representable(kappa), log_scale, sign, top, steps, start, unused)
         return RowWeights(*fused.fused_row_weights(*arguments))
     return plain_row_weights(order, kappa, log_scale, sign)
+
+
+def _both_sides(
+    dim: int, kappa1: Tensor, kappa2: Tensor, log_lam: Tensor, sign: Tensor
+) -> tuple[RowWeights, RowWeights]:
+    """The rows of both sides of a table; the second has the signs.
+
+    On a CPU they are made together. For few rows the many small steps of the recurrence decide the time, and a search
+    scores few.
+    """
+    if fused_kernels(kappa1):
+        return row_weights(dim, kappa1, log_lam), row_weights(dim, kappa2, log_lam, sign)
+    rows, count = row_weights(dim, torch.cat([kappa1.flatten(), kappa2.flatten()]), log_lam), kappa1.numel()
+    first, second = rows.at(slice(count)).shaped(kappa1.shape), rows.at(slice(count, None)).shaped(kappa2.shape)
+    return first, second.signed(sign)
 
 
 def _log_scale(dim: int, log_lam: Tensor) -> Tensor:
