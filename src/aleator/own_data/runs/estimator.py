@@ -17,13 +17,13 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from aleator.evaluation import label_certainty
 from aleator.foundation import require, require_one_of
 from aleator.own_data.collection.collection import Collection
-from aleator.own_data.learning.defaults import Settings, held_out_share
 from aleator.own_data.collection.labels import Labels, soft_labels
-from aleator.own_data.learning.learning import train
-from aleator.own_data.runs.model import AleatorModel
-from aleator.own_data.measuring.one_mode import one_mode
 from aleator.own_data.collection.reading import read_collection
+from aleator.own_data.learning.defaults import Settings, held_out_share
+from aleator.own_data.learning.learning import train
 from aleator.own_data.learning.splits import require_trainable, split_items
+from aleator.own_data.measuring.one_mode import one_mode
+from aleator.own_data.runs.model import AleatorModel
 from aleator.posteriors import PosteriorBatch
 
 UncertaintyScore = Literal["labels", "kappa"]

@@ -35,8 +35,8 @@ from aleator.foundation import (
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.measuring.answers import Answers, load_answers, save_answers
 from aleator.own_data.measuring.evaluation import figures
-from aleator.own_data.runs.model_card import write_model_card
 from aleator.own_data.measuring.views import posteriors_and_views
+from aleator.own_data.runs.model_card import write_model_card
 from aleator.posteriors import PosteriorBatch
 
 _CHECKED = (
