@@ -2,7 +2,8 @@
 
 kappa says how much an image shows. An image can show much and still lie between two classes. P(label | x) sees both, so
 the entropy of P(label | x) is measured beside kappa, with the same metrics. Its probabilities come from the posteriors
-and soft labels of the images that were trained on; what is fitted, is fitted on the validation fold.
+and soft labels of the images that were trained on, or from learned class posteriors. What is fitted, is fitted on the
+validation fold.
 """
 
 import copy
