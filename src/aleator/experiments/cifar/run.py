@@ -231,10 +231,11 @@ def _train_head(
 @torch.no_grad()
 def _scale_inputs(head: Encoder, factor: Tensor) -> None:
     """Multiply the first weights by a factor, so that the layers take features that were divided by it."""
-    members = head.backbone.parts if isinstance(head.backbone, Ensemble) else [head.backbone]
-    if isinstance(members[0], MLP):
-        for member in members:
-            member.layers[0].weight.mul_(factor)  # type: ignore[index, operator, union-attr]
+    members = list(head.backbone.parts) if isinstance(head.backbone, Ensemble) else [head.backbone]
+    layers = [member for member in members if isinstance(member, MLP)]
+    for member in layers:
+        member.layers[0].weight.mul_(factor)  # type: ignore[operator]
+    if layers:
         return
     head.mu_head.weight.mul_(factor)
     if head.weight_head is not None:
