@@ -151,14 +151,15 @@ def require_not_compiled(argument: str) -> None:
     """
     if getattr(torch.compiler, "is_exporting", lambda: False)():
         return
-    compiled = torch.compiler.is_compiling()
-    if not compiled and "torch._dynamo" in sys.modules:  # torch.compile loads it
+    problem = "posteriors do not work inside torch.compile: tracing their special functions takes minutes"
+    way_out = "compile the network that gives mu and kappa, such as the backbone of an encoder"
+    if torch.compiler.is_compiling():
+        # torch cannot trace how our own error is made. Of a plain one it shows the text, or it calls again untraced.
+        raise ValueError(f"{argument}: {problem}; {way_out}")
+    if "torch._dynamo" in sys.modules:  # torch.compile loads it
         callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)()
-        compiled = callback not in (None, False)
-    if compiled:
-        problem = "posteriors do not work inside torch.compile: tracing their special functions takes minutes"
-        way_out = "compile the network that gives mu and kappa, such as the backbone of an encoder"
-        reject(argument, "a tensor of a compiled function", problem, way_out)
+        if callback not in (None, False):
+            reject(argument, "a tensor of a compiled function", problem, way_out)
 
 
 def _show(value: Any) -> str:
