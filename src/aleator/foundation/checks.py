@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from aleator.foundation.files import holds_nothing
+
 
 class BadArgumentError(ValueError):
     """The error for a bad argument: "argument = value: problem; way out".
@@ -133,9 +135,8 @@ def require_float(argument: str, value: Tensor) -> None:
 
 
 def require_new_folder(argument: str, folder: Path, way_out: str = "name a new folder") -> None:
-    """Raise unless `folder` is missing or empty."""
-    empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    require(empty, argument, str(folder), "is not empty" if folder.is_dir() else "is a file", way_out)
+    """Raise unless `folder` is missing or empty, see `holds_nothing`."""
+    require(holds_nothing(folder), argument, str(folder), "is not empty" if folder.is_dir() else "is a file", way_out)
 
 
 def require_not_compiled(argument: str) -> None:
