@@ -100,7 +100,7 @@ def fused_log_totals(
     _totals_kernel[(blocks, groups, splits)](
         first.mu, first.weights, first.mean,
         second.mu, second.weights, second.scaled, second.mean, second.log_length,
-        bounds1, bounds2, steps, done.classes, _owners(owner, done), largest, total,
+        bounds1, bounds2, steps, done.everything, done.classes, _owners(owner, done), largest, total,
         done.rows, done.columns, done.classes.shape[1],
         groups * count, groups * others, count, others, dim, terms, tolerance, *constants[:-1],
         OWN=own, SEVERAL=owner is not None, TAIL=constants[-1],
@@ -146,7 +146,7 @@ def fused_log_totals_backward(
         grad.contiguous(), totals.contiguous(),
         first.mu, first.weights, first.slopes, first.mean, first.log_length, first.mean_slope,
         second.mu, second.weights, second.scaled, second.mean, second.log_length,
-        bounds1, bounds2, steps, done.classes, _owners(owner, done), grad_mu, grad_kappa, grad_weight,
+        bounds1, bounds2, steps, done.everything, done.classes, _owners(owner, done), grad_mu, grad_kappa, grad_weight,
         done.rows, done.columns, done.classes.shape[1],
         groups * count, groups * others, splits, count, others, dim, terms, tolerance, *constants[:-1],
         OWN=own, OF_COLUMNS=of_columns, SEVERAL=owner is not None, WEIGHTED=weighted, TAIL=constants[-1],
@@ -190,7 +190,7 @@ def _bounds(side: FusedRows, groups: int, block: int, done: Done) -> Tensor:
     blocks = triton.cdiv(count, block)
     out = side.mu.new_empty(groups, blocks, 2, terms)
     _rest_kernel[(blocks, groups)](
-        side.weights, out, done.everything, groups * count, count, terms, BLOCK=block, num_warps=1
+        side.weights, out, done.everything, groups * count, count, terms, BLOCK=block, CHUNK=16, num_warps=1
     )
     return out
 
@@ -219,21 +219,26 @@ if triton is not None:
         tl.store(full_ptr + i, short, mask=live)
 
     @triton.jit
-    def _rest_kernel(weight_ptr, out_ptr, done_ptr, stride, count, terms, BLOCK: tl.constexpr):
-        """Each program: the rows of one block, from the last term to the first."""
+    def _rest_kernel(weight_ptr, out_ptr, done_ptr, stride, count, terms, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
+        """Each program: the rows of one block, from the last terms to the first, CHUNK at a time."""
         block, group = tl.program_id(0), tl.program_id(1)
         i = block * BLOCK + tl.arange(0, BLOCK)
         live = i < count
         here = weight_ptr + group.to(tl.int64) * count + i
         out = out_ptr + (group.to(tl.int64) * tl.num_programs(0) + block) * 2 * terms
         rest = tl.zeros([BLOCK], dtype=tl.float64)
-        if tl.load(done_ptr) == 0:
-            for k in range(terms):
-                n = terms - 1 - k
-                weight = tl.load(here + n.to(tl.int64) * stride, mask=live, other=0.0)
-                rest += weight * weight
-                tl.store(out + n, tl.sqrt(tl.max(rest, 0)).to(tl.float32))
-                tl.store(out + terms + n, tl.min(tl.where(live, tl.abs(weight), 2.0), 0).to(tl.float32))
+        chunks = tl.where(tl.load(done_ptr) == 0, tl.cdiv(terms, CHUNK), 0)
+        for k in range(chunks):
+            n = (chunks - 1 - k) * CHUNK + tl.arange(0, CHUNK)
+            term = n < terms
+            place = here[None, :] + n[:, None].to(tl.int64) * stride
+            weight = tl.load(place, mask=term[:, None] & live[None, :], other=0.0)
+            square = weight * weight
+            left = tl.cumsum(square, 0, reverse=True) + rest[None, :]
+            tl.store(out + n, tl.sqrt(tl.max(left, 1)).to(tl.float32), mask=term)
+            least = tl.min(tl.where(live[None, :], tl.abs(weight), 2.0), 1)
+            tl.store(out + terms + n, least.to(tl.float32), mask=term)
+            rest += tl.sum(square, 0)
 
     @triton.jit
     def _needed_terms(bounds1_ptr, bounds2_ptr, terms, tolerance, TERMS: tl.constexpr):
@@ -286,7 +291,7 @@ if triton is not None:
     @triton.jit
     def _totals_kernel(
         mu1_ptr, w1_ptr, mean1_ptr, mu2_ptr, w2_ptr, scaled2_ptr, mean2_ptr, length2_ptr,
-        bounds1_ptr, bounds2_ptr, steps_ptr, done_ptr, owner_ptr, largest_ptr, total_ptr,
+        bounds1_ptr, bounds2_ptr, steps_ptr, everything_ptr, done_ptr, owner_ptr, largest_ptr, total_ptr,
         done_rows, done_columns, done_stride,
         stride1, stride2, count, others, dim, terms, tolerance, lam, scale, depth, floor, tilt,
         OWN: tl.constexpr, SEVERAL: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -303,7 +308,8 @@ if triton is not None:
         blocks2 = tl.cdiv(others, COLUMNS)
         largest = tl.zeros([ROWS], dtype=tl.float32) - 1e30
         total = tl.zeros([ROWS], dtype=tl.float32)
-        for tile in range(split, blocks2, splits):
+        tiles = tl.where(tl.load(everything_ptr) == 0, blocks2, 0)
+        for tile in range(split, tiles, splits):
             if tl.load(done_ptr + block * ROWS // done_rows * done_stride + tile * COLUMNS // done_columns) == 0:
                 column = tile * COLUMNS + tl.arange(0, COLUMNS)
                 column_live = column < others
@@ -360,7 +366,8 @@ if triton is not None:
         grad_ptr, totals_ptr,
         mu1_ptr, w1_ptr, d1_ptr, mean1_ptr, length1_ptr, mean_slope1_ptr,
         mu2_ptr, w2_ptr, scaled2_ptr, mean2_ptr, length2_ptr,
-        bounds1_ptr, bounds2_ptr, steps_ptr, done_ptr, owner_ptr, grad_mu_ptr, grad_kappa_ptr, grad_weight_ptr,
+        bounds1_ptr, bounds2_ptr, steps_ptr, everything_ptr, done_ptr, owner_ptr,
+        grad_mu_ptr, grad_kappa_ptr, grad_weight_ptr,
         done_rows, done_columns, done_stride,
         stride1, stride2, splits, count, others, dim, terms, tolerance, lam, scale, depth, floor, tilt,
         OWN: tl.constexpr, OF_COLUMNS: tl.constexpr, SEVERAL: tl.constexpr, WEIGHTED: tl.constexpr, TAIL: tl.constexpr,
@@ -389,7 +396,8 @@ if triton is not None:
         by_kappa = tl.zeros([ROWS], dtype=tl.float32)
         by_mean = tl.zeros([ROWS], dtype=tl.float32)
         by_weight = tl.zeros([ROWS], dtype=tl.float32)
-        for tile in range(split, blocks2, splits):
+        tiles = tl.where(tl.load(everything_ptr) == 0, blocks2, 0)
+        for tile in range(split, tiles, splits):
             if tl.load(done_ptr + block * ROWS // done_rows * done_stride + tile * COLUMNS // done_columns) == 0:
                 column = tile * COLUMNS + tl.arange(0, COLUMNS)
                 column_live = column < others

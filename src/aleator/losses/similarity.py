@@ -16,6 +16,7 @@ from aleator.losses.base import (
     negative_count,
     self_mask,
 )
+from aleator.losses.recorded import recorded_mean
 from aleator.losses.ring import LARGEST_TABLE, PAIRS, log_totals_in_parts
 from aleator.losses.soft_targets import log_shares_of
 from aleator.matching import (
@@ -252,6 +253,23 @@ class ExactInfoNCE(SimilarityLoss):
         to_positive = self.similarity(anchor, positive).double()
         to_negatives = self._log_total(anchor, negative)
         return torch.nn.functional.softplus(to_negatives - to_positive).to(anchor.dtype)
+
+    def _recorded(
+        self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None
+    ) -> Tensor | None:
+        # A derived class may depend on more than these settings.
+        if type(self) is not ExactInfoNCE or not self.capturable or process_count() > 1:
+            return None
+        if are_own_negatives(negative, anchor) or not self._streams(anchor, positive, negative):
+            return None
+        settings = self.kernel, self.kernel.cache_key(), self.terms, self.group
+        posteriors = [anchor, positive] if negative is None else [anchor, positive, negative]
+        return recorded_mean(settings, self._mean, posteriors)
+
+    def _mean(self, posteriors: list[VonMisesFisher]) -> Tensor:
+        """Mean loss of anchors, positives and any negatives."""
+        anchor, positive, *negative = posteriors
+        return self.per_anchor(anchor, positive, negative[0] if negative else None).mean()
 
     def _streams(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> bool:
         """Whether pairs with shared or batch negatives are summed in tiles: the same result in less time and memory."""

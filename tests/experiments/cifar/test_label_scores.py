@@ -10,7 +10,13 @@ import aleator as al
 from aleator.experiments.cifar import folds as cifar_folds
 from aleator.experiments.cifar import run as cifar
 from aleator.experiments.cifar.evaluation import HeldOut
-from aleator.experiments.cifar.label_scores import LabelProbabilities, fit_labels, fit_temperature, label_metrics
+from aleator.experiments.cifar.label_scores import (
+    LabelProbabilities,
+    fit_labels,
+    fit_temperature,
+    label_metrics,
+    learned_labels,
+)
 from tests.experiments.cifar.small import SEEDED, TINY
 
 
@@ -51,6 +57,23 @@ def test_an_image_between_two_classes_is_uncertain_though_its_kappa_is_large():
     p = model.probabilities(between)[0]
     assert p[0].item() == pytest.approx(p[1].item(), rel=1e-6)
     assert model.entropy(between) > model.entropy(centres).max() + 0.5
+
+
+def test_learned_class_posteriors_are_tried_and_give_the_probabilities_they_were_trained_for():
+    loss = al.PrototypeLoss(10, torch.arange(1, 11), al.AcceptanceKernel(16.0))
+    with torch.no_grad():
+        loss.direction.copy_(torch.eye(10))
+    model = learned_labels(loss)
+    assert model is not None
+    q = al.VonMisesFisher(torch.nn.functional.normalize(torch.randn(30, 10, generator=SEEDED(2)), dim=1), 40.0)
+    expected = loss.log_probabilities(q).exp().detach().double()
+    q = q.to("cpu", torch.float64)
+    torch.testing.assert_close(model.probabilities(q), expected, rtol=1e-4, atol=1e-6)
+    # A gallery that says nothing is not taken where the learned posteriors give the labels.
+    useless = al.VonMisesFisher(torch.eye(10).double()[[0] * 10], 5.0)
+    fitted = fit_labels(useless, torch.arange(10), q, _fold(expected), loss.kernel, model)
+    torch.testing.assert_close(fitted.probabilities(q), expected, rtol=0, atol=0.05)
+    assert learned_labels(al.ExactInfoNCE(loss.kernel)) is None
 
 
 def test_the_temperature_is_the_one_that_made_the_labels():

@@ -24,6 +24,7 @@ from tests.experiments.cifar.small import HIDDEN, MEASURED, SEEDED, TINY
         {"recipe": {}, "labels": "votes", "kappa": "head", "kappa_hidden": (4,)},
         {"hidden": (6,), "targets": "soft"},
         {"hidden": (6,), "targets": "classes"},
+        {"hidden": (6,), "targets": "classes", "members": 2, "recipe": {}},
         {"hidden": (6,), "targets": "soft", "modes": 2, "main_weight": 0.9},
         {"recipe": {}, "modes": 3, "kappa": "head", "kappa_hidden": (4,)},
         {"loss": "mcinfonce", "negatives": 2, "head_first": None, "recipe": {"steps": 4, "phases": "mu-then-kappa"}},
@@ -37,6 +38,7 @@ from tests.experiments.cifar.small import HIDDEN, MEASURED, SEEDED, TINY
         "votes",
         "soft-targets",
         "classes",
+        "members",
         "two-modes",
         "three-modes",
         "mcinfonce",
@@ -91,7 +93,7 @@ def test_the_best_by_the_validation_is_kept(stand_in):
     assert outcome.metrics["best_step"] == 1 + int(ranks.argmax())
 
 
-@pytest.mark.parametrize("setting", [TINY, HIDDEN], ids=["linear", "hidden"])
+@pytest.mark.parametrize("setting", [TINY, HIDDEN, replace(HIDDEN, members=2)], ids=["linear", "hidden", "members"])
 def test_the_head_is_trained_on_features_of_size_one_and_put_back(stand_in, setting):
     """No step changes nothing; what the head learns moves no weight of the network that sees images."""
     started = cifar.starting_network(setting, "cpu")
@@ -105,7 +107,9 @@ def test_the_head_is_trained_on_features_of_size_one_and_put_back(stand_in, sett
     cifar._train_head(setting, encoder, images, labels, 0, "cpu", None)
     changed = {name for name, value in encoder.state_dict().items() if not torch.equal(value, before[name])}
     learned = {name for name in changed if "running" not in name}
-    layers = {"backbone.parts.1.layers.0.weight", "backbone.parts.1.layers.0.bias"} if setting.hidden else set()
+    members = ["parts.0.", "parts.1."] if setting.members == 2 else [""]
+    places = [f"backbone.parts.1.{member}layers.0" for member in members] if setting.hidden else []
+    layers = {f"{place}.{name}" for place in places for name in ("weight", "bias")}
     assert learned == {"mu_head.weight"} | layers
 
 

@@ -58,6 +58,8 @@ class CifarSetting:
         pretraining_images: Number of train images that the classifier sees. None: all.
         images: Number of images that are used of each fold. None: all.
         hidden: Widths of layers between the network's features and the encoder's output layer.
+        members: How many times the hidden layers are made. Members learn from different parts of every batch, and
+            the output layer takes the mean of what it gives for each (`Ensemble`). It needs `hidden`.
         dim: Dimension of the posteriors.
         modes: Number of components of the posteriors.
         main_weight: Weight of the first component before training. None: all even.
@@ -78,6 +80,7 @@ class CifarSetting:
             that both images are of one class as its match weight. "classes": images are compared with learned
             posteriors of the classes too (`PrototypeLoss`; for the exact loss). Except for "drawn", a batch has 2
             `batch_size` images, as many as anchors and positives together, and `negatives` is not used.
+        pairs: For the targets "classes", the weight of the pairs of images beside that of images and classes.
         augment: Arguments of `ImageAugmentation`. None: no augmentation.
         augmented: How many augmented copies of an image the stage `head_first` trains on, besides the image and its
             mirror image. More copies help with crops, at the expense of whole images.
@@ -99,6 +102,7 @@ class CifarSetting:
     pretraining_images: int | None = None
     images: int | None = None
     hidden: tuple[int, ...] = ()
+    members: int = 1
     dim: int = 8
     modes: int = 1
     main_weight: float | None = None
@@ -114,6 +118,7 @@ class CifarSetting:
     batch_size: int = 128
     negatives: int | str = "batch"
     targets: TargetName = "drawn"
+    pairs: float = 1.0
     augment: Mapping[str, Any] | None = None
     augmented: int = 1
     head_first: Mapping[str, Any] | None = None
@@ -132,6 +137,8 @@ class CifarSetting:
         require_one_of("labels", self.labels, LABELS)
         require_one_of("kernel", self.kernel, KERNELS)
         require_one_of("targets", self.targets, TARGETS)
+        alone = self.members == 1 or bool(self.hidden)
+        require(alone, "members", self.members, "there are no hidden layers to make more of", "pass hidden")
         takes_soft = self.targets == "drawn" or self.loss != "hib"
         require(takes_soft, "targets", self.targets, "HIB takes no soft targets", 'pass "drawn"')
         takes_classes = self.targets != "classes" or self.loss == "exact"

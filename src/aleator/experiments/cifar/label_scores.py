@@ -2,9 +2,11 @@
 
 kappa says how much an image shows. An image can show much and still lie between two classes. P(label | x) sees both, so
 the entropy of P(label | x) is measured beside kappa, with the same metrics. Its probabilities come from the posteriors
-and soft labels of the images that were trained on; what is fitted, is fitted on the validation fold.
+and soft labels of the images that were trained on, or from learned class posteriors. What is fitted, is fitted on the
+validation fold.
 """
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from torch import Tensor
 from aleator.data import CLASSES
 from aleator.evaluation import LabelModel, fit_label_model, label_entropy, label_log_likelihood
 from aleator.experiments.cifar.evaluation import HeldOut, score_metrics
+from aleator.losses import PrototypeLoss
 from aleator.matching import ZonalKernel
 from aleator.posteriors import PosteriorBatch
 
@@ -59,10 +62,28 @@ def label_metrics(p: LabelProbabilities, random_sizes: Tensor, hits: Tensor, fol
 
 
 def fit_labels(
-    gallery: PosteriorBatch, labels: Tensor, q_validation: PosteriorBatch, validation: HeldOut, kernel: ZonalKernel
+    gallery: PosteriorBatch,
+    labels: Tensor,
+    q_validation: PosteriorBatch,
+    validation: HeldOut,
+    kernel: ZonalKernel,
+    learned: LabelModel | None = None,
 ) -> LabelModel:
-    """Label probabilities from the images that were trained on, with classes (N,) or soft labels (N, 10)."""
-    return fit_label_model(gallery, labels, q_validation, validation.labels, kernel, CLASSES)
+    """Label probabilities from the images that were trained on, with classes (N,) or soft labels (N, 10).
+
+    If class posteriors were `learned`, they are tried too, and the likeliest model on validation is taken.
+    """
+    return fit_label_model(gallery, labels, q_validation, validation.labels, kernel, CLASSES, learned=learned)
+
+
+@torch.no_grad()
+def learned_labels(loss: torch.nn.Module) -> LabelModel | None:
+    """Label probabilities as the class posteriors of a `PrototypeLoss` give them; None for another loss."""
+    if not isinstance(loss, PrototypeLoss):
+        return None
+    shares = loss.log_shares_of_classes.exp().double().cpu()
+    kernel = copy.deepcopy(loss.kernel).cpu()
+    return LabelModel(loss.prototypes.to("cpu", torch.float64), shares.diag(), CLASSES, kernel)
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:

@@ -29,8 +29,8 @@ from aleator.data import (
     data_folder,
     to_unit,
 )
-from aleator.encoders import MLP, Beside, Chain, Encoder, ResNet18
-from aleator.evaluation import label_entropy, neighbour_hits, rank_correlation, recall_at_1
+from aleator.encoders import MLP, Beside, Chain, Encoder, Ensemble, ResNet18
+from aleator.evaluation import LabelModel, label_entropy, neighbour_hits, rank_correlation, recall_at_1
 from aleator.experiments.cifar.evaluation import (
     HeldOut,
     certainty,
@@ -44,7 +44,13 @@ from aleator.experiments.cifar.evaluation import (
 )
 from aleator.experiments.cifar.folds import CifarSetting, held_out, test_set, train_set, training_data, vote_data
 from aleator.experiments.cifar.gallery import gallery
-from aleator.experiments.cifar.label_scores import LabelProbabilities, fit_labels, fit_temperature, label_metrics
+from aleator.experiments.cifar.label_scores import (
+    LabelProbabilities,
+    fit_labels,
+    fit_temperature,
+    label_metrics,
+    learned_labels,
+)
 from aleator.experiments.cifar.pretraining import (
     Classifier,
     Pretrained,
@@ -58,8 +64,6 @@ from aleator.experiments.settings import make_kernel, make_loss
 from aleator.foundation import derived_seed, require
 from aleator.losses import PrototypeLoss
 from aleator.training import FitResult, Recipe, fit
-
-_PAIRS = 1.0  # weight of the pairs of images beside that of images and classes, in PrototypeLoss
 
 
 def run_fold(
@@ -85,8 +89,8 @@ def run_fold(
         stages.append(_train_head(setting, encoder, *training_data(setting, fold), fold, device, progress))
     if setting.recipe:
         stages.append(train(setting, fold, encoder, validation, device, progress))
-    result = stages[-1]
-    outcome = measure(setting, encoder, training_data(setting, fold), validation, test, fold)
+    result, loss = stages[-1]
+    outcome = measure(setting, encoder, training_data(setting, fold), validation, test, fold, learned_labels(loss))
     outcome.metrics.update(
         {f"validation_{name}": value for name, value in validator(setting, validation)(encoder).items()},
         best_step=float(result.best_step or result.steps),
@@ -144,7 +148,7 @@ def make_encoder(setting: CifarSetting, fold: int, started: Sequence[Pretrained 
         networks = [ResNet18(width=width) if one is None else one.classifier.backbone for one in started]
         backbone: Any = Beside(networks) if len(networks) > 1 else networks[0]
         if setting.hidden:
-            backbone = Chain([backbone, MLP(backbone.out_features, setting.hidden)])
+            backbone = Chain([backbone, _hidden_layers(setting, backbone.out_features)])
         options = {"kappa_hidden": setting.kappa_hidden, "modes": setting.modes, "main_weight": setting.main_weight}
         encoder = Encoder(backbone, setting.dim, setting.kappa, **options)  # type: ignore[arg-type]
     encoder.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -152,6 +156,12 @@ def make_encoder(setting: CifarSetting, fold: int, started: Sequence[Pretrained 
     encoder.train(started[0] is None)  # from scratch there are no running statistics yet
     encoder.set_kappa_range(network_input(sample.to(device)), (setting.kappa_start / 2, setting.kappa_start * 2))
     return encoder.train()
+
+
+def _hidden_layers(setting: CifarSetting, features: int) -> nn.Module:
+    """The layers between the network's features and the output layer: one MLP, or an ensemble of them."""
+    layers = [MLP(features, setting.hidden) for _ in range(setting.members)]
+    return layers[0] if len(layers) == 1 else Ensemble(layers)
 
 
 def network_input(images: Tensor) -> Tensor:
@@ -164,13 +174,14 @@ def network_input(images: Tensor) -> Tensor:
 
 def train(
     setting: CifarSetting, fold: int, encoder: Encoder, validation: HeldOut, device: str, progress: bool | None
-) -> FitResult:
-    """Train all layers on the fold's training data."""
+) -> tuple[FitResult, nn.Module]:
+    """Train all layers on the fold's training data; the result, and the loss with what it has learned."""
     batches = image_batches(setting, *training_data(setting, fold), torch.device(device))
     recipe, watched = _recipe(setting.recipe, fold, device), validator(setting, validation)
     shared: dict[str, Any] = {"device": device, "loggers": (), "progress": progress}
+    loss = training_loss(setting, batches, fold)
     with fast_convolutions(torch.device(device)):
-        return fit(encoder, training_loss(setting, batches, fold), batches, recipe, validate=watched, **shared)
+        return fit(encoder, loss, batches, recipe, validate=watched, **shared), loss
 
 
 def _recipe(options: Mapping[str, Any], fold: int, device: str) -> Recipe:
@@ -189,7 +200,7 @@ def _train_head(
     fold: int,
     device: str,
     progress: bool | None,
-) -> FitResult:
+) -> tuple[FitResult, nn.Module]:
     """Train the output layers on features of the frozen network, for plain, mirrored and augmented images.
 
     The gradients of untrained output layers would otherwise damage the pretrained features.
@@ -210,19 +221,21 @@ def _train_head(
         else soft_batches(setting, shown, known)
     )
     recipe = _recipe({**setting.head_first, "precision": "32"}, fold, device)
-    result = fit(
-        head, training_loss(setting, batches, fold), batches, recipe, device=device, loggers=(), progress=progress
-    )
+    loss = training_loss(setting, batches, fold)
+    result = fit(head, loss, batches, recipe, device=device, loggers=(), progress=progress)
     _scale_inputs(head, 1 / size)
     encoder.zero_grad()
-    return result
+    return result, loss
 
 
 @torch.no_grad()
 def _scale_inputs(head: Encoder, factor: Tensor) -> None:
     """Multiply the first weights by a factor, so that the layers take features that were divided by it."""
-    if isinstance(head.backbone, MLP):
-        head.backbone.layers[0].weight.mul_(factor)  # type: ignore[operator]
+    members = list(head.backbone.parts) if isinstance(head.backbone, Ensemble) else [head.backbone]
+    layers = [member for member in members if isinstance(member, MLP)]
+    for member in layers:
+        member.layers[0].weight.mul_(factor)  # type: ignore[operator]
+    if layers:
         return
     head.mu_head.weight.mul_(factor)
     if head.weight_head is not None:
@@ -265,7 +278,7 @@ def training_loss(setting: CifarSetting, batches: Any, fold: int) -> nn.Module:
         return make_loss(setting)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(fold))
-        return PrototypeLoss(setting.dim, batches.shares.cpu(), make_kernel(setting), _PAIRS, setting.terms)
+        return PrototypeLoss(setting.dim, batches.shares.cpu(), make_kernel(setting), setting.pairs, setting.terms)
 
 
 def image_augmentation(setting: CifarSetting) -> ImageAugmentation:
@@ -300,10 +313,12 @@ def measure(
     validation: HeldOut,
     test: HeldOut,
     fold: int,
+    learned: LabelModel | None = None,
 ) -> Outcome:
     """All metrics and arrays of an encoder on its test fold.
 
-    Match and label probabilities are fitted on validation. The latter compare with `training`, images and labels.
+    Match and label probabilities are fitted on validation. The latter compare with `training`, images and labels, or
+    with class posteriors that were `learned` with the encoder, whichever makes the labels of validation likelier.
     """
     random_images, random_sizes = test.randomly_cropped(fold)
     q, cropped, randomly_cropped, q_validation = (
@@ -326,7 +341,7 @@ def measure(
         return Outcome(metrics, arrays)
     kernel = make_kernel(setting)
     # One view of each training image is enough: their posteriors are merged into a few for each class.
-    model = fit_labels(posteriors(encoder, training[0]), training[1], q_validation, validation, kernel)
+    model = fit_labels(posteriors(encoder, training[0]), training[1], q_validation, validation, kernel, learned)
     p = LabelProbabilities(*(model.probabilities(each) for each in (q, cropped, randomly_cropped)))
     metrics |= label_metrics(p, random_sizes, neighbour_hits(q.mode, test.hard).double(), test)
     arrays |= {"label_probability": p.whole.float(), "crop_label_probability": p.cropped.float()}
