@@ -4,14 +4,10 @@ Calls of Python are counted: opening, writing, syncing, renaming, cutting and re
 is killed at random moments in tests/retrieval/stores/test_kills.py.
 """
 
-import builtins
-import io
 import os
 import shutil
-import signal
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,65 +23,11 @@ from aleator.own_data import load_run, save_run
 from aleator.own_data.embedding.rows import RowFile, read_rows
 from aleator.retrieval import CredibleIndex, check_index, read_posteriors, write_items, write_posteriors
 from aleator.training.checkpoints import Checkpoints
+from tests.disk_faults import die, fault_at
 from tests.retrieval.worker import posterior_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 IDS = [f"i{i}" for i in range(6)]
-CALLS = ("fsync", "replace", "rename", "write", "truncate", "unlink", "mkdir", "rmdir")
-
-
-class DyingFile:
-    """A file whose process may die in the middle of a write."""
-
-    def __init__(self, file: Any, count: Callable[[], bool]):
-        self._file, self._count = file, count
-
-    def write(self, data: Any) -> int:
-        if self._count():
-            self._file.write(data[: len(data) // 2])
-            self._file.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self._file.write(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __enter__(self) -> "DyingFile":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-
-@contextmanager
-def dying(number: int) -> Iterator[list[int]]:
-    """Die at the call of this number; yields how many there were."""
-    seen = [0]
-
-    def count() -> bool:
-        seen[0] += 1
-        return seen[0] == number
-
-    def wrap(original: Callable) -> Callable:
-        def call(*arguments: Any, **options: Any) -> Any:
-            if count():
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(*arguments, **options)
-
-        return call
-
-    opened = io.open
-
-    def open_dying(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-        found = opened(file, mode, *arguments, **options)
-        return DyingFile(found, count) if set(mode) & set("wa+x") else found
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in CALLS:
-            patch.setattr(os, name, wrap(getattr(os, name)))
-        patch.setattr(io, "open", open_dying)
-        patch.setattr(builtins, "open", open_dying)
-        yield seen
 
 
 def killed_at(number: int, work: Callable[[], None]) -> bool:
@@ -95,7 +37,7 @@ def killed_at(number: int, work: Callable[[], None]) -> bool:
         child = os.fork()
     if child == 0:
         try:
-            with dying(number):
+            with fault_at(number, die):
                 work()
         finally:
             os._exit(0)

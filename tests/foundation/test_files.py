@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from aleator.foundation.files import replace_file, write_json, writing_atomically
+from aleator.foundation.files import holds_nothing, replace_file, write_json, writing_atomically
 
 
 def test_a_file_is_written_and_nothing_is_left_beside_it(tmp_path):
@@ -101,3 +101,14 @@ def test_what_is_not_json_leaves_the_old_file(tmp_path):
     with pytest.raises(TypeError):
         write_json(path, object())
     assert json.loads(path.read_text()) == [1]
+
+
+def test_a_folder_of_unfinished_files_holds_nothing(tmp_path):
+    folder = tmp_path / "new"
+    assert holds_nothing(folder)
+    (folder / "cache").mkdir(parents=True)
+    (folder / "cache" / ".audit.json.12.partial").write_text("{")
+    assert holds_nothing(folder)
+    (folder / ".notes.partial").write_text("a person's own")
+    assert not holds_nothing(folder)
+    assert not holds_nothing(folder / ".notes.partial")

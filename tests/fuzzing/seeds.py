@@ -40,8 +40,8 @@ def mixtures() -> VMFMixture:
     return VMFMixture(torch.log(torch.tensor([[0.7, 0.3]])).expand(6, 2), components)
 
 
-def label_model() -> LabelModel:
-    return LabelModel(posteriors(), torch.eye(2)[torch.arange(6) % 2], ("c0", "c1"), VMFKernel(9.0))
+def label_model(names: tuple[str, ...] = ("c0", "c1")) -> LabelModel:
+    return LabelModel(posteriors(), torch.eye(2)[torch.arange(6) % 2], names, VMFKernel(9.0))
 
 
 def write_seeds(corpus: Path) -> None:

@@ -185,20 +185,65 @@ def test_tracing_by_torch_compile_is_refused_with_the_way_out(monkeypatch):
             call()
 
 
+REFUSED = {
+    "VonMisesFisher(q.mu, q.kappa).mu", "VonMisesFisher.fit(q.mu).kappa", "q.certainty", "q.mean", "q.log_normaliser",
+    "q.log_prob(z)", "q.entropy()", "q.rsample((5,))", "q.cap(0.9)", "q.cap_probability(0.5)", "q.cap_angle(0.9)",
+    "q.cap_angle_probability(0.5)", "q.region(0.9).contains(z)", "q.region_level(z)",
+    "torch.distributions.kl_divergence(q, q)", "torch.distributions.kl_divergence(m, m)",
+    "m.certainty", "m.mean", "m.mode", "m.log_prob(z)", "m.entropy_bounds()[0]", "m.entropy()", "m.rsample()",
+    "m.weighted_rsample((5,))[0]", "m.closest_vmf().kappa", "m.region(0.9).contains(z)", "m.region_level(z)",
+    "al.log_positivity(q, q, al.VMFKernel(20.0))", "al.ExactInfoNCE(al.VMFKernel(20.0))(q, q)", "al.InfoNCE(5.0)(q, q)",
+}  # fmt: skip
+RIGHT = {
+    "q.pool().kappa", "q.scale_kappa(2.0).kappa", "q.rotate(torch.eye(3).flip(0)).mu", "q[1:].mu", "q.double().kappa",
+    "VonMisesFisher.cat([q, q]).mu", "al.VMFMixture(torch.zeros(1, 3), q[None]).weights", "m[0].weights",
+    "m.scale_kappa(2.0).components.kappa", "m.detach_kappa().weights",
+}  # fmt: skip
+QUICK = {"q.entropy()", "q[1:].mu"}
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, while it traces
+@pytest.mark.parametrize(
+    "code",
+    [pytest.param(code, marks=() if code in QUICK else pytest.mark.slow) for code in sorted(REFUSED | RIGHT)],
+)
+def test_compiled_methods_are_right_or_refused_each_time(code):
+    """Twice the same compiled function, and once a new one. The eager backend traces as all others do."""
+    q = VonMisesFisher(torch.eye(3), torch.tensor([1.0, 2.0, 3.0]))
+    m, z = al.VMFMixture(torch.zeros(1, 3), q[None]), torch.eye(1, 3)
+    call = eval(f"lambda q, m, z: {code}", {"torch": torch, "al": al, "VonMisesFisher": VonMisesFisher})
+    expected = call(q, m, z)
+    try:
+        first, new = (torch.compile(call, backend="eager") for _ in range(2))
+        for compiled in (first, first, new):
+            if code in RIGHT:
+                torch.testing.assert_close(compiled(q, m, z), expected)
+                continue
+            with pytest.raises(ValueError, match=r"do not work inside torch\.compile.*compile the network"):
+                compiled(q, m, z)
+        call(q, m, z)  # and without torch.compile it works as before
+    finally:
+        torch.compiler.reset()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch, while it traces
-def test_compiled_posteriors_and_losses_are_refused_and_a_compiled_backbone_works():
-    """The eager backend traces as all others do, and needs no C++ compiler."""
-    mu, kappa = torch.eye(3), torch.tensor([1.0, 2.0, 3.0])
-    q, encoder, x = VonMisesFisher(mu, kappa), al.Encoder(torch.nn.Linear(2, 8), 3), torch.randn(4, 2)
-    loss = al.ExactInfoNCE(al.VMFKernel(20.0))
+def test_a_full_graph_is_refused_with_our_reason():
+    q = VonMisesFisher(torch.eye(3), torch.ones(3))
+    try:
+        with pytest.raises(Exception, match=r"do not work inside torch\.compile.*compile the network"):
+            torch.compile(lambda q: q.entropy(), backend="eager", fullgraph=True)(q)
+    finally:
+        torch.compiler.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch, while it traces
+def test_a_compiled_backbone_works():
+    encoder, x = al.Encoder(torch.nn.Linear(2, 8), 3), torch.randn(4, 2)
     expected = encoder(x).mu
     try:
-        for call in (lambda kappa: VonMisesFisher(mu, kappa).entropy(), lambda kappa: loss(q, q) * kappa):
-            with pytest.raises(ValueError, match=r"do not work inside torch\.compile.*compile the network"):
-                torch.compile(call, backend="eager")(kappa)
         encoder.backbone = torch.compile(encoder.backbone, backend="eager")
         torch.testing.assert_close(encoder(x).mu, expected)
     finally:
         torch.compiler.reset()
-    assert q.entropy().isfinite().all()

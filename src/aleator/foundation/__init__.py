@@ -25,10 +25,11 @@ from aleator.foundation.distributed import (
     process_rank,
     require_equal_batches,
 )
-from aleator.foundation.files import replace_file, write_json, writing_atomically
+from aleator.foundation.files import holds_nothing, replace_file, write_json, writing_atomically
 from aleator.foundation.integrity import (
     DamagedFileError,
     file_sha256,
+    read_json,
     using_contents,
     verify_checksums,
     write_checksums,
@@ -59,6 +60,7 @@ __all__ = [
     "duration",
     "file_sha256",
     "gather_batch",
+    "holds_nothing",
     "launched_process",
     "lock_beside",
     "matmul_precision",
@@ -73,6 +75,7 @@ __all__ = [
     "progress_bar",
     "random_state",
     "read_bundle",
+    "read_json",
     "redacted",
     "reject",
     "replace_file",

@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from aleator.foundation.files import holds_nothing
+
 
 class BadArgumentError(ValueError):
     """The error for a bad argument: "argument = value: problem; way out".
@@ -133,9 +135,8 @@ def require_float(argument: str, value: Tensor) -> None:
 
 
 def require_new_folder(argument: str, folder: Path, way_out: str = "name a new folder") -> None:
-    """Raise unless `folder` is missing or empty."""
-    empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    require(empty, argument, str(folder), "is not empty" if folder.is_dir() else "is a file", way_out)
+    """Raise unless `folder` is missing or empty, see `holds_nothing`."""
+    require(holds_nothing(folder), argument, str(folder), "is not empty" if folder.is_dir() else "is a file", way_out)
 
 
 def require_not_compiled(argument: str) -> None:
@@ -151,14 +152,15 @@ def require_not_compiled(argument: str) -> None:
     """
     if getattr(torch.compiler, "is_exporting", lambda: False)():
         return
-    compiled = torch.compiler.is_compiling()
-    if not compiled and "torch._dynamo" in sys.modules:  # torch.compile loads it
+    problem = "posteriors do not work inside torch.compile: tracing their special functions takes minutes"
+    way_out = "compile the network that gives mu and kappa, such as the backbone of an encoder"
+    if torch.compiler.is_compiling():
+        # torch cannot trace how our own error is made. Of a plain one it shows the text, or it calls again untraced.
+        raise ValueError(f"{argument}: {problem}; {way_out}")
+    if "torch._dynamo" in sys.modules:  # torch.compile loads it
         callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)()
-        compiled = callback not in (None, False)
-    if compiled:
-        problem = "posteriors do not work inside torch.compile: tracing their special functions takes minutes"
-        way_out = "compile the network that gives mu and kappa, such as the backbone of an encoder"
-        reject(argument, "a tensor of a compiled function", problem, way_out)
+        if callback not in (None, False):
+            reject(argument, "a tensor of a compiled function", problem, way_out)
 
 
 def _show(value: Any) -> str:

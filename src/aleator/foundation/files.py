@@ -6,6 +6,7 @@ written this way.
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ def writing_atomically(path: Path) -> Iterator[Path]:
         >>> Path("numbers.txt").read_text()
         '1 2 3'
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")  # `holds_nothing` knows such names
     try:
         yield temporary
         _flush_to_disk(temporary)
@@ -65,6 +66,30 @@ def write_json(path: Path, value: Any) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def holds_nothing(folder: Path) -> bool:
+    """Whether a folder is missing, or has nothing but empty folders and what killed processes had not finished.
+
+    Args:
+        folder: The folder. A file in its place is something.
+
+    Returns:
+        Whether new work may begin there.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> Path("new").mkdir()
+        >>> _ = Path("new/.config.json.4711.partial").write_text("{")
+        >>> holds_nothing(Path("new"))
+        True
+    """
+    if not folder.exists():
+        return True
+    return folder.is_dir() and all(
+        holds_nothing(entry) if entry.is_dir() else re.fullmatch(r"\..+\.\d+\.partial", entry.name) is not None
+        for entry in folder.iterdir()
+    )
 
 
 def _flush_to_disk(path: Path) -> None:

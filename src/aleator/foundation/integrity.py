@@ -66,6 +66,29 @@ def using_contents(path: str | Path, way_out: str, arguments: Collection[str] = 
         raise DamagedFileError(path, problem_text, way_out) from None
 
 
+def read_json(path: Path, way_out: str, kind: type = dict) -> Any:
+    """What a JSON file of ours holds.
+
+    Args:
+        path: The file.
+        way_out: What the user can do about damage.
+        kind: What the file must hold: dict or list.
+
+    Returns:
+        The object or the list.
+
+    Raises:
+        DamagedFileError: If the file is not JSON, or holds something else.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise DamagedFileError(path, "it is not the JSON that was written", way_out) from None
+    if not isinstance(content, kind):
+        raise DamagedFileError(path, f"it is not a JSON {'object' if kind is dict else 'list'}", way_out)
+    return content
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal digits. The file is read in blocks."""
     with open(path, "rb") as file:
@@ -97,12 +120,9 @@ def verify_checksums(folder: Path, way_out: str) -> None:
     path = folder / _CHECKSUMS
     if not path.is_file():
         return
-    document: Any = None
-    try:
-        document = json.loads(path.read_bytes())
+    with using_contents(path, way_out):
+        document = read_json(path, way_out)
         version, sums = document["version"], dict(document["sha256"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise DamagedFileError(path, "it is not the JSON that was written", way_out) from None
     known = version == _CHECKSUMS_VERSION
     problem = f"has checksums of version {version}, and this release reads version {_CHECKSUMS_VERSION}"
     require(known, "path", str(folder), problem, "open it with the release that wrote it")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aleator.foundation import require_not_compiled
 from aleator.special import angle_masses, angle_quantile, log_sphere_area
 
 # From this kappa on, a vMF is a point in float64: all its mass lies within an angle of 1e-12 of mu.
@@ -20,6 +21,7 @@ _BLOCK = 2**14
 
 def cap_angle(dim: int, kappa: Tensor, p: Tensor) -> Tensor:
     """Angle of the cap of probability p, in [0, pi]; kappa and p have one shape. No gradients."""
+    require_not_compiled("p")
     kappa = kappa.detach()
     angle = _blockwise(lambda k, q: (angle_quantile(dim, k, q, 1 - q),), kappa.clamp_max(_POINT_MASS), p)[0]
     return torch.where(kappa >= _POINT_MASS, 0.0, angle)
@@ -27,6 +29,7 @@ def cap_angle(dim: int, kappa: Tensor, p: Tensor) -> Tensor:
 
 def cap_mass(dim: int, kappa: Tensor, angle: Tensor) -> Tensor:
     """P(theta <= angle), with gradients in kappa and in the angle, which have one shape."""
+    require_not_compiled("angle")
     return _CapMass.apply(kappa, angle, dim)
 
 

@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
+from aleator.foundation import require_not_compiled
 from aleator.fused import fused_kernels
 from aleator.special import AngleTable, angle_table
 
@@ -33,6 +34,7 @@ def draw_noise(count: int, like: Tensor, generator: Generator | None) -> Tensor:
 
 def sample_from_noise(mu: Tensor, kappa: Tensor, noise: Tensor, overwrite: bool) -> Tensor:
     """Samples (K, B, D) from mu (B, D), kappa (B,) and noise (K, B, D), which may be overwritten."""
+    require_not_compiled("noise")
     return _Sample.apply(mu, kappa, noise, overwrite)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.foundation import matmul_precision
+from aleator.foundation import matmul_precision, require_not_compiled
 from aleator.fused import fused_kernels
 
 _NODES = 64  # of the quadrature
@@ -66,6 +66,7 @@ def angle_quantile(dim: int, kappa: Tensor, below: Tensor, above: Tensor) -> Ten
     """
     from scipy import special
 
+    require_not_compiled("kappa")
     p, q = below.cpu().numpy(), above.cpu().numpy()
     lower, upper = special.gammaincinv((dim - 1) / 2, p), special.gammainccinv((dim - 1) / 2, q)
     chi2 = 2 * torch.as_tensor(np.where(p < 0.5, lower, upper), device=kappa.device)

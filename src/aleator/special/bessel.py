@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aleator.foundation import require, require_float
+from aleator.foundation import require, require_float, require_not_compiled
 from aleator.fused import fused_kernels
 from aleator.special.debye import DEBYE_ORDER, debye_expansion, debye_polynomials, horner, steps_to_debye
 
@@ -144,6 +144,7 @@ def log_ratios_and_slopes(order: float, kappa: Tensor, terms: int) -> tuple[Tens
     For code that has its own backward pass. A_n' = A_{n+1} + (n/kappa - A_1) A_n gives
     (log A_n)' = rho_n - rho_0 + n/kappa with rho_n = A_{n+1}/A_n.
     """
+    require_not_compiled("kappa")
     inner = representable(kappa)
     steps, top, _ = recurrence_start(order, terms)
     y = debye_expansion(top, inner)[1] * inner.square()  # kappa * rho at the highest order
@@ -175,6 +176,7 @@ def _check(order: float, kappa: Tensor) -> None:
     """Raise unless order and kappa are valid. Values of kappa are not checked: that would wait for a GPU."""
     require(order >= 0 and math.isfinite(order), "order", order, "a Bessel order v >= 0 is needed", "pass D/2 - 1")
     require_float("kappa", kappa)
+    require_not_compiled("kappa")
 
 
 class _LogGrowth(torch.autograd.Function):

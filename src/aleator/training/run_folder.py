@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from aleator.encoders import Encoder
-from aleator.foundation import reject, replace_file, require
+from aleator.foundation import holds_nothing, read_json, replace_file, require
 from aleator.training.recipe import Recipe
 
 # These fields may change when a run is resumed: they change neither what is learned nor what is logged.
@@ -57,10 +57,7 @@ def claim_run_folder(folder: Path, identity: Mapping[str, Any]) -> None:
     identity = json.loads(json.dumps(identity))
     record = folder / "run.json"
     if record.is_file():
-        try:
-            recorded = json.loads(record.read_bytes())
-        except ValueError:
-            reject("folder", str(folder), "its run.json is damaged", "name a new folder for this run")
+        recorded = read_json(record, "name a new folder for this run")
         differences = _differences(recorded, identity)
         require(
             not differences,
@@ -71,7 +68,7 @@ def claim_run_folder(folder: Path, identity: Mapping[str, Any]) -> None:
         )
         return
     require(
-        not folder.exists() or not any(folder.iterdir()),
+        holds_nothing(folder),
         "folder",
         str(folder),
         "holds files but no run.json, so it is not the folder of a run",

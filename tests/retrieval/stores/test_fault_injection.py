@@ -1,7 +1,5 @@
 """Every write, sync, rename and truncation fails once, and disks are full: the state before or after, never between."""
 
-import contextlib
-import errno
 import os
 import shutil
 import subprocess
@@ -17,50 +15,10 @@ from aleator.encoders import MLP
 from aleator.foundation import DamagedFileError, write_bundle
 from aleator.retrieval import CredibleIndex, check_index, write_items, write_posteriors
 from aleator.training.checkpoints import Checkpoints
+from tests.disk_faults import every_failure
 from tests.retrieval.worker import metadata_of, posterior_of
 
 IDS = [f"i{i}" for i in range(20)]
-CALLS = ("fsync", "replace", "write", "truncate", "unlink", "rename")
-
-
-@contextlib.contextmanager
-def failing(number: int, code: int = errno.EIO):
-    """The call of this number, of all calls of `os` that change a disk, fails. Yields how many there were."""
-    seen = [0]
-
-    def wrap(original):
-        def call(*arguments, **options):
-            seen[0] += 1
-            if seen[0] == number:
-                raise OSError(code, os.strerror(code))
-            return original(*arguments, **options)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in CALLS:
-            patch.setattr(os, name, wrap(getattr(os, name)))
-        yield seen
-
-
-def every_failure(work, state_of, whole: Path, scratch: Path) -> int:
-    """Do the work with each call failing once; each time the state must be the one before or the one after."""
-    before = state_of(whole)
-    finished = Path(shutil.copytree(whole, scratch / "finished"))
-    with failing(10**9) as seen:
-        work(finished)
-    after, calls = state_of(finished), seen[0]
-    assert calls > 0
-    for number in range(1, calls + 1):
-        for code in (errno.EIO, errno.ENOSPC):
-            copy = Path(shutil.copytree(whole, scratch / f"{number}-{code}"))
-            with failing(number, code), contextlib.suppress(OSError):
-                work(copy)
-            assert state_of(copy) in (before, after), f"call {number} of {calls}"
-            work(copy)  # again, on a disk that works
-            assert state_of(copy) == after, f"call {number} of {calls}, repeated"
-            shutil.rmtree(copy)
-    return calls
 
 
 def test_an_index(tmp_path):

@@ -10,7 +10,6 @@ AUDIT/cache/                 features of an audit that is not finished
 """
 
 import csv
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aleator.evaluation import plots
-from aleator.foundation import reject, require, require_new_folder, write_json, writing_atomically
+from aleator.foundation import (
+    read_json,
+    reject,
+    require,
+    require_new_folder,
+    write_json,
+    writing_atomically,
+)
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.tables import Table, read_table
 from aleator.own_data.runs.run import Run
@@ -64,7 +70,7 @@ def claim_audit_folder(output: Path, collection: Collection, run: Run | None, fe
     way_out = "name a new folder"
     require(not (output / SUMMARY).exists(), "output", str(output), "holds a finished audit", way_out)
     if record.is_file():
-        same = json.loads(record.read_text()) == identity
+        same = read_json(record, f"remove {cache}, and start again") == identity
         problem = "is the unfinished audit of other items or features"
         require(same, "output", str(output), problem, "finish that first, or name a new folder")
     else:

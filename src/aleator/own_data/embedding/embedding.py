@@ -22,6 +22,7 @@ from aleator.foundation import (
     lock_beside,
     only_process,
     process_group,
+    read_json,
     reject,
     replace_file,
     require,
@@ -267,7 +268,7 @@ def _all_problems(parts: Path, processes: int) -> dict[int, Problem]:
     """The items that could not be read, by number."""
     found: dict[int, Problem] = {}
     for rank in range(processes):
-        facts = json.loads(_problems_of(parts, rank).read_text())
+        facts = read_json(_problems_of(parts, rank), "embed again: the work is resumed")
         found |= {int(number): Problem(**problem) for number, problem in facts.items()}
     return found
 

@@ -3,7 +3,6 @@
 A run records which items it left out, RUN/left_out.json. A resumed run must leave out the same ones.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from aleator.data import Inputs
-from aleator.foundation import require, write_json
+from aleator.foundation import read_json, require, using_contents, write_json
 from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels, named_labels
@@ -121,7 +120,9 @@ def record_left_out(folder: Path, problems: Mapping[int, Problem]) -> None:
     path = folder / FILE
     names = sorted(problem.item for problem in problems.values())
     if path.is_file():
-        before = sorted(entry["item"] for entry in json.loads(path.read_text()))
+        way_out = "name a new folder"
+        with using_contents(path, way_out):
+            before = sorted(entry["item"] for entry in read_json(path, way_out, list))
         changed = sorted(set(before) ^ set(names))
         problem = f"has left out other items; now differs: {', '.join(changed[:3])}"
         require(not changed, "output", str(folder), problem, "name a new folder, or bring the files back")

@@ -17,16 +17,17 @@ import numpy as np
 
 from aleator.evaluation import MatchCalibration
 from aleator.foundation import (
-    DamagedFileError,
     ProcessGroup,
     describe_run,
     lock_beside,
     only_process,
     process_group,
+    read_json,
     require,
     require_new_folder,
     resolve_device,
     sample_numbers,
+    using_contents,
     write_json,
 )
 from aleator.losses import PrototypeLoss
@@ -281,11 +282,9 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
         require_new_folder("output", folder)
         write = True
     else:
-        try:
-            stored = dict(json.loads(path.read_bytes()))
-        except (ValueError, TypeError):
-            raise DamagedFileError(path, "it is not the JSON that was written", "train in a new folder") from None
-        different = _differences(stored, json.loads(json.dumps(config)))
+        way_out = "train in a new folder"
+        with using_contents(path, way_out):
+            different = _differences(read_json(path, way_out), json.loads(json.dumps(config)))
         # Before the first step there is nothing to lose: the same folder may start again with corrected data.
         untrained = not (folder / "training").exists()
         require(

@@ -5,7 +5,6 @@ held-out items of the log-likelihood of an item's label is larger by more than i
 compared item by item, so what all heads find hard does not count.
 """
 
-import json
 import shutil
 import time
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aleator.foundation import write_json
+from aleator.foundation import read_json, write_json
 from aleator.losses import PrototypeLoss
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.learning.defaults import compares_with_classes
@@ -55,7 +54,7 @@ def try_modes(
     path = job.folder / _FILE
     if not path.is_file():
         write_json(path, _trial(training, labels, split, settings, job, identity))
-    found = json.loads(path.read_text())
+    found = read_json(path, "remove it, and start again")
     _log(
         job,
         f"modes = {found['modes']}: in a trial of {found['steps']} steps ({found['seconds']:.0f} s) two modes changed "

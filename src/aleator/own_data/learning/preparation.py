@@ -1,6 +1,5 @@
 """Prepare training: read every item once, which finds bad ones before training, and build an encoder for them."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +21,15 @@ from aleator.encoders import (
     Standardise,
     UnitScale,
 )
-from aleator.foundation import CountBar, ProcessGroup, resolve_device, write_json, writing_atomically
+from aleator.foundation import (
+    CountBar,
+    ProcessGroup,
+    read_json,
+    resolve_device,
+    using_contents,
+    write_json,
+    writing_atomically,
+)
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at
 from aleator.own_data.embedding.rows import prefetched, spans, stream_rows
@@ -32,6 +39,7 @@ from aleator.posteriors import PosteriorBatch
 
 _MEMORY_LIMIT = 2**30  # bytes of images that are kept in memory; more are kept in a file of the run
 _SMALL_IMAGE = 3 * 64 * 64  # numbers of an image; of larger ones, fewer go through a network at a time
+_RENEW = "remove the folder cache of the run, and start again"
 _SAMPLE = 20_000  # rows from which the distribution of features is estimated
 
 
@@ -281,8 +289,10 @@ def decoded_images(collection: Collection, inputs: Inputs, job: Job) -> tuple[Te
             file.flush()
             write_json(beside, {number: asdict(problem) for number, problem in problems.items()})
     job.group.wait()
-    problems = {int(number): Problem(**facts) for number, facts in json.loads(beside.read_text()).items()}
-    return torch.from_numpy(np.load(path, mmap_mode="c"))[: len(collection) - len(problems)], problems
+    problems = _read_problems(beside)
+    with using_contents(path, _RENEW):
+        images = np.load(path, mmap_mode="c")
+    return torch.from_numpy(images)[: len(collection) - len(problems)], problems
 
 
 def _network_features(
@@ -314,12 +324,18 @@ def _network_features(
         )
         write_json(beside, {number: asdict(problem) for number, problem in problems.items()})
     job.group.wait()
-    problems = {int(number): Problem(**facts) for number, facts in json.loads(beside.read_text()).items()}
+    problems = _read_problems(beside)
     if len(problems) == len(collection):
         stop_at(list(problems.values()), len(collection))
     rows = torch.from_numpy(np.memmap(path, np.float32, "c", shape=(len(collection), width)))
     kept = [i for i in range(len(collection)) if i not in problems]
     return (rows[kept] if problems else rows), problems
+
+
+def _read_problems(path: Path) -> dict[int, Problem]:
+    """The items that could not be read, by number, as they were written to the cache."""
+    with using_contents(path, _RENEW):
+        return {int(number): Problem(**facts) for number, facts in read_json(path, _RENEW).items()}
 
 
 def _colour_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

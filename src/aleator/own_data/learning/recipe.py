@@ -6,7 +6,6 @@ other items of their batch (`ExactInfoNCE`).
 """
 
 import copy
-import json
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from aleator.data import ImageAugmentation, LabelledBatches, LabelRowBatches, PairBatches
 from aleator.evaluation import LabelModel
-from aleator.foundation import one_thread, write_json
+from aleator.foundation import one_thread, read_json, write_json
 from aleator.losses import ExactInfoNCE, PrototypeLoss
 from aleator.matching import VMFKernel
 from aleator.own_data.collection.labels import Labels
@@ -242,7 +241,7 @@ def plan_steps(
         enough = -(-most_passes * len(batches) // settings["batch_size"])
         write_json(path, {"steps": max(least, min(fitting, enough)), "seconds_per_step": seconds})
     job.group.wait()
-    return json.loads(path.read_text())
+    return read_json(path, "remove it, and start again")
 
 
 def seconds_per_step(training: PreparedTraining, loss: Any, batches: Any, device: torch.device) -> float:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from aleator.encoders import Encoder, find_model, hub_answers
-from aleator.foundation import CountBar, reject, require, require_count, require_new_folder, resolve_device
+from aleator.foundation import CountBar, read_json, reject, require, require_count, require_new_folder, resolve_device
 from aleator.own_data.embedding.rows import prefetched, spans
 from aleator.own_data.learning.used_items import FILE as USED_ITEMS
 from aleator.own_data.runs.model_card import write_model_card
@@ -303,7 +303,7 @@ def _download(name: str) -> str:
 def _forget_places(folder: Path, name: str) -> None:
     """Take out of a saved model what says where the data were, and what identifies them."""
     (folder / USED_ITEMS).unlink(missing_ok=True)
-    inputs, config, metrics = (json.loads((folder / f"{part}.json").read_text()) for part in _PARTS)
+    inputs, config, metrics = (read_json(folder / f"{part}.json", "save the model again") for part in _PARTS)
     if "source" in config.get("data", {}):
         config["data"]["source"] = Path(config["data"]["source"]).name
     backbone = config.get("settings", {}).get("backbone")

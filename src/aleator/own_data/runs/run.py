@@ -24,7 +24,7 @@ from torch import Tensor
 from aleator.data import Inputs
 from aleator.encoders import Encoder, load_encoder
 from aleator.foundation import (
-    DamagedFileError,
+    read_json,
     reject,
     require,
     using_contents,
@@ -277,10 +277,4 @@ def _read_part(folder: Path, name: str) -> dict[str, Any]:
     path = folder / f"{name}.json"
     problem = f"has no {name}.json: it is not a run of `aleator train`, or not finished"
     require(path.is_file(), "run", str(folder), problem, "finish it with the same `aleator train` command")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        raise DamagedFileError(path, "it is not the JSON that was written", _WAY_OUT) from None
-    if not isinstance(content, dict):
-        raise DamagedFileError(path, "it is not a JSON object", _WAY_OUT)
-    return content
+    return read_json(path, _WAY_OUT)
