@@ -60,6 +60,26 @@ def test_json_says_what_the_text_says(asked):
     assert "metadata" not in text  # there is nothing that the other columns do not show
 
 
+def test_hits_are_grouped_by_label_with_shares(asked):
+    command = ("query", asked / "index", asked / "questions.safetensors")
+    _, unsure = json.loads(run_command(*command, "--limit", 6, "--json").stdout)
+    shown = {hit["id"]: hit["metadata"]["label"] for hit in unsure["hits"]}
+    assert len(shown) == 6
+    assert [id for entry in unsure["labels"] for id in entry["hits"]] == sorted(
+        shown, key=lambda id: [entry["label"] for entry in unsure["labels"]].index(shown[id])
+    )
+    lines = run_command(*command, "--limit", 40).stdout.split("query 1")[1].splitlines()
+    rows = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if line.count("│") > 3]
+    first = [row[0] for row in rows if row[0]]
+    assert [name.split()[0] for name in first] == [entry["label"] for entry in unsure["labels"]]  # each once
+    shares = [f"{entry['label']} {entry['share']:.0%}".replace("%", " %") for entry in unsure["labels"]]
+    assert first == shares
+    label = None
+    for name, id in rows:
+        label = name.split()[0] if name else label
+        assert label == ("cat" if int(id[1:].split(".")[0]) < 20 else "dog")  # its own group
+
+
 def test_other_ways_to_search(asked):
     command = ("query", asked / "index", asked / "questions.safetensors", "--limit", 2)
     assert "2 items nearest to it" in run_command(*command, "--by", "nearest").stdout

@@ -275,11 +275,15 @@ def rank(
 
     Example: aleator rank photos.safetensors --limit 100 --csv > to-label.csv
     """
-    from aleator.own_data import rank_by_certainty, read_embedded
+    from aleator.stored import rank_stored
 
     with plain_errors():
         score: Any = by  # checked there
-        rows = list(rank_by_certainty(read_embedded(posteriors), limit or None, surest, score))
+        rows = rank_stored(posteriors, limit or None, surest, score)
+        if rows is None:  # they must be computed, with torch, which takes seconds to import
+            from aleator.own_data import rank_by_certainty, read_embedded
+
+            rows = list(rank_by_certainty(read_embedded(posteriors), limit or None, surest, score))
     if as_json:
         print(json.dumps(rows, ensure_ascii=False))
         return
