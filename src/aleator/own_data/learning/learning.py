@@ -341,5 +341,6 @@ def _summary(collection: Collection, labels: Labels, split: Split) -> str:
         "pairs": f"{len(labels.values)} pairs",
     }[labels.kind]
     held_out = len(split.calibration) + len(split.test)
-    ignored = f"; {collection.ignored} other files are ignored" if collection.ignored else ""
+    files = "other file is" if collection.ignored == 1 else "other files are"
+    ignored = f"; {collection.ignored} {files} ignored" if collection.ignored else ""
     return f"{len(collection)} {collection.kind}, {labelled}; {held_out} are held out{ignored}"
