@@ -15,7 +15,7 @@ from aleator.evaluation import LabelModel, pack_label_model
 from aleator.foundation import DamagedFileError
 from aleator.own_data import rank_by_certainty, read_embedded
 from aleator.retrieval import items_header, read_posteriors, write_items, write_posteriors
-from aleator.stored import rank_stored
+from aleator.stored import ListedItems, rank_rows, rank_stored, rounded_certainty
 
 COUNT, DIM = 40, 5
 
@@ -71,6 +71,16 @@ def test_files_from_elsewhere_are_listed(tmp_path):
         rows = rank_stored(tmp_path / name)
         assert rows == list(rank_by_certainty(read_embedded(tmp_path / name)))
         assert [row["id"] for row in rows] == kappa.argsort().tolist()
+
+
+def test_kappa_decides_between_items_that_are_equally_sure():
+    certainty = rounded_certainty(np.array([0.9, 0.9 + 1e-8, 0.5, 0.9], np.float64))
+    kappa = np.array([7.0, 5.0, 9.0, 5.0])
+    records = [{"id": i} for i in range(4)]
+    rows = [
+        rank_rows(records, certainty, kappa, lambda items: ListedItems(kappa[items]), None, s) for s in (False, True)
+    ]
+    assert [[row["id"] for row in listed] for listed in rows] == [[2, 1, 3, 0], [0, 1, 3, 2]]
 
 
 def test_what_must_be_computed_is_left_to_the_other_reader(tmp_path):

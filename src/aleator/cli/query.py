@@ -183,12 +183,20 @@ def _print_question(question: dict[str, Any], by: str, p: float, threshold: floa
     more = len(question["labels"]) - len(shares)
     named = f" ({', '.join(shares)}{f' and {more} more labels' if more else ''})" if shares else ""
     items = "item" if size == 1 else "items"
+    if not size:
+        nearest = "--by nearest shows the items that are nearest to it"
+        wider = {
+            "credible": f"a larger --p finds more, and {nearest}",
+            "match": f"a smaller --threshold finds more, and {nearest}",
+        }
+        console.print(Text(f"no items {sets[by]}{f'; {wider[by]}' if by in wider else ''}"))
+        return
     console.print(Text(f"{size:,}{'' if question['size_is_exact'] else ' or more'} {items} {sets[by]}{named}"))
 
 
 def _print_hits(question: dict[str, Any], groups: "list[tuple[int, list[Hit]]]", several: bool) -> None:
     """A table of hits, grouped by mode and then by label, with the share that a label has of the set."""
-    share = {entry["label"]: f"{entry['label']} {percent(entry['share'])}" for entry in question["labels"]}
+    share = {entry["label"]: f"{entry['label']}: {percent(entry['share'])}" for entry in question["labels"]}
     described = any(_rest_of(hit) for _, group in groups for hit in group)
     needed = {"label": bool(share), "metadata": described}
     columns = [name for name in _GROUPED if needed.get(name, True)]
@@ -248,7 +256,7 @@ def _hit_cells(hit: "Hit") -> tuple[str | Text, ...]:
     return (
         Text(str(hit.id)),
         Text(_label_of(hit) or ""),
-        f"{hit.match_probability:.1%}",
+        percent(hit.match_probability),
         f"{hit.cosine:.3f}",
         f"{hit.kappa:.4g}",
         Text(json.dumps(rest, ensure_ascii=False) if rest else ""),

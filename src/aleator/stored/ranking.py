@@ -50,7 +50,7 @@ class ListedItems:
             if self.modes is not None:
                 facts["modes"] = self.modes[n]
             if self.certainty is not None and self.could_be is not None:
-                facts["certainty"] = float(self.certainty[n])
+                facts["certainty"] = float(rounded_certainty(self.certainty[n : n + 1])[0])
                 facts["could_be"] = {name: round(p, 4) for name, p in self.could_be[n]}
             if self.unlike is not None:
                 facts["unlike"] = bool(self.unlike[n])
@@ -60,15 +60,17 @@ class ListedItems:
 def rank_rows(
     records: Sequence[Mapping[str, Any]],
     score: np.ndarray,
+    ties: np.ndarray,
     describe: Callable[[np.ndarray], ListedItems],
     limit: int | None = None,
     surest: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """List the items with the smallest score first. Equal scores keep the order of the items.
+    """List the items with the smallest score first.
 
     Args:
         records: For each of N items its "id" and what else is known.
         score: How certain each item is, shape (N,).
+        ties: What decides between items of the same score, shape (N,). Where it is equal too, items keep their order.
         describe: What is told about the items with these numbers.
         limit: Number of items to list. Default: all.
         surest: Whether to list the largest scores first instead.
@@ -81,10 +83,10 @@ def rank_rows(
         >>> import numpy as np
         >>> from aleator.stored import ListedItems, rank_rows
         >>> kappa = np.array([50.0, 5.0])
-        >>> list(rank_rows([{"id": "a"}, {"id": "b"}], kappa, lambda items: ListedItems(kappa[items]), limit=1))
+        >>> list(rank_rows([{"id": "a"}, {"id": "b"}], kappa, kappa, lambda items: ListedItems(kappa[items]), 1))
         [{'rank': 1, 'id': 'b', 'kappa': 5.0, 'percentile': 0.0}]
     """
-    order = np.argsort(-score if surest else score, kind="stable")
+    order = np.lexsort((-ties, -score) if surest else (ties, score))
     listed = order[:limit]
     for place, (i, facts) in enumerate(zip(listed.tolist(), describe(listed).facts(), strict=True)):
         below = len(order) - place - 1 if surest else place
@@ -128,16 +130,37 @@ def rank_stored(
         return None
     names = json.loads(header["labels"])["names"] if labelled else ()
     certainty, numbers, probabilities = (arrays.get(name) for name in ANSWERS)
-    score = arrays["kappa"] if certainty is None or by == "kappa" else certainty
+    kappa = arrays["kappa"]
+    score = kappa if certainty is None or by == "kappa" else rounded_certainty(certainty)
 
     def describe(items: np.ndarray) -> ListedItems:
         unlike = arrays["novelty"][items] > 0 if "novelty" in arrays else None
         if certainty is None or numbers is None or probabilities is None:
-            return ListedItems(arrays["kappa"][items], unlike=unlike)
+            return ListedItems(kappa[items], unlike=unlike)
         likely = name_labels(numbers[items].astype(int).tolist(), probabilities[items].tolist(), names)
-        return ListedItems(arrays["kappa"][items], None, certainty[items], likely, unlike)
+        return ListedItems(kappa[items], None, certainty[items], likely, unlike)
 
-    return list(rank_rows(read_records(path, len(arrays["kappa"])), score, describe, limit, surest))
+    return list(rank_rows(read_records(path, len(kappa)), score, kappa, describe, limit, surest))
+
+
+def rounded_certainty(certainty: np.ndarray) -> np.ndarray:
+    """Certainties of labels without their last digits, which are noise.
+
+    Many items may be as sure as label probabilities can be. kappa then decides which of them comes first.
+
+    Args:
+        certainty: Certainties in [0, 1], shape (N,).
+
+    Returns:
+        The same, to six digits, shape (N,), float64.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.stored import rounded_certainty
+        >>> rounded_certainty(np.array([0.12345678]))
+        array([0.123457])
+    """
+    return np.round(certainty.astype(np.float64), 6)
 
 
 def name_labels(

@@ -17,7 +17,7 @@ from aleator.own_data.collection.tables import read_table
 from aleator.own_data.measuring.one_mode import certainty_score, mode_weights, one_mode
 from aleator.posteriors import PosteriorBatch
 from aleator.retrieval import match_settings, read_answers, read_header, read_posteriors
-from aleator.stored import CertaintyScore, ListedItems, rank_rows, read_records
+from aleator.stored import CertaintyScore, ListedItems, rank_rows, read_records, rounded_certainty
 
 _NO_LABELS = "there are no label probabilities: the run learned from pairs or groups, or is of an older release"
 
@@ -153,9 +153,9 @@ def rank_by_certainty(
         embedded: The items and their posteriors.
         limit: Number of items to list. Default: all.
         surest: Whether to list the most certain items first instead.
-        by: "labels": `label_certainty` of the label probabilities, which also sees where mu lies. "kappa": kappa,
-            or `certainty` of posteriors with several modes. Default: labels if there are label probabilities, kappa
-            otherwise.
+        by: "labels": `label_certainty` of the label probabilities, which also sees where mu lies; of items that are
+            equally sure, the one with the smaller kappa comes first. "kappa": kappa, or `certainty` of posteriors with
+            several modes. Default: labels if there are label probabilities, kappa otherwise.
 
     Returns:
         The record of each item with its "rank" from 1, "kappa" (of several modes that of the closest vMF, and "modes",
@@ -180,7 +180,6 @@ def rank_by_certainty(
     if model is None and by == "labels":
         reject("by", by, _NO_LABELS, "rank by kappa, or train on classes or soft labels and embed again")
     certainty = None if model is None else model.certainty(q)
-    score = certainty_score(q) if certainty is None or by == "kappa" else certainty
 
     def describe(items: np.ndarray) -> ListedItems:
         listed = q[torch.from_numpy(items)]
@@ -192,7 +191,9 @@ def rank_by_certainty(
         likely = likely_labels(model.probabilities(listed), model.names)
         return ListedItems(kappa, modes, certainty.numpy()[items], likely, unlike)
 
-    return rank_rows(embedded.records, score.detach().cpu().numpy(), describe, limit, surest)
+    plain = certainty_score(q).detach().cpu().numpy()
+    score = plain if certainty is None or by == "kappa" else rounded_certainty(certainty.cpu().numpy())
+    return rank_rows(embedded.records, score, plain, describe, limit, surest)
 
 
 def rank_by_kappa(

@@ -343,4 +343,5 @@ def _summary(collection: Collection, labels: Labels, split: Split) -> str:
     held_out = len(split.calibration) + len(split.test)
     files = "other file is" if collection.ignored == 1 else "other files are"
     ignored = f"; {collection.ignored} {files} ignored" if collection.ignored else ""
-    return f"{len(collection)} {collection.kind}, {labelled}; {held_out} are held out{ignored}"
+    items = {"features": "rows of features", "text": "texts"}.get(collection.kind, collection.kind)
+    return f"{len(collection)} {items}, {labelled}; {held_out} are held out{ignored}"
