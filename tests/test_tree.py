@@ -17,6 +17,7 @@ TESTED_IN = {
     "data.array_files": "data/test_cifar.py",
     "data.items": "data/test_batches.py",
     "encoders.heads": "encoders/test_encoder.py",
+    "foundation.wording": "cli/test_query.py",
     "fused.angles": "fused/test_functions.py",
     "fused.bessel": "fused/test_functions.py",
     "fused.pieces": "fused/test_functions.py",

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from aleator.cli.errors import kept_in, plain_errors, say
-from aleator.cli.label_text import could_be, percent
+from aleator.cli.label_text import could_be
+from aleator.foundation import percent
 
 Data = Annotated[
     Path,

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from aleator.cli.errors import plain_errors
 from aleator.cli.index_options import AsJson, Fingerprint, Location, Posteriors, Prior, open_index
-from aleator.cli.label_text import could_be, percent
+from aleator.cli.label_text import could_be
+from aleator.foundation import percent
 
 if TYPE_CHECKING:
     from aleator.posteriors import PosteriorBatch

@@ -27,6 +27,7 @@ from aleator.foundation.integrity import (
 from aleator.foundation.locks import lock_beside, only_process
 from aleator.foundation.progress import CountBar, ProgressLines, duration, progress_bar
 from aleator.foundation.redaction import redacted
+from aleator.foundation.wording import percent
 
 if TYPE_CHECKING:
     from aleator.foundation.bundle import pack_state, read_bundle, unpack_state, write_bundle
@@ -75,6 +76,7 @@ __all__ = [
     "only_process",
     "pack_state",
     "pass_on",
+    "percent",
     "preserved_randomness",
     "process_count",
     "process_group",

@@ -292,7 +292,7 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
             untrained or not different,
             "output",
             str(folder),
-            f"belongs to another run ({', '.join(different)} differ)",
+            f"belongs to another run (other {', '.join(different)})",
             "name a new folder, or repeat the command that started it",
         )
         write = bool(different)
