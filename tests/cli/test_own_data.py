@@ -28,7 +28,8 @@ def trained(features, tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands")
     command = ("train", features / "x.npy", "--labels", features / "y.npy", "--output", folder / "run", *QUICK)
     result = run_command(*command)
-    assert "Recall@1" in result.stdout
+    assert "Recall@1: share of questions whose nearest item, or likeliest label, is right" in result.stdout
+    assert "400 rows of features" in result.stderr  # not 400 features
     assert "kappa_pos = " in result.stderr
     result = run_command(
         "embed",
@@ -92,7 +93,10 @@ def test_labels_in_rank_query_and_evaluate(trained, tmp_path):
     first = next(csv.DictReader(io.StringIO(run_command("rank", file, "--csv").stdout)))
     name, share = max(rows[0]["could_be"].items(), key=lambda pair: pair[1])
     assert first["could_be"].startswith(f"{name} {share:.0%}".replace("%", " %"))
-    assert "could_be" in run_command("rank", file).stdout
+    table = run_command("rank", file).stdout
+    assert "could be" in table
+    assert "surer than: the share of all items that are less certain" in table  # words for people, not names of columns
+    assert "percentile" not in table
     assert "--by 'luck'" in run_command("rank", file, "--by", "luck", code=2).output
 
     run_command("index", "build", tmp_path / "index", file)

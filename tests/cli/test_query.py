@@ -60,6 +60,46 @@ def test_json_says_what_the_text_says(asked):
     assert "metadata" not in text  # there is nothing that the other columns do not show
 
 
+def test_hits_are_grouped_by_label_with_shares(asked):
+    command = ("query", asked / "index", asked / "questions.safetensors")
+    _, unsure = json.loads(run_command(*command, "--limit", 6, "--json").stdout)
+    shown = {hit["id"]: hit["metadata"]["label"] for hit in unsure["hits"]}
+    assert len(shown) == 6
+    assert [id for entry in unsure["labels"] for id in entry["hits"]] == sorted(
+        shown, key=lambda id: [entry["label"] for entry in unsure["labels"]].index(shown[id])
+    )
+    lines = run_command(*command, "--limit", 40).stdout.split("query 1")[1].splitlines()
+    rows = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if line.count("│") > 3]
+    first = [row[0] for row in rows if row[0]]
+    assert [name.split(":")[0] for name in first] == [entry["label"] for entry in unsure["labels"]]  # each once
+    shares = [f"{entry['label']}: {entry['share']:.0%}".replace("%", " %") for entry in unsure["labels"]]
+    assert first == shares
+    label = None
+    for name, id in rows:
+        label = name.split(":")[0] if name else label
+        assert label == ("cat" if int(id[1:].split(".")[0]) < 20 else "dog")  # its own group
+
+
+def test_an_empty_set_says_how_to_see_more(asked):
+    command = ("query", asked / "index", asked / "questions.safetensors")
+    text = run_command(*command, "--p", 0.0001).stdout
+    assert "no items in its <1 % credible set; a larger --p finds more, and --by nearest shows" in text
+    text = run_command(*command, "--by", "match", "--threshold", 0.999999).stdout
+    assert "no items that match with >99 % or more; a smaller --threshold finds more" in text
+
+
+def test_only_certainty_is_shown_as_100_percent(asked):
+    """A match of 0.9996 is not certain; the page and the command say it in the same way."""
+    command = ("query", asked / "index", asked / "items.safetensors", "--limit", 1, "--prior", 0.99)
+    text = run_command(*command).stdout
+    matches = [
+        hit["match_probability"] for one in json.loads(run_command(*command, "--json").stdout) for hit in one["hits"]
+    ]
+    assert any(0.995 < match < 1 for match in matches)
+    assert ">99 %" in text
+    assert "100.0%" not in text
+
+
 def test_other_ways_to_search(asked):
     command = ("query", asked / "index", asked / "questions.safetensors", "--limit", 2)
     assert "2 items nearest to it" in run_command(*command, "--by", "nearest").stdout

@@ -50,6 +50,18 @@ def test_certainty_sees_where_mu_lies(index):
     assert between < 0.2 < clear
 
 
+def test_items_whose_labels_are_equally_sure_are_told_apart_by_kappa():
+    """All labels are as sure as they can be. Such items are not all "very low", whatever their kappa."""
+    kappa = torch.linspace(400, 800, 20)
+    sure = al.VonMisesFisher(torch.eye(2, 4)[torch.arange(20) % 2], kappa)
+    model = replace(MODEL, kernel=al.VMFKernel(500.0), beta=3.0)
+    client = TestClient(create_app(al.CredibleIndex.build(sure, label_model=model)))
+    items = client.get("/api/items", params={"order": "least-sure", "limit": 20}).json()["items"]
+    assert [item["id"] for item in items] == list(range(20))
+    assert [item["surer_than"] for item in items] == [i / 20 for i in range(20)]
+    assert answer(client, [1.0, 0, 0, 0], kappa=700.0)["query"]["surer_than"] == 0.75
+
+
 def test_large_collections_go_by_kappa(index, monkeypatch):
     monkeypatch.setattr("aleator.web.collection._MOST_PAIRS", 10)
     client = TestClient(create_app(index))

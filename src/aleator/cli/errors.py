@@ -49,7 +49,7 @@ def plain_errors(kept: Callable[[], str] = lambda: "") -> Iterator[None]:
         raise typer.Exit(130) from None
     else:
         return
-    from aleator.foundation import redacted  # with torch, which --help need not load
+    from aleator.foundation import redacted  # --help need not load it
 
     say(redacted(said), style="red")
     raise typer.Exit(2) from None

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from aleator.cli.errors import kept_in, plain_errors, say
 from aleator.cli.label_text import could_be
+from aleator.foundation import percent
 
 Data = Annotated[
     Path,
@@ -33,7 +34,7 @@ NoRivals = Annotated[bool, typer.Option("--no-rivals", help="do not compare with
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 _SHOWN = {
-    "recall_at_1": "Recall@1",
+    "recall_at_1": "Recall@1: share of items whose nearest item has the same label",
     "recall_at_1_surer_half": "Recall@1 of the surer half",
     "r_auroc": "R-AUROC: how well kappa tells hits from misses",
     "match_ece_hits": "calibration error of match probabilities: ten hits of each question",
@@ -55,6 +56,14 @@ _COMPARED = {
     "augrc": "AUGRC",
     "coverage_at_5": "coverage at 5 %",
     "disagreement_rank": "disagreement",
+}
+# What they mean. One line explains the two areas.
+_COMPARED_WORDS = {
+    "recall_at_1": "Recall@1: share of questions whose nearest item, or likeliest label, is right",
+    "r_auroc": "R-AUROC: how well the certainty tells right answers from wrong ones; 0.5 is chance, 1 is perfect",
+    "aurc": "AURC, AUGRC: wrong answers, averaged over all shares of questions that are answered; less is better",
+    "coverage_at_5": "coverage at 5 %: share of questions that can be answered with at most 5 % wrong answers",
+    "disagreement_rank": "disagreement: rank correlation of the uncertainty with that of people's votes",
 }
 
 
@@ -275,11 +284,15 @@ def rank(
 
     Example: aleator rank photos.safetensors --limit 100 --csv > to-label.csv
     """
-    from aleator.own_data import rank_by_certainty, read_embedded
+    from aleator.stored import rank_stored
 
     with plain_errors():
         score: Any = by  # checked there
-        rows = list(rank_by_certainty(read_embedded(posteriors), limit or None, surest, score))
+        rows = rank_stored(posteriors, limit or None, surest, score)
+        if rows is None:  # they must be computed, with torch, which takes seconds to import
+            from aleator.own_data import rank_by_certainty, read_embedded
+
+            rows = list(rank_by_certainty(read_embedded(posteriors), limit or None, surest, score))
     if as_json:
         print(json.dumps(rows, ensure_ascii=False))
         return
@@ -292,13 +305,29 @@ def rank(
     # JSON and CSV have every column. The table has those that a person reads first.
     hidden = {"labels", "used"} | ({"path"} if "id" in columns else set())
     shown = [name for name in columns if name not in hidden]
-    table = Table(*shown)
+    table = Table(*(_RANK_HEADINGS.get(name, name) for name in shown))
     for row in rows:
-        table.add_row(*(Text(_cell(row.get(name))) for name in shown))
+        table.add_row(*(Text(_cell(row.get(name), name)) for name in shown))
     Console().print(table)
+    if rows:
+        print("\n".join(line for name, line in _RANK_WORDS.items() if name in shown))
 
 
-def _cell(value: Any) -> str:
+# What the table of `rank` calls the columns of JSON and CSV, and what they mean.
+_RANK_HEADINGS = {"percentile": "surer than", "could_be": "could be"}
+_RANK_WORDS = {
+    "kappa": "kappa: how certain the model is about an item; small for ambiguous ones",
+    "certainty": "certainty: how sure its label is, from 0 (any label) to 1 (one label)",
+    "percentile": "surer than: the share of all items that are less certain",
+    "unlike": "unlike: yes if it is unlike anything seen in training",
+}
+
+
+def _cell(value: Any, name: str = "") -> str:
+    if name == "percentile":
+        return percent(value)
+    if value is True:
+        return "yes"
     if value is None or value is False:
         return ""
     if isinstance(value, dict):
@@ -328,10 +357,11 @@ def _print_comparison(comparison: dict[str, Any]) -> None:
     against = "each other" if comparison["gallery"] is None else f"{comparison['gallery']} training items"
     table = Table("", *(f"{row['method']}\n{row['score']}" for row in rows))
     table.title = f"{comparison['questions']} questions against {against}; rivals compare {comparison['inputs']}"
-    for name, shown in _COMPARED.items():
-        if any(row.get(name) for row in rows):
-            table.add_row(shown, *(_with_interval(row.get(name)) for row in rows))
+    measured = [name for name in _COMPARED if any(row.get(name) for row in rows)]
+    for name in measured:
+        table.add_row(_COMPARED[name], *(_with_interval(row.get(name)) for row in rows))
     Console().print(table)
+    print("\n".join(_COMPARED_WORDS[name] for name in measured if name in _COMPARED_WORDS))
     for line in comparison["verdicts"]:
         print(line)
 

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from aleator.cli.errors import plain_errors
 from aleator.cli.index_options import AsJson, Fingerprint, Location, Posteriors, Prior, open_index
-from aleator.cli.label_text import could_be, percent
+from aleator.cli.label_text import could_be
+from aleator.foundation import percent
 
 if TYPE_CHECKING:
     from aleator.posteriors import PosteriorBatch
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _COUNTED = 1000  # hits of a question that are counted, beyond those that are shown
 _LABELS = 5  # labels of the hits that are named
 _COLUMNS = ("id", "label", "match", "cosine", "kappa", "metadata")
+_GROUPED = ("label", *(name for name in _COLUMNS if name != "label"))
 _HIDDEN = {"label", "labels", "path", "used"}  # metadata that a row shows elsewhere
 
 
@@ -57,7 +59,8 @@ def query(
 ) -> None:
     """Find the items that each posterior of a file could be.
 
-    Of each question: its name, how certain it is, what it could be, how many items are in its set, and their labels.
+    Of each question: its name, how certain it is, what it could be, how many items are in its set, and the hits by
+    label, with the share that each label has of the set.
 
     Example: aleator query gallery/ questions.safetensors --p 0.95 --limit 5
     """
@@ -81,7 +84,7 @@ def query(
         for number, (question, hits) in enumerate(zip(questions, found, strict=True)):
             name = number if ids is None else ids[number]
             whole = counted is None or len(hits) < counted or by == "nearest"
-            _describe_answer(question, number, name, surer_than[number], hits, whole)
+            _describe_answer(question, number, name, surer_than[number], hits, whole, limit)
         answers = [hits if limit is None else hits[:limit] for hits in found]
         if figure is not None:
             _save_figure(figure, questions, metadata, answers, sources)
@@ -123,12 +126,22 @@ def _describe_questions(q: Any, model: Any, novelty: Any) -> list[dict[str, Any]
 
 
 def _describe_answer(
-    question: dict[str, Any], number: int, name: Any, surer_than: float, hits: "list[Hit]", whole: bool
+    question: dict[str, Any],
+    number: int,
+    name: Any,
+    surer_than: float,
+    hits: "list[Hit]",
+    whole: bool,
+    limit: int | None,
 ) -> None:
-    """Add to a question its name, its certainty in words, the size of its set and the labels in it."""
+    """Add to a question its name, its certainty in words, the size of its set and the labels in it.
+
+    Each label has its share of the whole set, and those of its hits that are shown.
+    """
     from aleator.retrieval import certainty_in_words
 
-    counted = Counter(str(hit.metadata["label"]) for hit in hits if hit.metadata.get("label") is not None)
+    counted = Counter(label for hit in hits if (label := _label_of(hit)) is not None)
+    shown = hits[:limit]
     question |= {
         "query": number,
         "id": name,
@@ -137,7 +150,12 @@ def _describe_answer(
         "size": len(hits),
         "size_is_exact": whole,
         "labels": [
-            {"label": label, "items": items, "share": round(items / len(hits), 4)}
+            {
+                "label": label,
+                "items": items,
+                "share": round(items / len(hits), 4),
+                "hits": [hit.id for hit in shown if _label_of(hit) == label],
+            }
             for label, items in counted.most_common()
         ],
     }
@@ -166,18 +184,33 @@ def _print_question(question: dict[str, Any], by: str, p: float, threshold: floa
     more = len(question["labels"]) - len(shares)
     named = f" ({', '.join(shares)}{f' and {more} more labels' if more else ''})" if shares else ""
     items = "item" if size == 1 else "items"
+    if not size:
+        nearest = "--by nearest shows the items that are nearest to it"
+        wider = {
+            "credible": f"a larger --p finds more, and {nearest}",
+            "match": f"a smaller --threshold finds more, and {nearest}",
+        }
+        console.print(Text(f"no items {sets[by]}{f'; {wider[by]}' if by in wider else ''}"))
+        return
     console.print(Text(f"{size:,}{'' if question['size_is_exact'] else ' or more'} {items} {sets[by]}{named}"))
 
 
 def _print_hits(question: dict[str, Any], groups: "list[tuple[int, list[Hit]]]", several: bool) -> None:
+    """A table of hits, grouped by mode and then by label, with the share that a label has of the set."""
+    share = {entry["label"]: f"{entry['label']}: {percent(entry['share'])}" for entry in question["labels"]}
     described = any(_rest_of(hit) for _, group in groups for hit in group)
-    columns = [*(["either"] if several else []), *_COLUMNS[: None if described else -1]]
-    table = Table(*columns)
+    needed = {"label": bool(share), "metadata": described}
+    columns = [name for name in _GROUPED if needed.get(name, True)]
+    table = Table(*(["either"] if several else []), *columns)
     for mode, group in groups:
         either = [percent(question["modes"][mode])] if several else []
-        for hit in group:
-            table.add_row(*either, *_hit_cells(hit)[: None if described else -1])
-            either = [""] * len(either)
+        for label in [*share, None]:
+            name = share.get(label or "", "")
+            for hit in (hit for hit in group if _label_of(hit) == label):
+                cells: dict[str, Any] = dict(zip(_COLUMNS, _hit_cells(hit), strict=True)) | {"label": Text(name)}
+                table.add_row(*either, *(cells[column] for column in columns))
+                either, name = [""] * len(either), ""
+            table.add_section()
     Console().print(table)
 
 
@@ -214,13 +247,17 @@ def _rest_of(hit: "Hit") -> dict[str, Any]:
     return {name: value for name, value in hit.metadata.items() if name not in _HIDDEN}
 
 
-def _hit_cells(hit: "Hit") -> tuple[str | Text, ...]:
+def _label_of(hit: "Hit") -> str | None:
     label = hit.metadata.get("label")
+    return None if label is None else str(label)
+
+
+def _hit_cells(hit: "Hit") -> tuple[str | Text, ...]:
     rest = _rest_of(hit)
     return (
         Text(str(hit.id)),
-        Text("" if label is None else str(label)),
-        f"{hit.match_probability:.1%}",
+        Text(_label_of(hit) or ""),
+        percent(hit.match_probability),
         f"{hit.cosine:.3f}",
         f"{hit.kappa:.4g}",
         Text(json.dumps(rest, ensure_ascii=False) if rest else ""),

@@ -61,12 +61,14 @@ from aleator.evaluation.label_heads import (
     standardise,
 )
 from aleator.evaluation.label_model import (
+    LIKELY,
     LabelModel,
     label_certainty,
     label_entropy,
     label_log_likelihood,
     likely_labels,
     pack_label_model,
+    top_labels,
     unpack_label_model,
 )
 from aleator.evaluation.log_odds import fit_log_odds_map
@@ -85,6 +87,7 @@ from aleator.evaluation.rankings import (
 from aleator.evaluation.selective import augrc, aurc, coverage_at_risk
 
 __all__ = [
+    "LIKELY",
     "Confusion",
     "FeatureView",
     "HeadSettings",
@@ -157,6 +160,7 @@ __all__ = [
     "score_labels",
     "spread",
     "standardise",
+    "top_labels",
     "total_variation",
     "unpack_label_model",
 ]

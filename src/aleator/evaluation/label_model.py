@@ -21,7 +21,9 @@ from torch import Tensor
 from aleator.foundation import require
 from aleator.matching import VMFKernel, ZonalKernel, pairwise_log_positivity
 from aleator.posteriors import PosteriorBatch, VonMisesFisher
+from aleator.stored import name_labels
 
+LIKELY = 3  # labels of an item that are shown, at most
 _PAIRS = 2**21  # pairs of a query and a gallery entry that are compared at a time
 
 
@@ -257,7 +259,7 @@ def label_log_likelihood(probabilities: Tensor, labels: Tensor) -> float:
 
 
 def likely_labels(
-    probabilities: Tensor, names: Sequence[str], most: int = 3, least: float = 0.01
+    probabilities: Tensor, names: Sequence[str], most: int = LIKELY, least: float = 0.01
 ) -> list[list[tuple[str, float]]]:
     """The most probable labels of each item, for showing them.
 
@@ -276,11 +278,28 @@ def likely_labels(
         >>> likely_labels(torch.tensor([[0.75, 0.0, 0.25]]), ["coat", "shoe", "shirt"])
         [[('coat', 0.75), ('shirt', 0.25)]]
     """
-    values, places = probabilities.topk(min(most, len(names)), dim=1)
-    return [
-        [(names[c], p) for k, (c, p) in enumerate(zip(row, row_values, strict=True)) if k == 0 or p >= least]
-        for row, row_values in zip(places.tolist(), values.tolist(), strict=True)
-    ]
+    places, values = top_labels(probabilities, most)
+    return name_labels(places.tolist(), values.tolist(), names, least)
+
+
+def top_labels(probabilities: Tensor, most: int = LIKELY) -> tuple[Tensor, Tensor]:
+    """The most probable labels of each item, by number.
+
+    Args:
+        probabilities: Probabilities, shape (N, C).
+        most: Largest number T of labels for an item; it is C if C is smaller.
+
+    Returns:
+        Numbers of the labels, the most probable first, shape (N, T), and their probabilities, shape (N, T).
+
+    Examples:
+        >>> import torch
+        >>> from aleator.evaluation import top_labels
+        >>> top_labels(torch.tensor([[0.25, 0.0, 0.75]]), most=2)
+        (tensor([[2, 0]]), tensor([[0.7500, 0.2500]]))
+    """
+    values, places = probabilities.topk(min(most, probabilities.shape[1]), dim=1)
+    return places, values
 
 
 def tempered_labels(log_r: Tensor, weights: Tensor, beta: float) -> Tensor:

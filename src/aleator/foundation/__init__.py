@@ -1,6 +1,8 @@
 """Tools of all other packages: checks, devices, precision, randomness, processes, files, progress, provenance."""
 
-from aleator.foundation.bundle import pack_state, read_bundle, unpack_state, write_bundle
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from aleator.foundation.checks import (
     BadArgumentError,
     reject,
@@ -14,17 +16,6 @@ from aleator.foundation.checks import (
     require_probability,
     require_type,
 )
-from aleator.foundation.devices import one_thread, resolve_device
-from aleator.foundation.distributed import (
-    ProcessGroup,
-    gather_batch,
-    launched_process,
-    pass_on,
-    process_count,
-    process_group,
-    process_rank,
-    require_equal_batches,
-)
 from aleator.foundation.files import holds_nothing, replace_file, write_json, writing_atomically
 from aleator.foundation.integrity import (
     DamagedFileError,
@@ -35,18 +26,37 @@ from aleator.foundation.integrity import (
     write_checksums,
 )
 from aleator.foundation.locks import lock_beside, only_process
-from aleator.foundation.precision import matmul_precision
 from aleator.foundation.progress import CountBar, ProgressLines, duration, progress_bar
-from aleator.foundation.provenance import command, describe_run
-from aleator.foundation.randomness import (
-    derived_seed,
-    preserved_randomness,
-    random_state,
-    sample_numbers,
-    seed_generators,
-    set_random_state,
-)
 from aleator.foundation.redaction import redacted
+from aleator.foundation.wording import percent
+
+if TYPE_CHECKING:
+    from aleator.foundation.bundle import pack_state, read_bundle, unpack_state, write_bundle
+    from aleator.foundation.devices import one_thread, resolve_device
+    from aleator.foundation.distributed import (
+        ProcessGroup,
+        gather_batch,
+        launched_process,
+        pass_on,
+        process_count,
+        process_group,
+        process_rank,
+        require_equal_batches,
+    )
+    from aleator.foundation.precision import matmul_precision
+    from aleator.foundation.provenance import command, describe_run
+    from aleator.foundation.randomness import (
+        derived_seed,
+        preserved_randomness,
+        random_state,
+        sample_numbers,
+        seed_generators,
+        set_random_state,
+    )
+
+# Modules that need torch. They are imported when a name of theirs is first used: a command that only reads a file
+# starts without torch, which takes seconds to import.
+_WITH_TORCH = ("bundle", "devices", "distributed", "precision", "provenance", "randomness")
 
 __all__ = [
     "BadArgumentError",
@@ -68,6 +78,7 @@ __all__ = [
     "only_process",
     "pack_state",
     "pass_on",
+    "percent",
     "preserved_randomness",
     "process_count",
     "process_group",
@@ -101,3 +112,12 @@ __all__ = [
     "write_json",
     "writing_atomically",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for module in map(import_module, (f"aleator.foundation.{module}" for module in _WITH_TORCH)):
+            if name in vars(module):
+                value = globals()[name] = vars(module)[name]
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

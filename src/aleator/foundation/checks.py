@@ -2,16 +2,16 @@
 
     raise ValueError("p = 1.5: not a probability inside (0, 1); pass for example 0.95")
 
-`require` is the general check. The others say common checks in one line.
+`require` is the general check. The others say common checks in one line. Importing them does not import torch.
 """
 
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 from aleator.foundation.files import holds_nothing
 
@@ -53,7 +53,7 @@ def reject(argument: str, value: Any, problem: str, way_out: str) -> NoReturn:
     raise BadArgumentError(argument, _show(value), problem, way_out)
 
 
-def require(ok: bool | Tensor, argument: str, value: Any, problem: str, way_out: str) -> None:
+def require(ok: "bool | Tensor", argument: str, value: Any, problem: str, way_out: str) -> None:
     """Raise unless `ok`.
 
     Args:
@@ -71,10 +71,10 @@ def require(ok: bool | Tensor, argument: str, value: Any, problem: str, way_out:
         Traceback (most recent call last):
         aleator.foundation.checks.BadArgumentError: dim = 2: too small; pass 3 or more
     """
-    if isinstance(ok, Tensor):
+    if _is_tensor(ok):
         if bool(ok.all()):
             return
-        if isinstance(value, Tensor) and value.shape == ok.shape:
+        if _is_tensor(value) and value.shape == ok.shape:
             value = value[~ok].flatten()[0].item()
     elif ok:
         return
@@ -117,16 +117,18 @@ def require_count(argument: str, value: Any, way_out: str) -> None:
     require(whole, argument, value, "not a positive whole number", way_out)
 
 
-def require_probability(argument: str, value: float | Tensor, way_out: str) -> None:
+def require_probability(argument: str, value: "float | Tensor", way_out: str) -> None:
     """Raise unless `value`, or every entry of it, lies strictly between 0 and 1."""
-    inside = (value > 0) & (value < 1) if isinstance(value, Tensor) else 0 < value < 1
+    inside = (value > 0) & (value < 1) if _is_tensor(value) else 0 < value < 1
     require(inside, argument, value, "not a probability inside (0, 1)", way_out)
 
 
-def require_float(argument: str, value: Tensor) -> None:
+def require_float(argument: str, value: "Tensor") -> None:
     """Raise unless `value` is a float32 or float64 tensor."""
+    import torch
+
     require(
-        isinstance(value, Tensor) and value.dtype in (torch.float32, torch.float64),
+        _is_tensor(value) and value.dtype in (torch.float32, torch.float64),
         argument,
         getattr(value, "dtype", type(value).__name__),
         "expected a float32 or float64 tensor",
@@ -150,6 +152,8 @@ def require_not_compiled(argument: str) -> None:
     Raises:
         ValueError: If torch.compile traces this call, or runs it within a function that it has given up tracing.
     """
+    import torch
+
     if getattr(torch.compiler, "is_exporting", lambda: False)():
         return
     problem = "posteriors do not work inside torch.compile: tracing their special functions takes minutes"
@@ -163,7 +167,12 @@ def require_not_compiled(argument: str) -> None:
             reject(argument, "a tensor of a compiled function", problem, way_out)
 
 
+def _is_tensor(value: Any) -> "TypeGuard[Tensor]":
+    torch = sys.modules.get("torch")  # where it is not loaded, there are no tensors
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
 def _show(value: Any) -> str:
-    if isinstance(value, Tensor):
+    if _is_tensor(value):
         return f"tensor of shape {tuple(value.shape)} and {value.dtype}" if value.numel() > 1 else str(value.item())
     return repr(value)

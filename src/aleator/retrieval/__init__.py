@@ -7,22 +7,16 @@ from aleator.retrieval.encoder_names import encoder_name
 from aleator.retrieval.filters import Filter
 from aleator.retrieval.hits import Hit, group_by_mode
 from aleator.retrieval.index import CredibleIndex
-from aleator.retrieval.items import Id, Items, Metadata, decode_id, directions, encode_id
+from aleator.retrieval.items import Items, decode_id, directions, encode_id
 from aleator.retrieval.label_share import share_of_matches
 from aleator.retrieval.mixture_search import highest_log_density, region_thresholds
 from aleator.retrieval.plots import plot_hits
-from aleator.retrieval.posteriors_checks import items_header
 from aleator.retrieval.posteriors_file import (
-    join_items,
     label_header,
     match_header,
     match_settings,
     read_answers,
-    read_header,
-    read_items,
-    read_items_beside,
     read_posteriors,
-    write_items,
     write_posteriors,
 )
 from aleator.retrieval.promise import Promise, SetsOf
@@ -31,6 +25,16 @@ from aleator.retrieval.scoring import TIE, cap_radii, cosines, slack
 from aleator.retrieval.search import SearchBy
 from aleator.retrieval.snapshot import Snapshot, take_snapshot
 from aleator.retrieval.stores.base import Candidates, IndexGoneError, Store
+from aleator.stored import (
+    Id,
+    Metadata,
+    items_header,
+    join_items,
+    read_header,
+    read_items,
+    read_items_beside,
+    write_items,
+)
 
 __all__ = [
     "TIE",

@@ -14,9 +14,7 @@ import torch
 
 from aleator.foundation import reject, require, require_type
 from aleator.posteriors import PosteriorBatch
-
-Id = str | int
-Metadata = dict[str, Any]
+from aleator.stored import Id, Metadata
 
 LONGEST_KEY = 1024  # bytes of JSON; an index entry of PostgreSQL holds at most about 2,700
 LEAST_WEIGHT = 1e-3  # of a component that is stored; the others are dropped, and the rest sums to 1 again

@@ -30,6 +30,7 @@ from aleator.retrieval import (
     slack,
     take_snapshot,
 )
+from aleator.stored import rounded_certainty
 from aleator.web.credible_levels import LEVELS, cap_cosines
 from aleator.web.models import (
     CertaintyDistribution,
@@ -67,12 +68,13 @@ class CollectionView:
         self._position = {key: position for position, key in enumerate(self.keys)}
         self._ascending = np.sort(self.kappa).astype(np.float64)
         self._scores = self._certainties(label_model)
-        self._ascending_scores = np.sort(self._scores)
+        ascending = np.lexsort((self.kappa, self._scores))  # of equal scores, kappa decides
+        self._ascending_scores, self._kappa_in_order = self._scores[ascending], self.kappa[ascending]
         metadata = [json.loads(text) for text in self._metadata_json]
         self._labels = [_label(item) for item in metadata]
         self.paths = any(isinstance(item.get("path"), str) for item in metadata)
         self.texts = any(isinstance(item.get("text"), str) for item in metadata)
-        surest = np.argsort(-self._scores, kind="stable")
+        surest = np.lexsort((-self.kappa, -self._scores))
         self._orders = {"surest": surest, "least-sure": surest[::-1], "added": np.arange(len(self.keys))}
         self._curve: RejectCurve | None = None
 
@@ -96,7 +98,7 @@ class CollectionView:
         """The description of an item; `images` says whether pictures can be shown."""
         id, kappa = decode_id(self.keys[position]), float(self.kappa[position])
         fields = item_fields(id, kappa, self.metadata(position), images)
-        return ItemView(**fields, surer_than=self._share_below(self._scores[position]))
+        return ItemView(**fields, surer_than=self._share_below(self._scores[position], self.kappa[position]))
 
     def page(
         self, order: Order, offset: int, limit: int, label: str | None, images: bool, find: str | None = None
@@ -114,23 +116,25 @@ class CollectionView:
     def surer_than(self, kappa: float, labels: Tensor | None = None) -> float:
         """The share of the items that are less certain than something with this kappa and these probabilities (C,)."""
         if self.by_labels and labels is not None:
-            return self._share_below(float(label_certainty(labels)))
+            return self._share_below(float(rounded_certainty(label_certainty(labels).numpy())), kappa)
         return float(np.searchsorted(self._ascending, kappa)) / max(1, len(self))
 
     def item_surer_than(self, key: str, kappa: float) -> float:
         """The share of the items that are less certain than an item; an item that was added later counts by kappa."""
         position = self._position.get(key)
-        return self.surer_than(kappa) if position is None else self._share_below(self._scores[position])
+        return self.surer_than(kappa) if position is None else self._share_below(self._scores[position], kappa)
 
-    def _share_below(self, score: float) -> float:
-        return float(np.searchsorted(self._ascending_scores, score)) / max(1, len(self))
+    def _share_below(self, score: float, kappa: float) -> float:
+        """The share of the items with a smaller score, or with the same score and a smaller kappa."""
+        first, last = (int(np.searchsorted(self._ascending_scores, score, side)) for side in ("left", "right"))
+        return (first + int(np.searchsorted(self._kappa_in_order[first:last], kappa))) / max(1, len(self))
 
     def _certainties(self, model: LabelModel | None) -> np.ndarray:
         """The score (n,) by which items are ordered."""
         self.by_labels = model is not None and len(self) * len(model.gallery) <= _MOST_PAIRS
         if model is None or not self.by_labels:
             return self.kappa.astype(np.float64)
-        return model.certainty(self._posteriors).double().numpy()
+        return rounded_certainty(model.certainty(self._posteriors).numpy())
 
     def labels(self) -> list[LabelCount]:
         """The most frequent labels."""

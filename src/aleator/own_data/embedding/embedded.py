@@ -3,22 +3,22 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from aleator.evaluation import LabelModel, likely_labels
-from aleator.foundation import reject, require, require_one_of
+from aleator.foundation import reject, require_one_of
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.collection.labels import PAIR_COLUMNS, Labels, named_labels, pairs_from_table
 from aleator.own_data.collection.tables import read_table
 from aleator.own_data.measuring.one_mode import certainty_score, mode_weights, one_mode
 from aleator.posteriors import PosteriorBatch
-from aleator.retrieval import match_settings, read_answers, read_header, read_items_beside, read_posteriors
+from aleator.retrieval import match_settings, read_answers, read_header, read_posteriors
+from aleator.stored import CertaintyScore, ListedItems, rank_rows, read_records, rounded_certainty
 
-CertaintyScore = Literal["labels", "kappa"]
 _NO_LABELS = "there are no label probabilities: the run learned from pairs or groups, or is of an older release"
 
 
@@ -138,7 +138,7 @@ def read_embedded(path: str | Path) -> EmbeddedCollection:
     q = read_posteriors(path)
     header = read_header(path)
     kernel, prior, maps = match_settings(header)
-    records = _read_records(path, len(q))
+    records = read_records(path, len(q))
     fingerprint, source = header.get("fingerprint"), header.get("source")
     marked = header.get("used") == "marked"
     return EmbeddedCollection(q, records, kernel, prior, fingerprint, *read_answers(path), maps, source, marked)
@@ -153,11 +153,11 @@ def rank_by_certainty(
         embedded: The items and their posteriors.
         limit: Number of items to list. Default: all.
         surest: Whether to list the most certain items first instead.
-        by: "labels": `label_certainty` of the label probabilities, which also sees where mu lies. "kappa": kappa,
-            or `certainty` of posteriors with several modes. Default: labels if there are label probabilities, kappa
-            otherwise.
+        by: "labels": `label_certainty` of the label probabilities, which also sees where mu lies; of items that are
+            equally sure, the one with the smaller kappa comes first. "kappa": kappa, or `certainty` of posteriors with
+            several modes. Default: labels if there are label probabilities, kappa otherwise.
 
-    Yields:
+    Returns:
         The record of each item with its "rank" from 1, "kappa" (of several modes that of the closest vMF, and "modes",
         their weights), and "percentile", the share of items that are less
         certain. With label probabilities also "certainty" and "could_be", the likeliest labels and their
@@ -180,22 +180,20 @@ def rank_by_certainty(
     if model is None and by == "labels":
         reject("by", by, _NO_LABELS, "rank by kappa, or train on classes or soft labels and embed again")
     certainty = None if model is None else model.certainty(q)
-    score = certainty_score(q) if certainty is None or by == "kappa" else certainty
-    order = torch.argsort(score, stable=True, descending=surest)
-    listed = order[:limit]
-    likely = None if model is None else likely_labels(model.probabilities(q[listed]), model.names)
-    kappa = one_mode(q[listed]).kappa
-    for place, i in enumerate(listed.tolist()):
-        below = len(order) - place - 1 if surest else place
-        row = {"rank": place + 1, **embedded.records[i], "kappa": float(kappa[place]), "percentile": below / len(order)}
-        if q.modes > 1:
-            row["modes"] = mode_weights(q[i])
-        if certainty is not None and likely is not None:
-            row["certainty"] = float(certainty[i])
-            row["could_be"] = {name: round(p, 4) for name, p in likely[place]}
-        if embedded.novelty is not None:
-            row["unlike"] = bool(embedded.novelty[i] > 0)
-        yield row
+
+    def describe(items: np.ndarray) -> ListedItems:
+        listed = q[torch.from_numpy(items)]
+        unlike = None if embedded.novelty is None else (embedded.novelty[items] > 0).numpy()
+        modes = [mode_weights(listed[n]) for n in range(len(listed))] if q.modes > 1 else None
+        kappa = one_mode(listed).kappa.numpy()
+        if model is None or certainty is None:
+            return ListedItems(kappa, modes, unlike=unlike)
+        likely = likely_labels(model.probabilities(listed), model.names)
+        return ListedItems(kappa, modes, certainty.numpy()[items], likely, unlike)
+
+    plain = certainty_score(q).detach().cpu().numpy()
+    score = plain if certainty is None or by == "kappa" else rounded_certainty(certainty.cpu().numpy())
+    return rank_rows(embedded.records, score, plain, describe, limit, surest)
 
 
 def rank_by_kappa(
@@ -219,13 +217,3 @@ def rank_by_kappa(
         [{'rank': 1, 'id': 1, 'kappa': 5.0, 'percentile': 0.0}]
     """
     return rank_by_certainty(embedded, limit, surest, "kappa")
-
-
-def _read_records(path: Path, count: int) -> list[dict[str, Any]]:
-    """The records of `count` items from the .jsonl file beside a posteriors file; numbers alone if there is none."""
-    ids, metadata = read_items_beside(path)
-    if ids is None or metadata is None:
-        return [{"id": i} for i in range(count)]
-    problem, way_out = f"has {len(ids)} lines for {count} posteriors", "embed again: both files are written together"
-    require(len(ids) == count, "items", str(path.with_suffix(".jsonl")), problem, way_out)
-    return [{"id": id} | dict(entry) for id, entry in zip(ids, metadata, strict=True)]

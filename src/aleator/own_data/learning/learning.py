@@ -291,7 +291,7 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
             untrained or not different,
             "output",
             str(folder),
-            f"belongs to another run ({', '.join(different)} differ)",
+            f"belongs to another run (other {', '.join(different)})",
             "name a new folder, or repeat the command that started it",
         )
         write = bool(different)
@@ -340,5 +340,7 @@ def _summary(collection: Collection, labels: Labels, split: Split) -> str:
         "pairs": f"{len(labels.values)} pairs",
     }[labels.kind]
     held_out = len(split.calibration) + len(split.test)
-    ignored = f"; {collection.ignored} other files are ignored" if collection.ignored else ""
-    return f"{len(collection)} {collection.kind}, {labelled}; {held_out} are held out{ignored}"
+    files = "other file is" if collection.ignored == 1 else "other files are"
+    ignored = f"; {collection.ignored} {files} ignored" if collection.ignored else ""
+    items = {"features": "rows of features", "text": "texts"}.get(collection.kind, collection.kind)
+    return f"{len(collection)} {items}, {labelled}; {held_out} are held out{ignored}"

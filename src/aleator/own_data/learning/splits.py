@@ -67,12 +67,12 @@ def split_items(
         split = _without_seen(_split_classes(hard, share, order), seen)
     enough = len(split.train) >= 4 and all(can_be_evaluated(hard[part]) for part in (split.calibration, split.test))
     links = f"; the pairs link them into {len(grouping.names)} groups, which stay whole"
+    new = f" that are new ({np.count_nonzero(~seen)} of {len(seen)})" if seen.any() else ""
     require(
         enough,
         "data",
         len(hard),
-        f"too few items{' that are new' if seen.any() else ''} to hold out {share:.0%} of them"
-        f"{links if labels.kind == 'pairs' else ''}",
+        f"too few items{new} to hold out {share:.0%} of them{links if labels.kind == 'pairs' else ''}",
         "add items of each class, or raise --holdout",
     )
     return split

@@ -8,6 +8,7 @@ import numpy as np
 
 from aleator.data import as_rgb, open_image
 from aleator.evaluation import plots
+from aleator.foundation import percent
 from aleator.retrieval import Hit
 
 if TYPE_CHECKING:
@@ -45,11 +46,13 @@ def plot_answers(
         pictures = [_picture(item_folder, hit.metadata) for hit in hits[:_MOST_HITS]]
         found = found or own is not None or any(picture is not None for picture in pictures)
         likely = next(iter(question.get("could_be", {}).items()), None)
-        caption = _short(question["id"]) + (f"\n{_short(likely[0])} {likely[1]:.0%}?" if likely else "\n(question)")
+        caption = _short(question["id"]) + (
+            f"\n{_short(likely[0])} {percent(likely[1])}?" if likely else "\n(question)"
+        )
         row = [(_or_blank(own), caption)]
         for hit, picture in zip(hits, pictures, strict=False):
             name = hit.metadata.get("label", hit.id)
-            row.append((_or_blank(picture), f"{_short(name)}\nmatch {hit.match_probability:.0%}"))
+            row.append((_or_blank(picture), f"{_short(name)}\nmatch {percent(hit.match_probability)}"))
         rows[f"{number}\ncertainty\n{question['certainty_in_words']}"] = row
     return plots.image_rows(rows, first_apart=True, side=1.1) if found else None
 
