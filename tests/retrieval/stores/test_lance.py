@@ -166,7 +166,7 @@ def test_a_filter_is_evaluated_by_lance_and_gives_what_brute_force_gives(place, 
         monkeypatch.setattr("aleator.retrieval.stores.lance_reading._MOST_IN_MEMORY", 0)
     monkeypatch.setattr("aleator.retrieval.stores.lance_reading._FEW", 1)
     (order,) = brute_force.nearest(query, items, n)
-    filters = [{"label": value} for value in values] + [{"label": {"in": HOSTILE}}, {"label": {"in": []}}]
+    filters = [{"label": {"eq": value}} for value in values] + [{"label": {"in": HOSTILE}}, {"label": {"in": []}}]
     filters += [{value: "cat"} for value in HOSTILE]
     filters += [
         {"label": {"ne": 1}, "n": {"lt": 20}},
