@@ -20,7 +20,7 @@ import faiss
 import lancedb
 import numpy as np
 import pyarrow as pa
-from lancedb.index import HnswFlat, HnswPq, HnswSq, IvfFlat
+from lancedb.index import HnswFlat, HnswSq, IvfFlat
 
 from aleator.foundation.files import write_json
 from aleator.foundation.provenance import describe_run
@@ -115,7 +115,6 @@ INDEXES: dict[str, tuple[Any, list[dict[str, int]]]] = {
     ),
     "IVF_HNSW_FLAT": (HnswFlat(**_GRAPH), _WALKS),
     "IVF_HNSW_SQ": (HnswSq(**_GRAPH), _WALKS + _REFINED),
-    "IVF_HNSW_PQ": (HnswPq(**_GRAPH, num_sub_vectors=DIM // 2), _WALKS + _REFINED),
 }
 
 if __name__ == "__main__":
