@@ -24,6 +24,7 @@ _OPTIONS = {
     "aws_session_token": "session_token",
     "aws_region": "region",
     "aws_endpoint": "endpoint_override",
+    "aws_endpoint_url": "endpoint_override",
 }
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _ATTEMPTS = 8
