@@ -66,7 +66,12 @@ def test_every_file_that_is_copied_exists_and_is_not_ignored(stages):
 def test_no_secret_and_no_private_host_is_written_down(stages):
     for name in ("Dockerfile", "deploy/compose.yaml", "deploy/compose-object-store.yaml", "deploy/install.sh"):
         text = (ROOT / name).read_text()
-        assert set(re.findall(r"https?://([\w.-]+)", text)) <= {"download.pytorch.org", "pypi.org", "127.0.0.1", "store"}
+        assert set(re.findall(r"https?://([\w.-]+)", text)) <= {
+            "download.pytorch.org",
+            "pypi.org",
+            "127.0.0.1",
+            "store",
+        }
         assert not re.search(r"(PASSWORD|TOKEN|_KEY|_KEY_ID): (?!\$\{)", text)
 
 

@@ -37,6 +37,7 @@ TESTED_IN = {
     "retrieval.encoder_names": "cli/test_query.py",
     "retrieval.hits": "retrieval/test_search.py",
     "retrieval.index_answers": "retrieval/test_set_calibration.py",
+    "retrieval.index_files": "cli/test_retrieval.py",
     "retrieval.index_facts": "retrieval/test_index.py",
     "retrieval.items": "retrieval/test_index.py",
     "retrieval.posteriors_checks": "retrieval/test_posteriors_file.py",
