@@ -14,8 +14,9 @@ from aleator.data import Inputs
 from aleator.encoders import MLP, Encoder
 from aleator.encoders.backbones import ResNet18
 from aleator.matching import VMFKernel
-from aleator.own_data import Run, embed, read_collection, read_embedded
+from aleator.own_data import Run, embed, embed_into, read_collection, read_embedded
 from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.object_store import ObjectPath
 from aleator.own_data.embedding import cluster
 from aleator.own_data.embedding.left_out import prepare_readable
 from aleator.own_data.embedding.rows import RowFile
@@ -102,6 +103,25 @@ def test_images_on_two_nodes_and_a_damaged_one_is_reported(nodes, photos, tmp_pa
     assert len(read_embedded(shared).records) == 60
     assert any("red/xx.png" in line for line in said)
     assert not (tmp_path / "shared.partial").exists()
+
+
+def test_images_of_an_object_store_into_parquet_have_the_rows_of_one_process(
+    nodes, photos, tmp_path, object_store, bucket_url
+):
+    """The workers read the images themselves, with the options of the collection."""
+    from pyarrow import parquet
+
+    torch.manual_seed(0)
+    run = Run(tmp_path, Encoder(ResNet18(width=2), 4), Inputs("images", size=8), VMFKernel(), 0.5, "abc", {}, {})
+    for path in photos.rglob("*.png"):
+        ObjectPath.parse(f"{bucket_url}/{path.relative_to(photos).as_posix()}").upload(path)
+    options = {name.lower(): value for name, value in object_store.environment.items()}
+    items, here = read_collection(bucket_url, storage_options=options), {"batch_size": 8, "device": "cpu"}
+    alone = read_embedded(embed(run, read_collection(photos), tmp_path / "alone.safetensors", **here))
+    table = parquet.read_table(embed_into(run, items, tmp_path / "shared.parquet", engine="ray", **here))
+    assert (np.array(table["mu"].to_pylist(), np.float32) == alone.q.mu.numpy()).all()
+    assert (table["kappa"].to_numpy() == alone.q.kappa.numpy()).all()
+    assert table["id"].to_pylist() == [record["id"] for record in alone.records]
 
 
 def test_a_bad_row_of_features_is_named_as_by_one_process(nodes, run, tmp_path):
