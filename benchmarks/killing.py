@@ -38,6 +38,15 @@ def kill_after(pid: int, seconds: float) -> bool:
     return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
 
 
+def kill_in_call(pid: int, report: "Report", number: int, seconds: float) -> bool:
+    """Kill a process some seconds after it began its call of this number, unless it ends before."""
+    while report.count("begin") <= number:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return False
+        time.sleep(0.002)
+    return kill_after(pid, seconds)
+
+
 def finish(work: Callable[[], Any], report: Path) -> tuple[Any, float]:
     """What undisturbed work returns, and its seconds."""
     began = time.monotonic()

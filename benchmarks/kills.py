@@ -27,6 +27,7 @@ import torch
 
 from aleator.own_data.embedding.rows import _SUM, _sums_of
 from benchmarks.killing import Report, errors_in, finish, fork, kill_after
+from benchmarks.kills_index import Index, OnLance, items_of
 
 WANTED = {"index": 600, "embedding": 500, "training": 300, "checkpoints": 400, "server": 200, "lance": 200}
 RESULT = Path("results/benchmarks/kills.json")
@@ -54,6 +55,10 @@ def main(seconds: float = 300.0) -> None:
             start = time.time()
             for what in _once(kinds[name]):
                 counts[name][what] += 1
+            hit = getattr(kinds[name], "hit", None)
+            if hit is not None:
+                counts[name].setdefault("killed during", {}).setdefault(hit, 0)
+                counts[name]["killed during"][hit] += 1
             if kinds[name].problems:
                 counts[name]["violations"] += kinds[name].problems
                 print(name, kinds[name].problems, flush=True)
@@ -131,87 +136,6 @@ def _warm_up() -> None:
         recipe = al.Recipe(steps=4, checkpoint_every=2)
         al.fit(encoder, al.ExactInfoNCE(), [pair], recipe, folder=Path(folder) / "run", device="cpu", loggers=["csv"])
     assert threading.active_count() == 1
-
-
-class Index:
-    """Twelve additions, removals, saves and builds of a folder; afterwards it is the state before or after the call."""
-
-    @property
-    def location(self) -> str:
-        return str(self.folder / "index")
-
-    def __init__(self, folder: Path, draw: random.Random):
-        self.folder, self.draw, self.number = folder, draw, 0
-        self.problems: list[str] = []
-        self.held: set[str] = set()
-        self.usual = 0.4
-        finish(self._build, folder / "answer")
-
-    def _build(self) -> None:
-        from tests.retrieval import worker
-
-        from aleator.retrieval import CredibleIndex
-
-        CredibleIndex.build(worker.posterior_of([]), location=self.location, replace=True).close()
-
-    def once(self) -> tuple[bool, bool]:
-        from tests.retrieval import worker
-        from tests.retrieval.stores.test_kills import some_steps
-
-        self.number += 1
-        steps, states = some_steps(self.draw, self.held, str(self.number))
-        report = Report(self.folder / "report")
-
-        def work() -> None:
-            say, index = report.open(), None
-            for step in steps:
-                say("begin")
-                index = worker.take(step, index, self.location)
-                say("done")
-
-        began = time.monotonic()
-        killed = kill_after(fork(work, self.folder / "answer"), self.draw.uniform(0, self.usual))
-        if not killed:
-            self.usual = time.monotonic() - began
-            self.problems += errors_in(self.folder / "answer")
-        try:
-            found, _ = finish(lambda: _items(self.location), self.folder / "looked")
-        except RuntimeError as error:
-            self.problems.append(str(error))
-            finish(self._build, self.folder / "answer")
-            self.held = set()
-            return killed, False
-        allowed = (states[report.count("done")], states[report.count("begin")])
-        if set(found) not in allowed:
-            self.problems.append(f"neither before nor after: {len(found)} items")
-        self.held = set(found)
-        return killed, True
-
-
-class OnLance(Index):
-    """The same, of Lance tables in a folder."""
-
-    def __init__(self, folder: Path, draw: random.Random):
-        import lancedb  # noqa: F401  # it starts a thread, so not before the other kinds are warm; forks make their own
-
-        super().__init__(folder, draw)
-        self.usual = 4.0  # twelve calls of Lance take longer than those of a folder; a short time hits the first alone
-
-    @property
-    def location(self) -> str:
-        return f"lance:{self.folder / 'index'}"
-
-
-def _items(location: str) -> list[str]:
-    """Ids of an index, each of which finds itself."""
-    from tests.retrieval.stores.test_kills import everything_in
-
-    from aleator.retrieval import CredibleIndex
-
-    with CredibleIndex.open(location) as index:
-        found = everything_in(index)
-    assert all(metadata == {"id": id} for id, metadata in found.items())
-    return sorted(found)
 
 
 class Embedding:
@@ -469,7 +393,7 @@ class Server:
             if answer != self.wanted[id]:
                 self.problems.append(f"another answer about {id}: {answer[:300]}")
         try:
-            found, _ = finish(lambda: _items(str(self.folder / "index")), self.folder / "looked")
+            found, _ = finish(lambda: items_of(str(self.folder / "index")), self.folder / "looked")
             if found != sorted(self.ids):
                 self.problems.append(f"{len(found)} items are left")
         except RuntimeError as error:

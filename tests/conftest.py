@@ -1,6 +1,7 @@
 """Markers that need something the machine may not have: skipped with a reason, never silently passed."""
 
 import os
+import uuid
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,22 @@ def same_start():
     torch.manual_seed(0)
     # After a bf16 product that the processor cannot do, torch turns its fast CPU library off for the whole process.
     torch._C._set_mkldnn_enabled(True)
+
+
+@pytest.fixture(scope="session")
+def object_store():
+    """An S3 server on this machine, named in the environment; see tests/retrieval/object_store.py."""
+    from tests.retrieval.object_store import ObjectStore
+
+    with ObjectStore() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        yield server
+        server.calm()
+
+
+@pytest.fixture
+def bucket_url(object_store):
+    """The location of a new index on the S3 server."""
+    object_store.calm()
+    return f"s3://{object_store.bucket}/{uuid.uuid4().hex}"

@@ -64,10 +64,15 @@ def test_every_file_that_is_copied_exists_and_is_not_ignored(stages):
 
 
 def test_no_secret_and_no_private_host_is_written_down(stages):
-    for name in ("Dockerfile", "deploy/compose.yaml", "deploy/install.sh"):
+    for name in ("Dockerfile", "deploy/compose.yaml", "deploy/compose-object-store.yaml", "deploy/install.sh"):
         text = (ROOT / name).read_text()
-        assert set(re.findall(r"https?://([\w.-]+)", text)) <= {"download.pytorch.org", "pypi.org", "127.0.0.1"}
-        assert not re.search(r"(PASSWORD|TOKEN): (?!\$\{)", text)
+        assert set(re.findall(r"https?://([\w.-]+)", text)) <= {
+            "download.pytorch.org",
+            "pypi.org",
+            "127.0.0.1",
+            "store",
+        }
+        assert not re.search(r"(PASSWORD|TOKEN|_KEY|_KEY_ID): (?!\$\{)", text)
 
 
 def test_the_services_fit_together():
@@ -86,6 +91,21 @@ def test_the_services_fit_together():
 
     help = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200"}).output
     assert all(option in help for option in server["command"] if option.startswith("--"))
+
+
+def test_the_server_finds_its_object_store():
+    yaml = pytest.importorskip("yaml")
+    services = yaml.safe_load((ROOT / "deploy" / "compose-object-store.yaml").read_text())["services"]
+    server, store = services["server"], services["store"]
+    bucket = server["command"][1].removeprefix("s3://").split("/")[0]
+    assert f"/data/{bucket} " in store["entrypoint"][-1]
+    assert "//store:" in server["environment"]["AWS_ENDPOINT_URL"]
+    assert server["environment"]["AWS_SECRET_ACCESS_KEY"] == store["environment"]["MINIO_ROOT_PASSWORD"]
+    assert server["build"]["args"] == {"EXTRAS": "lance"}
+    assert server["read_only"] is True
+    assert server["cap_drop"] == ["ALL"]
+    for service in (server, store):
+        assert service["logging"]["options"] == {"max-size": "10m", "max-file": "3"}
 
 
 def test_the_script_installs_into_a_new_environment(tmp_path):

@@ -10,7 +10,6 @@ import psycopg
 import pytest
 import torch
 
-from tests.retrieval.object_store import ObjectStore
 from tests.retrieval.processes import Workers
 
 
@@ -68,20 +67,3 @@ def jobs():
     running = Workers()
     yield running
     running.close()
-
-
-@pytest.fixture(scope="session")
-def object_store():
-    """An S3 server on this machine, named in the environment; see object_store.py."""
-    with ObjectStore() as server, pytest.MonkeyPatch.context() as patch:
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
-        yield server
-        server.calm()
-
-
-@pytest.fixture
-def bucket_url(object_store):
-    """The location of a new index on the S3 server."""
-    object_store.calm()
-    return f"s3://{object_store.bucket}/{uuid.uuid4().hex}"

@@ -3,6 +3,7 @@
 import pytest
 
 from aleator.retrieval.filters import compile_filter
+from aleator.retrieval.items import encode_metadata
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,29 @@ from aleator.retrieval.filters import compile_filter
 )
 def test_conditions(spec, metadata, passes):
     assert compile_filter(spec)(metadata) is passes
+
+
+@pytest.mark.parametrize(
+    "value", ["a'b", '"', "é", "", True, False, None, 0, -0.0, 0.0, 1, 1.0, 2.5, 10**16, 1e16, -3, 2**80]
+)
+def test_metadata_that_pass_contain_one_of_the_texts(value):
+    equal = [value, *({int(value), float(value)} if isinstance(value, float) and value.is_integer() else [])]
+    equal += [float(value)] if isinstance(value, int) and not isinstance(value, bool) else []
+    for spec in ({"k": value}, {"k": {"in": ["other", value]}}, {"k": {"ne": "other"}}):
+        passes = compile_filter(spec)
+        for found in equal:
+            metadata = {"first": "k", "k": found, "last": 7}
+            assert passes(metadata)
+            assert all(any(text in encode_metadata(metadata) for text in any_of) for any_of in passes.texts)
+
+
+def test_what_has_no_simple_text_asks_for_the_key_alone():
+    for spec in (
+        {"k": [1]},
+        {"k": {"eq": {"a": 1}}},
+        {"k": {"gt": 1}},
+        {"k": {"in": list(range(1000))}},
+        {"k": 10**5000},
+    ):
+        assert compile_filter(spec).texts == (('"k": ',),)
+    assert compile_filter({"k": {"in": []}}).texts == ((),)

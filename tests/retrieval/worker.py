@@ -37,8 +37,9 @@ def take(step, index, location):
     """Do one step of a job, and return the index for the next step."""
     name, *arguments = step
     if name == "build":
-        (ids,) = arguments
-        return CredibleIndex.build(posterior_of(ids), ids, metadata_of(ids), location=location, replace=True)
+        ids, *options = arguments
+        more = options[0] if options else {}
+        return CredibleIndex.build(posterior_of(ids), ids, metadata_of(ids), location=location, replace=True, **more)
     if name == "insist":
         return insist(index, location, arguments[0])
     index = index or CredibleIndex.open(location)

@@ -168,9 +168,16 @@ def train(
 
 def embed(
     run: Annotated[Path, typer.Argument(help="run folder of `aleator train`")],
-    data: Data,
+    data: Annotated[
+        str,
+        typer.Argument(help="as of `train`; a folder of images or a .parquet file may be on an object store, s3://..."),
+    ],
     output: Annotated[
-        Path, typer.Option(help="new .safetensors file; a .jsonl file with the items is written beside it")
+        str,
+        typer.Option(
+            help="new .safetensors file (with a .jsonl file of the items beside it) or .parquet file, or an index: "
+            "lance:folder/ or s3://bucket/name"
+        ),
     ],
     labels: LabelFile = None,
     batch_size: Annotated[int | None, typer.Option(help="items in a batch")] = None,
@@ -195,15 +202,16 @@ def embed(
 
     Example: aleator embed runs/photos photos/ --output photos.safetensors --engine ray --address 10.0.0.1:6379
 
+    Example: aleator embed runs/photos s3://bucket/photos --output s3://bucket/gallery --engine ray
+
     Example: torchrun --nproc-per-node 2 -m aleator embed runs/photos photos/ --output photos.safetensors
     """
-    from aleator.own_data import embed as run_embedding
-    from aleator.own_data import load_run, read_collection
+    from aleator.own_data import embed_into, load_run, read_collection, unfinished_work
     from aleator.retrieval import read_header
 
-    with plain_errors(lambda: kept_in(output.with_suffix(".partial"), "the items that are done")):
+    with plain_errors(lambda: kept_in(unfinished_work(output), "the items that are done")):
         collection = read_collection(data, labels, labels_optional=True, strict=strict)
-        path = run_embedding(
+        written = embed_into(
             load_run(run),
             collection,
             output,
@@ -217,6 +225,10 @@ def embed(
             workers=workers,
             address=address,
         )
+        path = Path(written)
+        if path.suffix != ".safetensors":
+            print(f"Posteriors: {written}")
+            return
         left_out = int(read_header(path).get("left_out", 0))
     if _first_process():
         count = len(collection) + len(collection.problems) - left_out

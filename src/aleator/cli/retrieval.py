@@ -59,37 +59,12 @@ def index_build(
 
     Example: aleator index build gallery/ photos.safetensors
     """
-    from aleator.matching import MatchMaps, VMFKernel
-    from aleator.retrieval import (
-        CredibleIndex,
-        match_settings,
-        read_answers,
-        read_header,
-        read_posteriors,
-        share_of_matches,
-    )
+    from aleator.retrieval import index_from_file
 
     with plain_errors():
-        q = read_posteriors(posteriors)
-        header = read_header(posteriors)
-        written_kernel, written_prior, maps = match_settings(header)
+        settings = {"kappa_pos": kappa_pos, "prior": prior, "fingerprint": fingerprint}
         ids, metadata = _ids_and_metadata(posteriors, items)
-        if kappa_pos is not None:
-            maps = MatchMaps()  # they belong to the written kernel
-        own_prior = share_of_matches(metadata) if maps.calibrated else None
-        with CredibleIndex.build(
-            q,
-            ids,
-            metadata,
-            location=location,
-            kernel=VMFKernel(kappa_pos) if kappa_pos else written_kernel,
-            prior=prior or own_prior or written_prior,
-            maps=maps,
-            fingerprint=fingerprint or header.get("fingerprint"),
-            label_model=read_answers(posteriors)[0],
-            replace=replace,
-        ) as index:
-            index.remember_encoder(header)
+        with index_from_file(posteriors, location, ids, metadata, replace=replace, **settings) as index:
             print(f"{len(index)} items")
 
 

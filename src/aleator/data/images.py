@@ -56,7 +56,8 @@ def open_image(item: Any, most_pixels: int = MOST_PIXELS, size: int | None = Non
     """Open and decode an image. It is rotated as its EXIF orientation says.
 
     Args:
-        item: Path, bytes, PIL image, array (H, W[, 3]) or tensor (3, H, W).
+        item: Path, bytes, PIL image, array (H, W[, 3]), tensor (3, H, W), or an object with a method `open`, such as a
+            file on an object store.
         most_pixels: Larger images are refused before they are decoded.
         size: A JPEG may be decoded at a fraction of its size, with sides of at least this many pixels.
 
@@ -72,7 +73,9 @@ def open_image(item: Any, most_pixels: int = MOST_PIXELS, size: int | None = Non
         return item.copy(), "the image given"
     if isinstance(item, np.ndarray | Tensor):
         return _from_array(item), "the array given"
-    name = "the bytes given" if isinstance(item, bytes) else os.fspath(item)
+    name = "the bytes given" if isinstance(item, bytes) else str(item)
+    if not isinstance(item, bytes | str | os.PathLike):
+        item = item.open().read()
     if not isinstance(item, bytes):
         require(Path(name).is_file(), "image", name, "there is no such file", "check the path")
     try:

@@ -159,7 +159,7 @@ def measure_levels(paths: Sequence[str], most_pixels: int) -> Levels:
     Returns:
         Black and white, as the ranges of all values that were read say.
     """
-    candidates = [path for path in paths if path.lower().endswith(_DEEP_SUFFIXES)]
+    candidates = [path for path in paths if str(path).lower().endswith(_DEEP_SUFFIXES)]
     chosen = candidates[:: max(1, len(candidates) // _MEASURED)]
     ranges: dict[bool, list[Range]] = {True: [], False: []}
     for whole, ends in _deep_ranges(chosen, most_pixels):
@@ -178,7 +178,7 @@ def _deep_ranges(paths: Iterable[str], most_pixels: int) -> Iterable[tuple[bool,
 
     for path in paths:
         try:
-            with Image.open(path, formats=("TIFF", "PNG", "PPM")) as image:
+            with Image.open(path if isinstance(path, str) else path.open(), formats=("TIFF", "PNG", "PPM")) as image:
                 if not is_deep(image) or image.width * image.height > most_pixels:
                     continue
                 declared: Any = declared_levels(image)

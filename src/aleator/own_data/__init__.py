@@ -11,6 +11,7 @@ from aleator.own_data.collection.problems import Problem, describe_problems
 from aleator.own_data.collection.reading import example_sentences, read_collection
 from aleator.own_data.embedding.embedded import EmbeddedCollection, rank_by_certainty, rank_by_kappa, read_embedded
 from aleator.own_data.embedding.embedding import embed
+from aleator.own_data.embedding.exporting import embed_into, unfinished_work
 from aleator.own_data.learning.defaults import Settings, kernel_width
 from aleator.own_data.learning.learning import train
 from aleator.own_data.measuring.answer_figure import plot_answers
@@ -46,6 +47,7 @@ __all__ = [
     "compare_with_rivals",
     "describe_problems",
     "embed",
+    "embed_into",
     "evaluate",
     "evaluate_embedded",
     "example_sentences",
@@ -68,6 +70,7 @@ __all__ = [
     "read_labels_of",
     "save_run",
     "train",
+    "unfinished_work",
 ]
 
 

@@ -7,6 +7,7 @@ from aleator.retrieval.encoder_names import encoder_name
 from aleator.retrieval.filters import Filter
 from aleator.retrieval.hits import Hit, group_by_mode
 from aleator.retrieval.index import CredibleIndex
+from aleator.retrieval.index_files import index_from_file
 from aleator.retrieval.items import Items, decode_id, directions, encode_id
 from aleator.retrieval.label_share import share_of_matches
 from aleator.retrieval.mixture_search import highest_log_density, region_thresholds
@@ -25,6 +26,7 @@ from aleator.retrieval.scoring import TIE, cap_radii, cosines, slack
 from aleator.retrieval.search import SearchBy
 from aleator.retrieval.snapshot import Snapshot, take_snapshot
 from aleator.retrieval.stores.base import Candidates, IndexGoneError, Store
+from aleator.retrieval.stores.lance_place import is_lance
 from aleator.stored import (
     Id,
     Metadata,
@@ -64,6 +66,8 @@ __all__ = [
     "encoder_name",
     "group_by_mode",
     "highest_log_density",
+    "index_from_file",
+    "is_lance",
     "items_header",
     "join_items",
     "label_header",

@@ -1,6 +1,7 @@
 """Conditions on metadata.
 
-Filters are evaluated here, for candidates from any store. So every store gives the same answer.
+Filters are evaluated here, for candidates from any store. So every store gives the same answer. A store may look first:
+`Predicate.texts` are pieces of JSON text that metadata must contain to pass.
 
 A filter maps a metadata key to a value, or to conditions that must all hold:
 
@@ -10,16 +11,36 @@ An item without the key does not pass. Numbers are compared with numbers, and st
 are not numbers.
 """
 
+import json
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from aleator.foundation import require, require_one_of
 from aleator.retrieval.items import Metadata
 
 Filter = Mapping[str, Any]
-Predicate = Callable[[Metadata], bool]
 _Test = Callable[[Any, Any], bool]  # of an item's value and the value in the filter
+_LARGEST = 1e300  # of numbers with a simple text
+_MOST_TEXTS = 64  # of one condition; a longer list is left to the test itself
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A filter as a function of metadata.
+
+    Args:
+        tests: Key, test and the filter's value of each condition.
+        texts: For each condition, pieces of text. Metadata that pass contain at least one of them as JSON text, in the
+            form of `encode_metadata`. Metadata that contain one need not pass.
+    """
+
+    tests: tuple[tuple[str, _Test, Any], ...]
+    texts: tuple[tuple[str, ...], ...]
+
+    def __call__(self, metadata: Metadata) -> bool:
+        return all(key in metadata and test(metadata[key], operand) for key, test, operand in self.tests)
 
 
 def compile_filter(filter: Filter) -> Predicate:
@@ -30,6 +51,7 @@ def compile_filter(filter: Filter) -> Predicate:
     """
     require(isinstance(filter, Mapping), "filter", filter, "is not a dict", 'write {"key": value}')
     tests: list[tuple[str, _Test, Any]] = []
+    texts: list[tuple[str, ...]] = []
     for key, wanted in filter.items():
         require(isinstance(key, str), "filter", key, "is not a metadata key", "keys are strings")
         argument = f"filter[{key!r}]"
@@ -44,7 +66,33 @@ def compile_filter(filter: Filter) -> Predicate:
                 is_list = isinstance(operand, list | tuple | set | frozenset)
                 require(is_list, argument, operand, "is not a list of values", 'write {"in": [a, b]}')
             tests.append((key, _TESTS[name], operand))
-    return lambda metadata: all(key in metadata and test(metadata[key], operand) for key, test, operand in tests)
+            texts.append(_texts(key, name, operand))
+    return Predicate(tuple(tests), tuple(texts))
+
+
+def _texts(key: str, name: str, operand: Any) -> tuple[str, ...]:
+    """Pieces of JSON text, one of which metadata contain that pass a condition: the key, with the value if it is known.
+
+    A number may go on after the piece, and the piece may be part of a value that is a dict. So the test still decides.
+    """
+    start = f"{json.dumps(key)}: "
+    values = [operand] if name == "eq" else list(operand) if name == "in" else [...]
+    ends = [end for value in values for end in _value_texts(value)]
+    if len(ends) > _MOST_TEXTS or "" in ends:
+        return (start,)
+    return tuple(dict.fromkeys(start + end for end in ends))
+
+
+def _value_texts(value: Any) -> list[str]:
+    """JSON texts of all values that equal this one; the empty text if that is not simple to say."""
+    if value is None or isinstance(value, str | bool):
+        return [json.dumps(value)]
+    if not isinstance(value, int | float) or not abs(value) < _LARGEST:
+        return [""]
+    if value == 0:
+        return ["0", "0.0", "-0.0"]
+    equal = [number for number in (int(value), float(value)) if number == value]
+    return [json.dumps(number) for number in equal]
 
 
 def _json_type(value: Any) -> type:

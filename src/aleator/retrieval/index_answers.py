@@ -1,7 +1,5 @@
 """Answers of an index that rest on labels: sets with a promise, and label probabilities."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 
@@ -10,8 +8,9 @@ from aleator.foundation import reject
 from aleator.matching import ZonalKernel
 from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
 from aleator.retrieval.answer_sets import AnswerSet, answer
+from aleator.retrieval.filters import Predicate
 from aleator.retrieval.index_facts import IndexFacts, decode_kernel
-from aleator.retrieval.items import Metadata, directions
+from aleator.retrieval.items import directions
 from aleator.retrieval.labels import label_model_of
 from aleator.retrieval.mixture_search import MixtureRequest, mixture_request, region_thresholds
 from aleator.retrieval.promise import Promise, SetsOf
@@ -168,7 +167,7 @@ class AnsweringIndex(IndexFacts):
         p: float | None = None,
         threshold: float = 0.0,
         limit: int | None = None,
-        passes: Callable[[Metadata], bool] | None = None,
+        passes: Predicate | None = None,
         prior: float | None = None,
         exact: bool = False,
     ) -> SearchRequest | MixtureRequest:

@@ -29,6 +29,7 @@ from aleator.retrieval.search import (
     find_in_rounds,
     find_within,
     limit_th_score,
+    narrowed,
     never_rising,
     passing_rows,
     rank_candidates,
@@ -270,7 +271,8 @@ def _find_densest(store: Store, request: MixtureRequest, limit: int) -> tuple[Ca
 
     def ask(pending: np.ndarray, count: int, effort: int | None) -> Round:
         asked = (pending[:, None] * modes + np.arange(modes)).flatten()
-        neighbours, reach = store.closest(request.components.mu[asked], count, effort)
+        source = narrowed(store, request.components, effort)
+        neighbours, reach = source.closest(request.components.mu[asked], count, effort)
         accepted, density = _accept(store, request, neighbours.of_queries(asked))
         enough = np.maximum(request.log_threshold[pending], limit_th_score(accepted, density, pending, limit))
         farthest = np.minimum(reach.reshape(-1, modes) + slack(queries.dim), 1.0)

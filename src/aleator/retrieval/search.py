@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from aleator.matching import MatchMaps, ZonalKernel
-from aleator.retrieval.items import Metadata, decode_metadata
+from aleator.retrieval.filters import Predicate
+from aleator.retrieval.items import decode_metadata
 from aleator.retrieval.match_scoring import CosineBound, match_log_ratios, posteriors, probabilities
 from aleator.retrieval.recall import RecallReport
 from aleator.retrieval.scoring import cosines, slack
-from aleator.retrieval.stores.base import Candidates, Store
+from aleator.retrieval.stores.base import Candidates, Finder, Store
 
 SearchBy = Literal["credible", "match", "nearest"]
 
@@ -33,7 +34,7 @@ class SearchRequest:
     radius: np.ndarray  # (Q,) least cosine that an item must have; -inf for any
     threshold: float  # least match probability, for `search_by_match`
     limit: int | None  # most hits for each query
-    passes: Callable[[Metadata], bool] | None  # the filter
+    passes: Predicate | None  # the filter
     kernel: ZonalKernel
     prior: float
     maps: MatchMaps
@@ -166,6 +167,14 @@ def passing_rows(store: Store, request: SearchRequest, rows: np.ndarray) -> np.n
     return np.array([row for row, (_, metadata) in described if request.passes(decode_metadata(metadata))], np.int64)
 
 
+def narrowed(store: Store, request: SearchRequest, effort: int | None) -> Finder:
+    """Where to search: among the items that may pass the filter, if the search is exact.
+
+    The effort of an approximate search was measured among all items. Among fewer it would find a smaller share.
+    """
+    return store if request.passes is None or effort is not None else store.narrowed(request.passes.texts)
+
+
 def find_within(store: Store, request: SearchRequest) -> Candidates:
     """Candidates within each query's radius.
 
@@ -182,7 +191,8 @@ def find_within(store: Store, request: SearchRequest) -> Candidates:
         if len(pending) == 0:
             break
     if len(pending) or not parts:
-        parts.append(store.within(mu[pending], radius[pending], None).of_queries(pending))
+        found = narrowed(store, request, None).within(mu[pending], radius[pending], None)
+        parts.append(found.of_queries(pending))
     return Candidates.concatenate(parts)
 
 
@@ -195,7 +205,7 @@ def _find_closest(store: Store, request: SearchRequest, limit: int) -> tuple[Can
     mu, radius = request.mu, request.radius
 
     def ask(pending: np.ndarray, count: int, effort: int | None) -> Round:
-        neighbours, reach = store.closest(mu[pending], count, effort)
+        neighbours, reach = narrowed(store, request, effort).closest(mu[pending], count, effort)
         accepted, cosine = _accept(store, request, neighbours.of_queries(pending))
         worst_needed = limit_th_score(accepted, cosine, pending, limit)
         enough = np.maximum(radius[pending], worst_needed) - slack(mu.shape[1])

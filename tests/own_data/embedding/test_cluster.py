@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,33 @@ from aleator.data import Inputs
 from aleator.encoders import MLP, Encoder
 from aleator.encoders.backbones import ResNet18
 from aleator.matching import VMFKernel
-from aleator.own_data import Run, embed, read_collection, read_embedded
+from aleator.own_data import Run, embed, embed_into, read_collection, read_embedded
 from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.object_store import ObjectPath
 from aleator.own_data.embedding import cluster
 from aleator.own_data.embedding.left_out import prepare_readable
 from aleator.own_data.embedding.rows import RowFile
 
+# A node that is slow to answer is not dead. One that is killed is seen at once, because its connection breaks.
+SLOW = {"health_check_timeout_ms": 120_000, "health_check_initial_delay_ms": 60_000}
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+
+
+def start_two_nodes():
+    """Ray gives a node half a minute to start. A busy machine gets several attempts, until a deadline."""
+    from ray.cluster_utils import Cluster
+
+    deadline = time.monotonic() + 300
+    while True:
+        started = Cluster()
+        try:
+            started.add_node(**NODE, _system_config=SLOW)
+            started.add_node(**NODE)
+            return started
+        except Exception:  # Ray raises errors of several kinds
+            started.shutdown()
+            if time.monotonic() > deadline:
+                raise
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +49,7 @@ def nodes():
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # it then uses 127.0.0.1, not the address of the machine
     pytest.importorskip("ray", reason="needs the extra `ray`")
     ray = cluster._import_ray()
-    from ray.cluster_utils import Cluster
-
-    started = Cluster(initialize_head=True, head_node_args=NODE)
-    started.add_node(**NODE)
+    started = start_two_nodes()
     ray.init(started.address, log_to_driver=False, logging_level="ERROR")
     yield started
     ray.shutdown()
@@ -87,6 +105,25 @@ def test_images_on_two_nodes_and_a_damaged_one_is_reported(nodes, photos, tmp_pa
     assert not (tmp_path / "shared.partial").exists()
 
 
+def test_images_of_an_object_store_into_parquet_have_the_rows_of_one_process(
+    nodes, photos, tmp_path, object_store, bucket_url
+):
+    """The workers read the images themselves, with the options of the collection."""
+    from pyarrow import parquet
+
+    torch.manual_seed(0)
+    run = Run(tmp_path, Encoder(ResNet18(width=2), 4), Inputs("images", size=8), VMFKernel(), 0.5, "abc", {}, {})
+    for path in photos.rglob("*.png"):
+        ObjectPath.parse(f"{bucket_url}/{path.relative_to(photos).as_posix()}").upload(path)
+    options = {name.lower(): value for name, value in object_store.environment.items()}
+    items, here = read_collection(bucket_url, storage_options=options), {"batch_size": 8, "device": "cpu"}
+    alone = read_embedded(embed(run, read_collection(photos), tmp_path / "alone.safetensors", **here))
+    table = parquet.read_table(embed_into(run, items, tmp_path / "shared.parquet", engine="ray", **here))
+    assert (np.array(table["mu"].to_pylist(), np.float32) == alone.q.mu.numpy()).all()
+    assert (table["kappa"].to_numpy() == alone.q.kappa.numpy()).all()
+    assert table["id"].to_pylist() == [record["id"] for record in alone.records]
+
+
 def test_a_bad_row_of_features_is_named_as_by_one_process(nodes, run, tmp_path):
     features = np.zeros((50, 3))
     features[41] = np.nan
@@ -121,14 +158,17 @@ def test_a_node_is_killed_midway(nodes, run, collection, tmp_path, monkeypatch):
     hand_out, killed = cluster._Pool._hand_out, []
 
     def kill_when_both_work(self, tasks, waiting, given, only_read):
+        both_ready = len(self.workers) == 2 and all(worker.starting is None for worker in self.workers)
+        if not killed and not both_ready:
+            return  # on a busy machine one worker could do everything before the other has started
         hand_out(self, tasks, waiting, given, only_read)
-        if given and not killed and all(worker.in_hand for worker in self.workers) and len(self.workers) == 2:
+        if given and not killed and all(worker.in_hand for worker in self.workers):
             killed.append(given)
             nodes.remove_node(victim, allow_graceful=False)
 
     monkeypatch.setattr(cluster._Pool, "_hand_out", kill_when_both_work)
     monkeypatch.setattr(cluster, "_BATCHES", 1)
-    monkeypatch.setattr(cluster, "_AHEAD", 2)  # the first worker cannot finish before the second has started
+    monkeypatch.setattr(cluster, "_AHEAD", 2)
     output, said = tmp_path / "shared.safetensors", []
     embed(run, collection, output, batch_size=5, device="cpu", engine="ray", workers=2, log=said.append)
     assert killed

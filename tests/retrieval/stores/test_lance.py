@@ -11,6 +11,7 @@ import torch
 
 from aleator import VonMisesFisher
 from aleator.retrieval import CredibleIndex, check_index
+from aleator.retrieval.filters import compile_filter
 from aleator.retrieval.stores.base import IndexGoneError
 from aleator.retrieval.stores.lance_building import partition_count
 from tests.retrieval import brute_force, worker
@@ -126,13 +127,73 @@ def test_items_added_after_the_vector_index_are_found(place, few_questions):
 def test_a_collection_that_is_not_kept_in_memory_gives_the_same_answers(place, monkeypatch):
     items, queries = cloud(400), cloud(9, seed=1)
     index = CredibleIndex.build(items, location=place)
-    monkeypatch.setattr("aleator.retrieval.stores.lance._MOST_IN_MEMORY", 0)
-    monkeypatch.setattr("aleator.retrieval.stores.lance._MOST_KEPT", 1)
+    monkeypatch.setattr("aleator.retrieval.stores.lance_reading._MOST_IN_MEMORY", 0)
+    monkeypatch.setattr("aleator.retrieval.stores.exact._MOST_KEPT", 1)
     monkeypatch.setattr("aleator.retrieval.stores.lance_items._BLOCK", 64)
     monkeypatch.setattr("aleator.retrieval.stores.lance_items._MOST_IN_LIST", 3)
     assert ids_of(index.search(queries, p=0.9)) == brute_force.credible(queries, items, 0.9)
     assert ids_of(index.search(queries, by="nearest", limit=7)) == brute_force.nearest(queries, items, 7)
     assert len(index.store.sample_directions(10)) == 10
+
+
+# Filters
+
+HOSTILE = [
+    "a'b",
+    "'; DROP TABLE items; --",
+    "') OR true OR ('",
+    "%",
+    "_",
+    "\\",
+    "\\'",
+    '"',
+    '", "label": "cat',
+    "\n\0",
+    "é😀",
+]
+HOSTILE += ["''", "`x`", "$1", "?", "/*", "", "null", "x" * 3000]
+
+
+@pytest.mark.parametrize("kept", ["in memory", "on disk"])
+def test_a_filter_is_evaluated_by_lance_and_gives_what_brute_force_gives(place, monkeypatch, kept):
+    """Also with strings that look like SQL, as values and keys, and with equal numbers that look different."""
+    values = [*HOSTILE, 1, 1.0, True, None, 10, 1e16, 10**16, -0.0, 0, 2**80, [1], {"label": "cat"}]
+    n = 6 * len(values)
+    metadata = [{"label": values[i % len(values)], "x'y": {"label": "cat"}, "n": i} for i in range(n)]
+    items, query = cloud(n), cloud(1, seed=1)
+    index = CredibleIndex.build(items, metadata=metadata, location=place)
+    if kept == "on disk":
+        monkeypatch.setattr("aleator.retrieval.stores.lance_reading._MOST_IN_MEMORY", 0)
+    monkeypatch.setattr("aleator.retrieval.stores.lance_reading._FEW", 1)
+    (order,) = brute_force.nearest(query, items, n)
+    filters = [{"label": {"eq": value}} for value in values] + [{"label": {"in": HOSTILE}}, {"label": {"in": []}}]
+    filters += [{value: "cat"} for value in HOSTILE]
+    filters += [
+        {"label": {"ne": 1}, "n": {"lt": 20}},
+        {"n": {"in": list(range(0, n, 2))}},
+        {"x'y": {"eq": {"label": "cat"}}},
+    ]
+    for filter in filters:
+        passes = compile_filter(filter)
+        wanted = [j for j in order if passes(metadata[j])]
+        assert ids_of(index.search(query, by="nearest", limit=n, filter=filter)) == [wanted]
+        assert ids_of(index.search(query, by="nearest", limit=2, filter=filter)) == [wanted[:2]]
+        (found,) = ids_of(index.search(VonMisesFisher.uniform(8, (1,)), p=0.9, filter=filter))
+        assert sorted(found) == sorted(wanted)
+    assert len(index) == n
+
+
+def test_lance_returns_only_items_that_may_pass(place, monkeypatch):
+    index = CredibleIndex.build(cloud(50), metadata=[{"n": i, "half": i % 2 == 0} for i in range(50)], location=place)
+    monkeypatch.setattr("aleator.retrieval.stores.lance_reading._FEW", 1)
+    everything = np.eye(1, 8, dtype=np.float32), np.array([-np.inf])
+    for most in (2**24, 0):
+        monkeypatch.setattr("aleator.retrieval.stores.lance_reading._MOST_IN_MEMORY", most)
+        index.add(cloud(1, seed=most), [f"new-{most}"], [{"half": True}])
+        narrowed = index.store.narrowed(compile_filter({"half": True}).texts)
+        assert len(narrowed.within(*everything, None)) == len(narrowed.closest(everything[0], 99, None)[0])
+        assert len(narrowed.within(*everything, None)) == len(index) - 25
+        assert len(index.store.narrowed((("no such text",),)).within(*everything, None)) == 0
 
 
 # Many writers

@@ -1,11 +1,13 @@
 """Arrays from a user's .npy files: checked, never unpickled. Large files are read a slice at a time."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from aleator.foundation import reject, require
+from aleator.own_data.collection.object_store import AnyPath, ObjectPath
 
 
 def read_array(path: Path, argument: str) -> np.ndarray:
@@ -29,7 +31,7 @@ class FeatureFile:
     """Features (N, F) in a .npy file. Rows are read when they are asked for, and are not kept in memory."""
 
     def __init__(self, path: Path):
-        self.path = path
+        self.path: AnyPath = path
         array = _load(path, "data", "r")
         require(
             array.ndim == 2 and array.dtype.kind in "fiu" and array.size > 0,
@@ -58,8 +60,16 @@ class FeatureFile:
             reject("features", f"row {row} of {self.path}", "has a number that is not finite", "leave it out")
         return features
 
+    def stamp(self) -> str:
+        """A text that changes when the file is written again."""
+        if isinstance(self.path, ObjectPath):
+            return self.path.stamp()
+        stat = os.stat(self.path)
+        return f"{stat.st_size} {stat.st_mtime_ns}"
+
     def _read(self, start: int, stop: int) -> np.ndarray:
         # Read, not mapped: the pages of a mapping would count as memory of this process.
+        assert isinstance(self.path, Path)
         with open(self.path, "rb") as file:
             file.seek(self.offset + start * self.row_bytes)
             numbers = np.fromfile(file, self.dtype, max(stop - start, 0) * self.shape[1])

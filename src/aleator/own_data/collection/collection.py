@@ -4,13 +4,13 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.object_store import AnyPath, ObjectPath
 from aleator.own_data.collection.problems import Problem
 
 
@@ -39,9 +39,9 @@ class Collection:
     """
 
     kind: str
-    source: Path
+    source: AnyPath
     items: Sequence[Any] | FeatureFile
-    root: Path | None = None
+    root: AnyPath | None = None
     labels: Labels | None = None
     ignored: int = 0
     problems: tuple[Problem, ...] = ()
@@ -64,9 +64,11 @@ class Collection:
             stop: One past the last item.
 
         Returns:
-            Paths of images, rows (n, F) of features, or texts.
+            Paths of images (on an object store, `ObjectPath`), rows (n, F) of features, or texts.
         """
         items = self.items[start:stop]
+        if isinstance(self.root, ObjectPath):
+            return [self.root / path for path in items]
         return [os.path.join(self.root, path) for path in items] if self.root is not None else items
 
     def ids(self) -> list[str | int]:
@@ -108,8 +110,7 @@ class Collection:
         """
         total = hashlib.sha256(f"{self.kind} {len(self)}".encode())
         if isinstance(self.items, FeatureFile):
-            stat = os.stat(self.items.path)
-            total.update(f"{self.items.path.name} {self.items.shape} {stat.st_size} {stat.st_mtime_ns}".encode())
+            total.update(f"{self.items.path.name} {self.items.shape} {self.items.stamp()}".encode())
         else:
             for item in self.items:
                 total.update(item.encode() + b"\0")

@@ -3,13 +3,15 @@
 Features are read when they are asked for, one row group at a time, so the file may be larger than memory.
 """
 
-from pathlib import Path
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from aleator.foundation import reject, require
 from aleator.own_data.collection.arrays import FeatureFile
+from aleator.own_data.collection.object_store import AnyPath, ObjectPath
 from aleator.own_data.collection.tables import Table
 
 FEATURES = "features"  # the column with a list of numbers in each row
@@ -22,9 +24,9 @@ class ParquetFeatures(FeatureFile):
         path: The file.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: AnyPath):
         self.path = path
-        with _open(path) as file:
+        with open_parquet(path) as file:
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             require(sum(groups) > 0, "data", str(path), "has no row", "write one row per item")
             self.ends = np.cumsum(groups)
@@ -48,14 +50,14 @@ class ParquetFeatures(FeatureFile):
         if kept is not None and kept[0] == number:
             return kept[1]
         if file is None:
-            with _open(self.path) as opened:
+            with open_parquet(self.path) as opened:
                 return self._group(number, opened)
         rows = _matrix(file.read_row_group(number, [FEATURES]).column(0), self.path, self.shape[1])
         self._last = number, rows
         return rows
 
 
-def parquet_columns(path: Path) -> list[str]:
+def parquet_columns(path: AnyPath) -> list[str]:
     """Names of the columns of a Parquet file.
 
     Args:
@@ -64,11 +66,11 @@ def parquet_columns(path: Path) -> list[str]:
     Returns:
         The names, in order.
     """
-    with _open(path) as file:
+    with open_parquet(path) as file:
         return list(file.schema_arrow.names)
 
 
-def read_parquet_table(path: Path, columns: list[str]) -> Table:
+def read_parquet_table(path: AnyPath, columns: list[str]) -> Table:
     """Some columns of a Parquet file, as a table of texts like that of a CSV file. Rows are counted from 1.
 
     Args:
@@ -78,7 +80,7 @@ def read_parquet_table(path: Path, columns: list[str]) -> Table:
     Returns:
         The table.
     """
-    with _open(path) as file:
+    with open_parquet(path) as file:
         cells = {name: file.read([name]).column(0).to_pylist() for name in columns}
     count = len(next(iter(cells.values())))
     require(count > 0, "data", str(path), "has no row", "write one row per item")
@@ -86,7 +88,7 @@ def read_parquet_table(path: Path, columns: list[str]) -> Table:
     return Table(path, columns, rows, list(range(1, count + 1)))
 
 
-def _matrix(column: Any, path: Path, width: int) -> np.ndarray:
+def _matrix(column: Any, path: AnyPath, width: int) -> np.ndarray:
     """Rows (n, F) float32 of a column of lists; F is `width`, unless that is 0."""
     import pyarrow.compute as compute
 
@@ -103,15 +105,19 @@ def _matrix(column: Any, path: Path, width: int) -> np.ndarray:
     return flat.reshape(count, width)
 
 
-def _open(path: Path) -> Any:
+@contextlib.contextmanager
+def open_parquet(path: AnyPath, argument: str = "data") -> Iterator[Any]:
     """A Parquet file; errors of the library as errors about the file."""
     try:
         import pyarrow.parquet as parquet
         from pyarrow import ArrowInvalid
     except ImportError:
-        reject("data", str(path), "Parquet needs the package pyarrow", "pip install 'aleator[ray]'")
-    try:
-        return parquet.ParquetFile(path)
-    except (ArrowInvalid, OSError) as damage:
-        said = " ".join(str(damage).split())[:200]
-        reject("data", str(path), f"cannot be read as Parquet ({said})", "write it again")
+        reject(argument, str(path), "Parquet needs the package pyarrow", "pip install 'aleator[ray]'")
+    with path.reading() if isinstance(path, ObjectPath) else contextlib.nullcontext(path) as source:
+        try:
+            file = parquet.ParquetFile(source)
+        except (ArrowInvalid, OSError) as damage:
+            said = " ".join(str(damage).split())[:200]
+            reject(argument, str(path), f"cannot be read as Parquet ({said})", "write it again")
+        with file:
+            yield file

@@ -8,13 +8,16 @@
     items.txt                               one text per line
     items.parquet                           a column `features`, `path` or `text`, and labels as in a table
 
+A folder and a .parquet file may also be on an object store: s3://bucket/name.
+
 Problems name the file and the row. Single items that cannot be used are left out, unless the reading is strict.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from aleator.data import IMAGE_SUFFIXES
 from aleator.foundation import reject, require
@@ -30,6 +33,7 @@ from aleator.own_data.collection.labels import (
     require_label,
     rows_by_id,
 )
+from aleator.own_data.collection.object_store import AnyPath, ObjectPath, is_object
 from aleator.own_data.collection.parquet import FEATURES, ParquetFeatures, parquet_columns, read_parquet_table
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at, usable_rows
 from aleator.own_data.collection.tables import Table, read_table, read_text
@@ -48,19 +52,23 @@ def read_collection(
     *,
     labels_optional: bool = False,
     strict: bool = True,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Collection:
     """Read a collection and check it.
 
     Args:
         source: A folder of images, with or without class folders; a .csv file with a column `path` or `text`, or with
             the columns `first` and `second`; a .npy file of features (N, F); a .parquet file with a column `features`
-            (lists of F numbers), `path` or `text`; or a .txt file with one text per line.
+            (lists of F numbers), `path` or `text`; or a .txt file with one text per line. A folder and a .parquet file
+            may be on an object store: s3://bucket/name.
         labels: Labels of .npy features, of the images of a folder, or of the lines of a .txt file; see `read_labels`.
             Tables contain their labels.
         labels_optional: Whether to read a folder without labels if its subfolders cannot be its classes. Otherwise
             such a folder is an error.
         strict: Whether items that cannot be used are an error, which lists them all. If not, they are left out, and
             `Collection.problems` lists them.
+        storage_options: Options of the object store, as `CredibleIndex.open` takes them. Default: the usual environment
+            variables.
 
     Returns:
         The collection. Images are not decoded yet, and features are not in memory.
@@ -77,22 +85,22 @@ def read_collection(
         >>> len(collection), collection.kind, collection.labels.names
         (4, 'features', ('0', '1'))
     """
-    source = Path(source).expanduser()
-    require(source.exists(), "data", str(source), "there is no such file or folder", "check the path")
-    ending = "a folder" if source.is_dir() else source.suffix.lower()
+    source, ending = _find(source, storage_options)
     labels_path = None if labels is None else Path(labels).expanduser()
     if ending == ".npy":
-        return _read_features(source, labels_path)
+        return _read_features(Path(source), labels_path)
     if ending in (".csv", ".tsv", ".parquet"):
         if ending == ".parquet" and FEATURES in parquet_columns(source):
             return _read_parquet_features(source, labels_path)
         require(labels is None, "labels", str(labels), "the table has its own", "leave them out: they are in the data")
-        table = read_parquet_table(source, parquet_columns(source)) if ending == ".parquet" else read_table(source)
+        table = (
+            read_parquet_table(source, parquet_columns(source)) if ending == ".parquet" else read_table(Path(source))
+        )
         collection = _read_items(table)
     elif ending == "a folder":
         collection = _read_folder(source, labels_optional, labels_path)
     elif ending == ".txt":
-        collection = _read_lines(source)
+        collection = _read_lines(Path(source))
         if labels_path is not None:
             collection = replace(
                 collection, labels=read_labels(labels_path, len(collection), str(source), collection.ids())
@@ -103,6 +111,23 @@ def read_collection(
     if strict or not len(collection):
         stop_at(collection.problems, len(collection) + len(collection.problems))
     return collection
+
+
+def _find(source: str | Path, storage_options: Mapping[str, str] | None) -> tuple[Any, str]:
+    """Where a collection is, and its ending or "a folder"."""
+    if is_object(source):
+        there = ObjectPath.parse(str(source), storage_options)
+        if there.is_folder():
+            return there, "a folder"
+        require(there.is_file(), "data", str(there), "there is no such file or folder", "check the name")
+        ending = there.suffix.lower()
+        way_out = "name a folder of images or a .parquet file, or copy it here"
+        require(ending == ".parquet", "data", str(there), "is not read from an object store", way_out)
+        return there, ending
+    require(storage_options is None, "storage_options", "given", "are for object stores", "leave them out")
+    source = Path(source).expanduser()
+    require(source.exists(), "data", str(source), "there is no such file or folder", "check the path")
+    return source, "a folder" if source.is_dir() else source.suffix.lower()
 
 
 def example_sentences() -> Path:
@@ -119,7 +144,7 @@ def example_sentences() -> Path:
     return Path(__file__).with_name("sentences.csv")
 
 
-def _read_folder(folder: Path, labels_optional: bool, labels_path: Path | None) -> Collection:
+def _read_folder(folder: AnyPath, labels_optional: bool, labels_path: Path | None) -> Collection:
     """Images of a folder. If they are in subfolders, these are their classes, unless a file has the labels."""
     files = list(_files(folder))
     paths = [path for path in files if path.lower().endswith(IMAGE_SUFFIXES)]
@@ -148,7 +173,7 @@ def _read_folder(folder: Path, labels_optional: bool, labels_path: Path | None) 
 
 
 def _label_images(
-    folder: Path, paths: list[str], labels_path: Path, ignored: int, problems: list[Problem]
+    folder: AnyPath, paths: list[str], labels_path: Path, ignored: int, problems: list[Problem]
 ) -> Collection:
     """Images of a folder, with the labels of a table that names their paths."""
     way_out = "pass a .csv file with a column path"
@@ -177,14 +202,19 @@ def _label_images(
     return Collection("images", folder, labelled, folder, labels, ignored, tuple(problems))
 
 
-def _empty_folders(folder: Path, classes: set[str]) -> list[str]:
-    """Subfolders that are no class because they hold no image."""
+def _empty_folders(folder: AnyPath, classes: set[str]) -> list[str]:
+    """Subfolders that are no class because they hold no image. An object store has no empty folders."""
+    if isinstance(folder, ObjectPath):
+        return sorted({path.split("/")[0] for path in folder.files() if "/" in path} - classes)
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != ".")
     return [name for name in names if name not in classes]
 
 
-def _files(folder: Path) -> Iterator[str]:
+def _files(folder: AnyPath) -> Iterator[str]:
     """Every file below a folder, as a relative path with slashes, in a fixed order; hidden files are left out."""
+    if isinstance(folder, ObjectPath):
+        yield from folder.files()
+        return
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name[0] != ".")
         for name in sorted(files):
@@ -210,7 +240,7 @@ def _read_features(path: Path, labels_path: Path | None) -> Collection:
     return Collection("features", path, rows, None, labels)
 
 
-def _read_parquet_features(path: Path, labels_path: Path | None) -> Collection:
+def _read_parquet_features(path: AnyPath, labels_path: Path | None) -> Collection:
     rows, columns = ParquetFeatures(path), [name for name in parquet_columns(path) if name != FEATURES]
     labels = None if labels_path is None else read_labels(labels_path, len(rows), str(path))
     if labels_path is None and columns:
@@ -285,5 +315,7 @@ def _read_pairs(table: Table) -> Collection:
 
 def _require_image_file(table: Table, index: int, path: str) -> None:
     require(bool(path.strip()), "path", table.where(index), "is empty", "fill it in")
+    if isinstance(table.path, ObjectPath):
+        return  # a question for each image would take long; those that are not there are found when they are read
     is_file = (table.path.parent / path).is_file()
     require(is_file, "path", table.where(index), f"{path} is not there", "write paths relative to the CSV file")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aleator.foundation import reject, require
+from aleator.own_data.collection.object_store import AnyPath
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
@@ -15,7 +16,7 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 class Table:
     """A CSV file: its column names, its rows, the line of the file that each row ends on, and what separates cells."""
 
-    path: Path
+    path: AnyPath
     header: list[str]
     rows: list[dict[str, str]]
     lines: list[int]

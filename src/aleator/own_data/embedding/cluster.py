@@ -129,10 +129,10 @@ class _Worker:
         return __version__
 
     def blocks(self, part: Collection, todo: list[tuple[int, int]], strict: bool, only_read: bool) -> list[Any] | Any:
-        """`RowMaker.blocks` as a list; an error about the items is returned."""
+        """`RowMaker.blocks` as a list; an error about the items, or of their store, is returned."""
         try:
             return list(self.maker.blocks(part, todo, strict, only_read))
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             return error
 
 
@@ -201,7 +201,7 @@ class _Pool:
                     self.idle_since_start = 0
             while given in done:
                 result = done.pop(given)
-                if isinstance(result, ValueError):
+                if isinstance(result, ValueError | OSError):
                     raise result
                 only_read = only_read or (self.strict and any(bad for _, bad in result))
                 yield from result

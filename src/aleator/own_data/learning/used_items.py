@@ -44,8 +44,9 @@ def _content(item: Any, kind: str) -> bytes:
         return np.ascontiguousarray(item, np.float32).tobytes()
     if kind == "text":
         return item.encode()
-    size = os.path.getsize(item)
-    with open(item, "rb") as file:
+    with open(item, "rb") if isinstance(item, str) else item.open() as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
         first = file.read(_END)
         file.seek(max(len(first), size - _END))
         return size.to_bytes(8, "little") + first + file.read()

@@ -6,6 +6,7 @@ one way for all stores, so every store gives the same answer.
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -91,7 +92,38 @@ class IndexGoneError(ValueError, ConnectionError):
         super().__init__(f"{problem}; open it again")
 
 
-class Store(Protocol):
+class Finder(Protocol):
+    """Finds items near directions: a store, or a part of its items."""
+
+    @abstractmethod
+    def within(self, mu: np.ndarray, radius: np.ndarray, effort: int | None) -> Candidates:
+        """Find the items around each query.
+
+        Args:
+            mu: Directions of the queries, shape (Q, D), float32.
+            radius: Least cosine for each query, shape (Q,); -inf for all items.
+            effort: How hard an approximate store searches; None searches exactly.
+
+        Returns:
+            At least the items whose cosine with mu[i] reaches radius[i].
+        """
+
+    @abstractmethod
+    def closest(self, mu: np.ndarray, k: int, effort: int | None) -> tuple[Candidates, np.ndarray]:
+        """Find the nearest items to each query.
+
+        Args:
+            mu: Directions of the queries, shape (Q, D), float32.
+            k: About how many items for each query.
+            effort: How hard an approximate store searches; None searches exactly.
+
+        Returns:
+            Candidates, and a reach of shape (Q,): items that are left out have a cosine of at most reach[i] + slack.
+            A reach of -inf means that no item is left out.
+        """
+
+
+class Store(Finder, Protocol):
     """Keeps the items of one index. The base class of a new store.
 
     `CredibleIndex(store)` searches any store. A store must
@@ -199,32 +231,16 @@ class Store(Protocol):
             Those of the keys that the store holds.
         """
 
-    @abstractmethod
-    def within(self, mu: np.ndarray, radius: np.ndarray, effort: int | None) -> Candidates:
-        """Find the items around each query.
+    def narrowed(self, texts: Sequence[Sequence[str]]) -> Finder:
+        """Leave out items that cannot pass a filter. Only a store that can look at metadata itself needs it.
 
         Args:
-            mu: Directions of the queries, shape (Q, D), float32.
-            radius: Least cosine for each query, shape (Q,); -inf for all items.
-            effort: How hard an approximate store searches; None searches exactly.
+            texts: Pieces of JSON text. The metadata of an item that passes contain at least one of each sequence.
 
         Returns:
-            At least the items whose cosine with mu[i] reaches radius[i].
+            What searches exactly among at least the items that may pass. Here the store itself.
         """
-
-    @abstractmethod
-    def closest(self, mu: np.ndarray, k: int, effort: int | None) -> tuple[Candidates, np.ndarray]:
-        """Find the nearest items to each query.
-
-        Args:
-            mu: Directions of the queries, shape (Q, D), float32.
-            k: About how many items for each query.
-            effort: How hard an approximate store searches; None searches exactly.
-
-        Returns:
-            Candidates, and a reach of shape (Q,): items that are left out have a cosine of at most reach[i] + slack.
-            A reach of -inf means that no item is left out.
-        """
+        return self
 
     @abstractmethod
     def describe(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:

@@ -1,10 +1,15 @@
 """Building the vector index of an index on Lance, and keeping its files in order."""
 
+import datetime
 import math
 from typing import Any
 
 from aleator.retrieval.stores.lance_items import ItemTable
-from aleator.retrieval.stores.lance_place import ConflictError
+from aleator.retrieval.stores.lance_ledger import LEDGER
+from aleator.retrieval.stores.lance_place import ConflictError, Place
+
+TABLES = "items-"  # starts the names of tables of items
+_ABANDONED = datetime.timedelta(days=1)  # a table that no ledger names after this long was left by a killed writer
 
 _SAMPLES = 64  # vectors for each partition, to train on
 _ROUNDS = 10  # of k-means
@@ -53,3 +58,14 @@ def _compact(items: ItemTable, tries: int) -> None:
             return
         except ConflictError:
             continue  # the files stay as they are, which is slower and as right
+
+
+def drop_abandoned(place: Place, connection: Any, current: str) -> None:
+    """Remove tables of builds that were killed, or replaced, long ago."""
+    with place.plain_errors():
+        for name in connection.list_tables().tables:
+            if name in (LEDGER, current) or not name.startswith(TABLES):
+                continue
+            written = connection.open_table(name).list_versions()[-1]["timestamp"]
+            if datetime.datetime.now() - written > _ABANDONED:
+                connection.drop_table(name)

@@ -4,7 +4,7 @@ An exact search reads all vectors, in blocks. An approximate search asks the vec
 the query's own radius. Lance also compares the vectors that were added after the index was built.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -56,6 +56,17 @@ def batches(items: Items, first_row: int, columns: pa.Schema) -> Iterator[pa.Rec
         yield pa.RecordBatch.from_pydict({name: data[name] for name in columns.names}, schema=columns)
 
 
+def contains_any_of_each(texts: Sequence[Sequence[str]]) -> str:
+    """An SQL condition: the metadata contain at least one text of each sequence."""
+    each = [" OR ".join(f"contains(note, {_quoted(text)})" for text in any_of) or "false" for any_of in texts]
+    return " AND ".join(f"({condition})" for condition in each)
+
+
+def _quoted(text: str) -> str:
+    """A string of SQL. Nothing but a quote has a meaning inside; JSON text has no control characters."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 class ItemTable:
     """An open table of items, at one version."""
 
@@ -80,7 +91,7 @@ class ItemTable:
         if not values:
             return schema(self.dim, self.mixtures).empty_table().select(wanted)
         if len(values) <= _MOST_IN_LIST:
-            listed = ", ".join("'" + v.replace("'", "''") + "'" if isinstance(v, str) else str(v) for v in values)
+            listed = ", ".join(_quoted(value) if isinstance(value, str) else str(value) for value in values)
             with self.place.plain_errors():
                 return self.table.search().where(f"{column} IN ({listed})").select(wanted).to_arrow()
         known = pa.array(values, schema(self.dim, self.mixtures).field(column).type)
@@ -89,7 +100,7 @@ class ItemTable:
         return pa.Table.from_batches(found).select(wanted) if found else self.find(column, [], wanted)
 
     def scan(self, columns: list[str], where: str | None = None) -> Iterator[pa.RecordBatch]:
-        """Some columns of all rows."""
+        """Some columns of all rows, or of those for which an SQL condition holds."""
         with self.place.plain_errors():
             query = self.table.search().select(columns)
             reader = (query if where is None else query.where(where)).to_batches()
@@ -100,10 +111,10 @@ class ItemTable:
                 return
             yield batch
 
-    def blocks(self) -> Iterator[Candidates]:
-        """All vectors; `query` is 0."""
+    def blocks(self, where: str | None = None) -> Iterator[Candidates]:
+        """All vectors, or those of rows for which an SQL condition holds; `query` is 0."""
         gathered: list[pa.RecordBatch] = []
-        for batch in self.scan(self._vector_columns):
+        for batch in self.scan(self._vector_columns, where):
             gathered.append(batch)
             if sum(map(len, gathered)) >= _BLOCK:
                 yield self._plain(gathered)
@@ -113,13 +124,13 @@ class ItemTable:
 
     def _plain(self, found: list[pa.RecordBatch]) -> Candidates:
         table = pa.Table.from_batches(found)
-        return self._candidates(table, np.zeros(len(table), np.int64))
+        return self.candidates(table, np.zeros(len(table), np.int64))
 
     def take(self, offsets: np.ndarray) -> Candidates:
         """The vectors at some offsets of the table; `query` is 0."""
         with self.place.plain_errors():
             found = self.table.take_offsets(offsets.tolist()).select(self._vector_columns).to_arrow()
-        return self._candidates(found, np.zeros(len(found), np.int64))
+        return self.candidates(found, np.zeros(len(found), np.int64))
 
     def within(self, mu: np.ndarray, radius: np.ndarray, effort: int) -> tuple[Candidates, Described]:
         """Vectors that reach each query's radius, of `effort` partitions, and what is known about small answers."""
@@ -164,9 +175,11 @@ class ItemTable:
                 described.update(zip(part["row"].to_pylist(), about, strict=True))
         found = pa.concat_tables([part.select(self._vector_columns) for part in parts])
         query = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        return self._candidates(found, query), described
+        return self.candidates(found, query), described
 
-    def _candidates(self, found: Any, query: np.ndarray) -> Candidates:
+    def candidates(self, found: Any, query: np.ndarray) -> Candidates:
+        """Rows of Arrow with the columns of vectors, as candidates of these queries."""
+
         def column(name: str) -> np.ndarray:
             values = found[name]
             if isinstance(values, pa.ChunkedArray):

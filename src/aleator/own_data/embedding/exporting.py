@@ -1,0 +1,194 @@
+"""Embed straight into an index on Lance, or into a Parquet file for other programs, here or on an object store.
+
+The posteriors file is made first, in a folder NAME.work beside the output, or in the current folder if the output is on
+an object store. So the work is resumed like any embedding, with the same rows. The folder is removed at the end.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aleator.foundation import reject, require, writing_atomically
+from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.object_store import AnyPath, ObjectPath, is_object
+from aleator.own_data.collection.parquet import open_parquet
+from aleator.own_data.embedding.embedding import embed
+from aleator.own_data.runs.run import Run
+from aleator.posteriors import VonMisesFisher
+from aleator.retrieval import index_from_file, is_lance, read_answers, read_header, read_items_beside, read_posteriors
+
+_ROWS = 65_536  # of a row group of Parquet
+
+
+def embed_into(
+    run: Run,
+    collection: Collection,
+    output: str | Path,
+    *,
+    replace: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    **options: Any,
+) -> str:
+    """Embed a collection, and write a posteriors file, an index on Lance or a Parquet file.
+
+    Args:
+        run: The trained encoder.
+        collection: Items of the kind that the run was trained on.
+        output: NAME.safetensors; NAME.parquet or s3://bucket/NAME.parquet; or an index: lance:folder/ or
+            s3://bucket/name. The Parquet file has the columns id, mu, kappa and metadata (as JSON text), log_weights of
+            several modes, and novelty, if the run can tell. The header of the posteriors file is its metadata.
+        replace: Whether something else that is there may be replaced.
+        storage_options: Options of the object store that the output is on. Default: the usual environment variables.
+        **options: As those of `embed`.
+
+    Returns:
+        The output.
+
+    Raises:
+        ValueError: If the items do not fit the encoder, or if `output` holds something else.
+
+    Examples:
+        >>> import numpy as np, aleator as al
+        >>> from pathlib import Path
+        >>> from aleator.data import Inputs
+        >>> from aleator.encoders import MLP
+        >>> from aleator.own_data import Run, embed_into, read_collection
+        >>> encoder = al.Encoder(MLP(3, [8]), dim=4)
+        >>> run = Run(Path("run"), encoder, Inputs("features", features=3), al.VMFKernel(), 0.5, "abc", {}, {})
+        >>> np.save("three.npy", np.eye(3))
+        >>> embed_into(run, read_collection("three.npy"), "three.safetensors", device="cpu")
+        'three.safetensors'
+    """
+    name = str(output)
+    if name.endswith(".parquet"):
+        place: AnyPath = ObjectPath.parse(name, storage_options) if is_object(name) else Path(name).expanduser()
+        return _into_parquet(run, collection, place, replace, options)
+    if is_lance(name):
+        require("#" not in name, "output", name, "an older version cannot change", "leave out the #")
+        return _into_lance(run, collection, name, replace, storage_options, options)
+    require(storage_options is None, "storage_options", "given", "are for object stores", "leave them out")
+    return str(embed(run, collection, output, replace=replace, **options))
+
+
+def _into_parquet(run: Run, collection: Collection, output: AnyPath, replace: bool, options: dict[str, Any]) -> str:
+    written = output.is_file()
+    if written and not replace:
+        same = _parquet_header(output).items() >= {"fingerprint": run.fingerprint, "items": collection.digest()}.items()
+        require(same, "output", str(output), "holds something else", "name another file, or replace it with --replace")
+        return str(output)
+    work = _work_folder(str(output))
+    work.mkdir(parents=True, exist_ok=True)
+    posteriors = embed(run, collection, work / "posteriors.safetensors", replace=replace, **options)
+    if isinstance(output, ObjectPath):
+        _write_parquet(posteriors, work / "posteriors.parquet")
+        output.upload(work / "posteriors.parquet")
+    else:
+        with writing_atomically(output) as temporary:
+            _write_parquet(posteriors, temporary)
+    shutil.rmtree(work)
+    return str(output)
+
+
+def _into_lance(
+    run: Run,
+    collection: Collection,
+    output: str,
+    replace: bool,
+    storage_options: Mapping[str, str] | None,
+    options: dict[str, Any],
+) -> str:
+    work = _work_folder(output)
+    work.mkdir(parents=True, exist_ok=True)
+    posteriors = embed(run, collection, work / "posteriors.safetensors", replace=replace, **options)
+    ids, metadata = read_items_beside(posteriors)
+    index_from_file(posteriors, output, ids, metadata, replace=replace, storage_options=storage_options).close()
+    shutil.rmtree(work)
+    return output
+
+
+def unfinished_work(output: str) -> Path:
+    """The folder of the rows that are done, while `embed_into` works or after it was stopped.
+
+    Args:
+        output: As of `embed_into`.
+
+    Returns:
+        The folder. It need not be there.
+    """
+    name = output.removeprefix("lance:")
+    if name.endswith(".safetensors"):
+        return Path(name).with_suffix(".partial")
+    return _work_folder(output) / "posteriors.partial"
+
+
+def _work_folder(output: str) -> Path:
+    """Where the posteriors file is made."""
+    if "://" in output:
+        return Path(f"{output.rstrip('/').rpartition('/')[2]}.work")
+    folder = Path(output.removeprefix("lance:").rstrip("/")).expanduser()
+    return folder.with_name(f"{folder.name}.work")
+
+
+def _write_parquet(posteriors: Path, path: Path) -> None:
+    """A posteriors file as Parquet, some rows at a time."""
+    import pyarrow.parquet as parquet
+
+    pa = _pyarrow()
+    header = {f"aleator.{key}": value for key, value in read_header(posteriors).items()}
+    blocks = _blocks(posteriors, pa)
+    first = next(blocks)
+    with parquet.ParquetWriter(path, first.schema.with_metadata(header)) as writer:
+        writer.write_batch(first)
+        for block in blocks:
+            writer.write_batch(block)
+
+
+def _blocks(posteriors: Path, pa: Any) -> Iterator[Any]:
+    q, (_, novelty) = read_posteriors(posteriors), read_answers(posteriors)
+    ids, metadata = read_items_beside(posteriors)
+    assert ids is not None
+    assert metadata is not None
+    one = isinstance(q, VonMisesFisher)
+    mu, kappa = (q.mu, q.kappa) if isinstance(q, VonMisesFisher) else (q.components.mu, q.components.kappa)
+    numbered = all(isinstance(id, int) for id in ids)
+    for start in range(0, max(len(q), 1), _ROWS):
+        rows = slice(start, start + _ROWS)
+        columns = {
+            "id": pa.array(ids[rows] if numbered else [str(id) for id in ids[rows]]),
+            "mu": _nested(mu[rows].numpy(), pa),
+            "kappa": _nested(kappa[rows].numpy(), pa),
+            "metadata": pa.array([json.dumps(entry) for entry in metadata[rows]], pa.string()),
+        }
+        if not one:
+            columns["log_weights"] = _nested(q.log_weights[rows].numpy(), pa)
+        if novelty is not None:
+            columns["novelty"] = pa.array(novelty[rows].numpy())
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def _nested(array: np.ndarray, pa: Any) -> Any:
+    """An array (n, ...) as a column of n numbers, lists or lists of lists."""
+    column = pa.array(np.ascontiguousarray(array).reshape(-1))
+    for size in reversed(array.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
+def _parquet_header(path: AnyPath) -> dict[str, str]:
+    """The header of the posteriors that a Parquet file was made of; empty for another file."""
+    with open_parquet(path, "output") as file:
+        found = file.schema_arrow.metadata or {}
+    texts = {key.decode(): value.decode(errors="replace") for key, value in found.items()}
+    return {key.removeprefix("aleator."): value for key, value in texts.items() if key.startswith("aleator.")}
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        reject("output", ".parquet", "Parquet needs the package pyarrow", "pip install 'aleator[ray]'")
+    return pyarrow

@@ -1,0 +1,72 @@
+"""From a posteriors file to an index."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from aleator.matching import MatchMaps, VMFKernel
+from aleator.retrieval.index import CredibleIndex
+from aleator.retrieval.items import Id, Metadata
+from aleator.retrieval.label_share import share_of_matches
+from aleator.retrieval.posteriors_file import match_settings, read_answers, read_header, read_posteriors
+
+
+def index_from_file(
+    posteriors: Path,
+    location: str,
+    ids: Sequence[Id] | None,
+    metadata: Sequence[Metadata] | None,
+    *,
+    kappa_pos: float | None = None,
+    prior: float | None = None,
+    fingerprint: str | None = None,
+    replace: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> CredibleIndex:
+    """Build an index of a posteriors file, with its kernel, prior, maps, label probabilities and encoder.
+
+    Args:
+        posteriors: The posteriors file.
+        location: Where the index shall be, as in `CredibleIndex.build`.
+        ids: Ids of the items. None: they are numbered.
+        metadata: Metadata of the items. The prior comes from their labels if all have one.
+        kappa_pos: Kernel instead of the file's. The maps of the file belong to its kernel, and are then left out.
+        prior: Prior instead of the file's.
+        fingerprint: Fingerprint of the encoder instead of the file's.
+        replace: Whether to replace an index that is already there.
+        storage_options: Options of the object store.
+
+    Returns:
+        The index.
+
+    Raises:
+        ValueError: If the file is not valid, or if `location` holds an index and `replace` is false.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pathlib import Path
+        >>> from aleator.retrieval import index_from_file
+        >>> np.savez("two.npz", mu=np.eye(2, 3), kappa=np.array([5.0, 50.0]))
+        >>> with index_from_file(Path("two.npz"), "two-items", ["a", "b"], None) as index:
+        ...     len(index)
+        2
+    """
+    header = read_header(posteriors)
+    kernel, written_prior, maps = match_settings(header)
+    if kappa_pos:
+        kernel, maps = VMFKernel(kappa_pos), MatchMaps()
+    own_prior = share_of_matches(metadata) if maps.calibrated else None
+    index = CredibleIndex.build(
+        read_posteriors(posteriors),
+        ids,
+        metadata,
+        location=location,
+        kernel=kernel,
+        prior=prior or own_prior or written_prior,
+        maps=maps,
+        fingerprint=fingerprint or header.get("fingerprint"),
+        label_model=read_answers(posteriors)[0],
+        replace=replace,
+        storage_options=storage_options,
+    )
+    index.remember_encoder(header)
+    return index
