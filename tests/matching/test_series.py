@@ -243,6 +243,14 @@ class TestSummation:
         for one, other in zip(whole, value_and_gradient(), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
 
+    def test_without_gradients_the_values_are_the_same(self):
+        q1, q2 = some_posteriors(40, 10), some_posteriors(30, 10, seed=1)
+        wanted = VonMisesFisher(q1.mu, q1.kappa.clone().requires_grad_())
+        for kernel in (VMFKernel(20.0), AcceptanceKernel(20.0)):
+            plain, slopes = (pairwise_log_positivity(q, q2, kernel) for q in (q1, wanted))
+            assert slopes.requires_grad
+            torch.testing.assert_close(plain, slopes.detach(), rtol=0, atol=1e-12)
+
     def test_pairs_broadcast_like_the_table(self):
         q1, q2 = some_posteriors(5, 7), some_posteriors(4, 7, seed=1)
         table = pairwise_log_positivity(q1, q2, VMFKernel(20.0))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from aleator import VMFMixture, VonMisesFisher
+from aleator.posteriors import regions
 from aleator.posteriors.regions import CredibleRegion
 from aleator.special import log_sphere_area
 from tests import reference
@@ -170,3 +171,28 @@ def test_caps_cover_the_region_and_are_close_around_modes_that_are_apart(modes):
     region = apart.region(0.95)
     height = apart.components.log_prob(apart.components.mu) + apart.log_weights
     torch.testing.assert_close(region.caps(), 1 - (height - region.log_threshold) / apart.components.kappa)
+
+
+@pytest.mark.parametrize("dim", [3, 16, 64])
+def test_components_apart_have_the_region_of_samples(dim, monkeypatch):
+    """Without samples, the level is right to one part of 512; with samples of the same number, the edge is the same."""
+    torch.manual_seed(dim)
+    mu = torch.nn.functional.normalize(torch.randn(20, 3, dim, dtype=torch.float64), dim=-1)
+    kappa = 50 * dim * (1 + torch.rand(20, 3, dtype=torch.float64))
+    weights = torch.tensor([0.6, 0.4, 0.0], dtype=torch.float64).log()
+    q = VMFMixture(weights.expand(20, 3), VonMisesFisher(mu, kappa))
+    level = torch.linspace(0.3, 0.99, 20, dtype=torch.float64)
+    apart = regions._are_apart(q, level[:, None])
+    assert apart.sum() > 10
+    q, level = q[apart], level[apart]
+    without = q.region(level, 512)
+    torch.testing.assert_close(without.probability(2**14), level, atol=1 / 512 + 1e-3, rtol=0)
+    monkeypatch.setattr(regions, "_are_apart", lambda q, level: torch.zeros(len(q), dtype=torch.bool))
+    assert (q.region(level, 512).log_threshold - without.log_threshold).abs().median() < 1e-3
+
+
+def test_components_that_overlap_are_not_apart():
+    mu = torch.nn.functional.normalize(torch.tensor([[1.0, 0.1, 0.0], [1.0, -0.1, 0.0]]), dim=-1)
+    for kappa in (0.0, 1.0, 50.0, math.inf):
+        q = VMFMixture(torch.zeros(1, 2), VonMisesFisher(mu[None], kappa))
+        assert not regions._are_apart(q, torch.full((1, 1), 0.95, dtype=torch.float64)).any()

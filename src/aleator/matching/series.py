@@ -49,14 +49,15 @@ class RowWeights:
     """
 
     weights: Tensor  # (..., T): w_n, a row of length one
-    slopes: Tensor  # (..., T): d_n, the slopes in kappa of the unscaled row, divided by its length
+    slopes: Tensor  # (..., T): d_n, the slopes in kappa of the unscaled row, divided by its length; (..., 1): left out
     log_length: Tensor  # (...): log of the length of the unscaled row
     mean_length: Tensor  # (...): A_1(kappa), the mean resultant length
     mean_length_slope: Tensor  # (...): A_1'(kappa)
 
     def signed(self, sign: Tensor) -> "RowWeights":
         """The same rows with the signs of lambda_n, for the other side."""
-        return replace(self, weights=self.weights * sign, slopes=self.slopes * sign)
+        slopes = self.slopes * sign if self.slopes.shape == self.weights.shape else self.slopes
+        return replace(self, weights=self.weights * sign, slopes=slopes)
 
     def weighted(self, log_weights: Tensor | None) -> "RowWeights":
         """The rows of posteriors that count with weights, which are part of their length."""
@@ -138,9 +139,9 @@ class _LogSeries(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos):
-        learned = ctx.needs_input_grad[3]
-        first, second = _both_sides(dim, kappa1, kappa2, log_lam, sign)
-        table = positivity_table(dim, cosine, first, second, log_lam, kappa_pos, any(ctx.needs_input_grad), learned)
+        learned, slopes = ctx.needs_input_grad[3], any(ctx.needs_input_grad)
+        first, second = _both_sides(dim, kappa1, kappa2, log_lam, sign, slopes)
+        table = positivity_table(dim, cosine, first, second, log_lam, kappa_pos, slopes, learned)
         ctx.shapes = (kappa1.shape, kappa2.shape)
         ctx.save_for_backward(table.slope_cosine, table.slope_kappa1, table.slope_kappa2)
         ctx.learned = (dim, first, second, table) if learned else None  # much memory, so only where it is needed
@@ -165,11 +166,17 @@ class _LogSeries(torch.autograd.Function):
 
 
 def row_weights(
-    dim: int, kappa: Tensor, log_lam: Tensor, sign: Tensor | None = None, unused: Tensor | None = None
+    dim: int,
+    kappa: Tensor,
+    log_lam: Tensor,
+    sign: Tensor | None = None,
+    unused: Tensor | None = None,
+    slopes: bool = True,
 ) -> RowWeights:
     """The rows of posteriors with concentrations kappa. Pass the signs of lambda_n for one side only.
 
-    If `unused` (an int32 scalar on a GPU) is not 0, the rows are left out: no one will look at them.
+    If `unused` (an int32 scalar on a GPU) is not 0, the rows are left out: no one will look at them. Without `slopes`,
+    the plain version leaves those of the weights out.
     """
     order, terms = dim / 2 - 1, len(log_lam)
     log_scale = _log_scale(dim, log_lam) if log_lam.requires_grad else _fixed_log_scale(dim, log_lam)
@@ -178,11 +185,11 @@ def row_weights(
         steps, top, start = recurrence_start(order, terms)
         arguments = (order, representable(kappa), log_scale, sign, top, steps, start, unused)
         return RowWeights(*fused.fused_row_weights(*arguments))
-    return plain_row_weights(order, kappa, log_scale, sign)
+    return plain_row_weights(order, kappa, log_scale, sign, slopes)
 
 
 def _both_sides(
-    dim: int, kappa1: Tensor, kappa2: Tensor, log_lam: Tensor, sign: Tensor
+    dim: int, kappa1: Tensor, kappa2: Tensor, log_lam: Tensor, sign: Tensor, slopes: bool
 ) -> tuple[RowWeights, RowWeights]:
     """The rows of both sides of a table; the second has the signs.
 
@@ -191,7 +198,8 @@ def _both_sides(
     """
     if fused_kernels(kappa1):
         return row_weights(dim, kappa1, log_lam), row_weights(dim, kappa2, log_lam, sign)
-    rows, count = row_weights(dim, torch.cat([kappa1.flatten(), kappa2.flatten()]), log_lam), kappa1.numel()
+    together, count = torch.cat([kappa1.flatten(), kappa2.flatten()]), kappa1.numel()
+    rows = row_weights(dim, together, log_lam, slopes=slopes)
     first, second = rows.at(slice(count)).shaped(kappa1.shape), rows.at(slice(count, None)).shaped(kappa2.shape)
     return first, second.signed(sign)
 
@@ -204,16 +212,19 @@ def _log_scale(dim: int, log_lam: Tensor) -> Tensor:
 _fixed_log_scale = lru_cache(maxsize=64)(_log_scale)  # a fixed kernel has one tensor of coefficients for all batches
 
 
-def plain_row_weights(order: float, kappa: Tensor, log_scale: Tensor, sign: Tensor | None) -> RowWeights:
+def plain_row_weights(
+    order: float, kappa: Tensor, log_scale: Tensor, sign: Tensor | None, slopes: bool = True
+) -> RowWeights:
     """`row_weights` from log_scale = log(dim_n |lambda_n|)/2, shape (T,); order = D/2 - 1."""
-    log_a, log_slope = log_ratios_and_slopes(order, kappa, len(log_scale))
+    log_a, log_slope = log_ratios_and_slopes(order, kappa, len(log_scale), slopes)
     log_w = log_scale + log_a
     log_length = torch.logsumexp(2 * log_w, -1) / 2
     weights = torch.exp(log_w - log_length.unsqueeze(-1))
     if sign is not None:
         weights = weights * sign
     mean_length = log_a[..., 1].exp()
-    return RowWeights(weights, weights * log_slope, log_length, mean_length, mean_length * log_slope[..., 1])
+    weight_slopes = weights * log_slope if slopes else weights[..., :1]
+    return RowWeights(weights, weight_slopes, log_length, mean_length, mean_length * log_slope[..., 1])
 
 
 def positivity_table(

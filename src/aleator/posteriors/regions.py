@@ -26,6 +26,8 @@ _JITTER = 1e-13  # of squared cosines
 _ROUNDING = 1e-9  # nats of log density
 _ANGLE_ROUNDING = 1e-7  # of an angle that comes from a cosine
 _BLOCK = 2**21  # numbers of samples at a time
+_LOG_NEGLIGIBLE = math.log(1e-4)  # of density that counts in no region, against that at its edge
+_HALVINGS = 44  # of an interval of log densities
 # Of the samples, if no generator is given: the same posterior always has the same region. Not a number that people
 # choose, because noise that made the posteriors must not come back as noise of their samples.
 _SEED = 7_204_981_553
@@ -158,10 +160,63 @@ def credible_region(
         return CredibleRegion(q, (parts.double().log_prob(parts.mu.double()) - drop).squeeze(-1).to(q.dtype))
     flat, levels, edges = q.flatten(), level.flatten().unsqueeze(-1), []
     for part, part_level in _blocks(flat, levels, samples):
-        log_q, reached = _sorted_densities(part, samples, generator)
-        at = (reached < part_level).sum(-1, keepdim=True).clamp_max(log_q.shape[-1] - 1)
-        edges.append(log_q.gather(-1, at).squeeze(-1))
+        edge = torch.empty(len(part), dtype=torch.float64, device=q.device)
+        apart = _are_apart(part, part_level)
+        if apart.any():
+            edge[apart] = _edges_apart(part[apart].double(), part_level[apart], samples)
+        if not apart.all():
+            log_q, reached = _sorted_densities(part[~apart], samples, generator)
+            at = (reached < part_level[~apart]).sum(-1, keepdim=True).clamp_max(log_q.shape[-1] - 1)
+            edge[~apart] = log_q.gather(-1, at).squeeze(-1)
+        edges.append(edge)
     return CredibleRegion(q, torch.cat(edges).view(shape).to(q.dtype))
+
+
+def _are_apart(q: "PosteriorBatch", level: Tensor) -> Tensor:
+    """Whether, of posteriors (B,), no component counts in the part of another in the region of level (B, 1).
+
+    The caps of all components that hold the level hold it together, so the lowest density in them is at most that at
+    the edge of the region. It is known from a bound: kappa (1 - cosine) is never more than a gamma variable.
+    """
+    from scipy import special
+
+    parts, log_weights = q.components.double(), q.log_weights.double()
+    height = parts.log_prob(parts.mu)
+    used = log_weights > -math.inf
+    drop = torch.as_tensor(special.gammaincinv((q.dim - 1) / 2, level.cpu().numpy()), device=q.device)
+    lowest = torch.where(used, log_weights + height - drop, math.inf).amin(-1, keepdim=True)
+    cap = _cap_cosines(parts.kappa, height, log_weights, lowest - math.log(q.modes))
+    others = _log_density_of_others(parts, log_weights + height, cap)
+    negligible = ((others < lowest + _LOG_NEGLIGIBLE) | (cap > 1)).all(-1)
+    return negligible & torch.isfinite(parts.kappa).all(-1)
+
+
+def _edges_apart(q: "PosteriorBatch", level: Tensor, samples: int) -> Tensor:
+    """Log density (B,) at the edges of the regions of level (B, 1) of posteriors whose components are apart.
+
+    Only the angle with the own direction matters, so nothing is random: the edge is between densities at angles that
+    split each component into `samples` parts of equal probability.
+    """
+    parts, weight = q.components, q.log_weights.exp()
+    height = q.log_weights + parts.log_prob(parts.mu)
+    drop = parts.kappa.unsqueeze(-1) * 2 * (stratified_angles(parts, samples) / 2).sin().square()
+    log_q = height.unsqueeze(-1) - drop  # (B, K, N), descending
+    rising = (-log_q).contiguous()
+
+    def count(edge: Tensor) -> Tensor:
+        """How many samples of each component are above the edge (B, 1), as a tensor (B, K)."""
+        edges = (-edge).unsqueeze(-1).expand(*weight.shape, 1).contiguous()
+        return torch.searchsorted(rising, edges, right=True).squeeze(-1)
+
+    low = torch.where(weight > 0, log_q[..., -1], math.inf).amin(-1, keepdim=True)
+    high = log_q[..., 0].amax(-1, keepdim=True)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        enough = (weight * count(middle)).sum(-1, keepdim=True) >= level * samples
+        low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
+    inside = count(low)
+    last = log_q.gather(-1, (inside - 1).clamp_min(0).unsqueeze(-1)).squeeze(-1)
+    return torch.where(inside > 0, last, math.inf).amin(-1)
 
 
 @torch.no_grad()

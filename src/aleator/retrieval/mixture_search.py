@@ -174,16 +174,29 @@ def whole_log_ratios(store: Store, request: MixtureRequest, candidates: Candidat
     Candidates come back with the main direction where the query's density is highest, without items that were removed
     while this runs.
     """
+    candidates, log_r, parts, which = _ratios_and_items(store, request, candidates)
+    return candidates if parts is None else _at_densest_direction(store, request, candidates, parts, which), log_r
+
+
+def _ratios_and_items(
+    store: Store, request: MixtureRequest, candidates: Candidates
+) -> tuple[Candidates, np.ndarray, Candidates | None, np.ndarray]:
+    """Candidates (n,) that are still there, their log r (n,), the components of their items, and which item each is.
+
+    The components are None where every item has one.
+    """
     if candidates.weight is None:
         one_mode = posteriors(candidates.mu, candidates.kappa)
-        return candidates, match_log_ratios(request.queries, one_mode, candidates.query, None, request.kernel)
+        log_r = match_log_ratios(request.queries, one_mode, candidates.query, None, request.kernel)
+        return candidates, log_r, None, np.arange(len(candidates))
     rows, which = np.unique(candidates.row, return_inverse=True)
     parts = store.components(rows)
     items = stored_mixtures(parts, len(rows))
     there = np.bincount(parts.query, minlength=len(rows)) > 0
-    candidates, which = candidates.take(there[which]), which[there[which]]
+    if not there.all():
+        candidates, which = candidates.take(there[which]), which[there[which]]
     log_r = match_log_ratios(request.queries, items, candidates.query, which, request.kernel)
-    return _at_densest_direction(store, request, candidates, parts, which), log_r
+    return candidates, log_r, parts, which
 
 
 def stored_mixtures(parts: Candidates, count: int) -> VMFMixture:
@@ -205,7 +218,7 @@ def _scored(
     store: Store, request: MixtureRequest, candidates: Candidates, cosine: np.ndarray, mode: np.ndarray
 ) -> ScoredCandidates:
     """Candidates in their final order with match probabilities."""
-    known, log_r = whole_log_ratios(store, request, candidates)
+    known, log_r, _, _ = _ratios_and_items(store, request, candidates)
     if len(known) < len(candidates):  # removed while this search ran
         keep = np.isin(candidates.row, known.row)
         candidates, cosine, mode = candidates.take(keep), cosine[keep], mode[keep]

@@ -352,7 +352,7 @@ def modes(preset: Preset) -> list[Row]:
     }
     rows = [replace(setting, name=name, **change) for name, change in changes.items()]
     if preset == "quick":
-        rows = rows[:2]
+        rows = rows[:3]
     return [Row(row, _seeds(preset, 2 if row.modes == 3 else 5)) for row in rows]
 
 

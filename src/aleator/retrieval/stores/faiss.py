@@ -6,6 +6,7 @@ inverted file are stored as [c, 0], so that the extra coordinate does not change
 """
 
 import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,11 @@ _ALL_COSINES = -4.0  # a radius below every cosine
 
 
 def list_count(size: int) -> int:
-    """Number of lists of an inverted file: about 4 sqrt(n), which balances choosing lists and scanning them."""
-    return 1 << max(0, round(np.log2(4 * np.sqrt(size))))
+    """Number of lists of an inverted file: the power of two from 4 sqrt(n) on.
+
+    It balances choosing lists and scanning them. Scanning costs more for each vector, so fewer lists are slower.
+    """
+    return 1 << max(0, math.ceil(math.log2(4 * math.sqrt(max(size, 1)))))
 
 
 class VectorIndex:
