@@ -128,6 +128,11 @@ def classifier_matches(data: DataSet, answers: Answers, pairs: DrawnPairs) -> Ma
     return Matches(*(each.clamp(0, 1) for each in (top, random, half)))
 
 
+def _auroc(score: Tensor, positive: Tensor) -> float | None:
+    """AUROC; None if all are of one kind, as a resample can be if nearly all are."""
+    return auroc(score, positive) if 0 < positive.mean() < 1 else None
+
+
 def measure(
     data: DataSet, answers: Answers, matches: Matches | None, pairs: DrawnPairs, resamples: int = 200
 ) -> dict[str, Measured]:
@@ -160,8 +165,7 @@ def measure(
         entropy = torch.special.entr(labels).sum(1)
         disagreed = (labels.max(1).values < 1 - 1e-6).double()
         row["disagreement_rank"] = number(rank_correlation, -certainty, entropy)
-        if 0 < disagreed.mean() < 1:
-            row["disagreed_auroc"] = number(auroc, -certainty, disagreed)
+        row["disagreed_auroc"] = number(_auroc, -certainty, disagreed)
     if answers.probability is not None:
         logs = torch.as_tensor(answers.probability).double().clamp_min(1e-12).log()
         row["label_log_likelihood"] = number(mean, (labels * logs).sum(1))

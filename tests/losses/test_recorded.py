@@ -17,7 +17,9 @@ def leaves(batch: int, dim: int = 8, device: str = "cuda") -> list[torch.Tensor]
 
 
 def posteriors(tensors: list[torch.Tensor]) -> list[VonMisesFisher]:
-    return [VonMisesFisher(mu, kappa, validate_args=False) for mu, kappa in zip(tensors[::2], tensors[1::2], strict=True)]
+    return [
+        VonMisesFisher(mu, kappa, validate_args=False) for mu, kappa in zip(tensors[::2], tensors[1::2], strict=True)
+    ]
 
 
 def with_gradients(loss: torch.nn.Module, tensors: list[torch.Tensor], scale: float = 1.0) -> list[torch.Tensor]:

@@ -221,7 +221,7 @@ def embed(
             replace=replace,
             strict=strict,
             log=say,
-            engine=engine,  # type: ignore[arg-type]  # checked there
+            engine=engine,
             workers=workers,
             address=address,
         )

@@ -62,7 +62,7 @@ def index_build(
     from aleator.retrieval import index_from_file
 
     with plain_errors():
-        settings = {"kappa_pos": kappa_pos, "prior": prior, "fingerprint": fingerprint}
+        settings: dict[str, Any] = {"kappa_pos": kappa_pos, "prior": prior, "fingerprint": fingerprint}
         ids, metadata = _ids_and_metadata(posteriors, items)
         with index_from_file(posteriors, location, ids, metadata, replace=replace, **settings) as index:
             print(f"{len(index)} items")

@@ -40,6 +40,17 @@ def test_the_steps_that_fit_are_measured_once_and_kept(photos, tmp_path, monkeyp
     )
 
 
+def test_a_short_time_is_kept_and_gives_a_run_that_answers(photos, tmp_path, monkeypatch):
+    lines: list[str] = []
+    monkeypatch.setattr(recipe, "seconds_per_step", lambda *_: 1.0)
+    settings = Settings(minutes=0.2, dim=4, width=2, batch_size=4, size=8, holdout=0.4)  # twelve steps
+    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False, log=lines.append)
+    assert run.config["settings"]["steps"] == 12
+    assert any("more --minutes" in line for line in lines)
+    probabilities = run.label_probabilities(sorted(photos.rglob("*.png"))[:3])
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(3, dtype=probabilities.dtype))
+
+
 def test_more_time_than_the_passes_need_is_not_used(photos, tmp_path, monkeypatch):
     settings = Settings(minutes=1000.0, dim=4, width=2, batch_size=16, size=8, holdout=0.4)
     monkeypatch.setattr(recipe, "_LEAST_STEPS", 1)

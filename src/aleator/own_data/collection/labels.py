@@ -207,7 +207,7 @@ def labels_from_table(table: Table, columns: Sequence[str]) -> Labels | None:
         "call it label or group, or give every class a column with its probability",
     )
     probabilities = np.array([_row_of_probabilities(table, i, columns) for i in range(len(table))])
-    return soft_labels(table.path, probabilities, tuple(columns), table.lines)
+    return soft_labels(str(table.path), probabilities, tuple(columns), table.lines)
 
 
 def require_label(table: Table, index: int, columns: Sequence[str]) -> None:
@@ -223,7 +223,7 @@ def require_label(table: Table, index: int, columns: Sequence[str]) -> None:
         require(bool(table.rows[index][name].strip()), name, table.where(index), "is empty", "fill it in")
     if not named and len(columns) > 1:
         row = np.array([_row_of_probabilities(table, index, columns)])
-        soft_labels(table.path, row, tuple(columns), [table.lines[index]])
+        soft_labels(str(table.path), row, tuple(columns), [table.lines[index]])
 
 
 def _row_of_probabilities(table: Table, index: int, columns: Sequence[str]) -> list[float]:

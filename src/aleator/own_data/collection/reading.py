@@ -85,29 +85,27 @@ def read_collection(
         >>> len(collection), collection.kind, collection.labels.names
         (4, 'features', ('0', '1'))
     """
-    source, ending = _find(source, storage_options)
+    place, ending = _find(source, storage_options)
     labels_path = None if labels is None else Path(labels).expanduser()
     if ending == ".npy":
-        return _read_features(Path(source), labels_path)
+        return _read_features(Path(place), labels_path)
     if ending in (".csv", ".tsv", ".parquet"):
-        if ending == ".parquet" and FEATURES in parquet_columns(source):
-            return _read_parquet_features(source, labels_path)
+        if ending == ".parquet" and FEATURES in parquet_columns(place):
+            return _read_parquet_features(place, labels_path)
         require(labels is None, "labels", str(labels), "the table has its own", "leave them out: they are in the data")
-        table = (
-            read_parquet_table(source, parquet_columns(source)) if ending == ".parquet" else read_table(Path(source))
-        )
+        table = read_parquet_table(place, parquet_columns(place)) if ending == ".parquet" else read_table(Path(place))
         collection = _read_items(table)
     elif ending == "a folder":
-        collection = _read_folder(source, labels_optional, labels_path)
+        collection = _read_folder(place, labels_optional, labels_path)
     elif ending == ".txt":
-        collection = _read_lines(Path(source))
+        collection = _read_lines(Path(place))
         if labels_path is not None:
             collection = replace(
-                collection, labels=read_labels(labels_path, len(collection), str(source), collection.ids())
+                collection, labels=read_labels(labels_path, len(collection), str(place), collection.ids())
             )
     else:
         way_out = "name a folder of images, or a .csv, .npy, .parquet or .txt file"
-        reject("data", str(source), "has an unknown ending", way_out)
+        reject("data", str(place), "has an unknown ending", way_out)
     if strict or not len(collection):
         stop_at(collection.problems, len(collection) + len(collection.problems))
     return collection

@@ -32,8 +32,9 @@ _PAIRS, _PAIRS_OF_IMAGES, _PAIRS_OF_VOTES = 0.1, 0.3, 1.0
 _MOST_PAIRED = 64  # items of a batch that are compared with each other, if no votes are to be followed
 _AGREEMENT = 1.0  # weight of how often people agree about an item, if soft labels say it
 _MOST_PASSES = 80  # over the training images; more would not help
-_LEAST_STEPS = 200
+_LEAST_STEPS = 10  # they take little longer than measuring a step
 _TIMED_STEPS = 6
+_FEW_PASSES = 5  # with fewer, the log says that more time would help
 _VALIDATIONS = 16  # a head on features can overfit within a few passes
 
 Loss = PrototypeLoss | ExactInfoNCE
@@ -205,7 +206,9 @@ def _steps_in_time(training: PreparedTraining, loss: Any, batches: Any, settings
     if job.group.first:
         passes = plan["steps"] * settings["batch_size"] / len(batches)
         minutes = plan["steps"] * plan["seconds_per_step"] / 60
-        job.log(f"steps = {plan['steps']}: {passes:.0f} passes over the training items in about {minutes:.1f} minutes")
+        job.log(f"steps = {plan['steps']}: {passes:.2g} passes over the training items in about {minutes:.2g} minutes")
+        if passes < min(_FEW_PASSES, _MOST_PASSES):
+            job.log("that is little: more --minutes would make the answers better")
     return plan["steps"]
 
 
