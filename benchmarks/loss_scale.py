@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from aleator import AcceptanceKernel, ExactInfoNCE, MCInfoNCE, VMFKernel, VonMisesFisher, log_positivity
 from aleator.foundation.files import write_json
 from aleator.foundation.provenance import describe_run
+from aleator.losses import recorded
 
 KERNELS = {"vmf": VMFKernel, "acceptance": AcceptanceKernel}
 SAMPLED = {"mc-16": 16, "mc-512": 512}
@@ -69,6 +70,8 @@ def main(arguments: list[str] | None = None) -> None:
                     write_json(options.out, {"benchmark": "loss_scale", "provenance": provenance, "rows": rows})
                 if on_gpu:
                     torch.cuda.empty_cache()
+    if options.out and on_gpu:
+        figure(options.out)
 
 
 def _measure(name: str, batch: int, dim: int, options: argparse.Namespace) -> dict:
@@ -189,12 +192,14 @@ def _graph_milliseconds(step: Callable[[], None], repeats: int) -> float:
 
 
 def _peak(name: str, batch: int, dim: int, device: str, step: Callable[[], object]) -> float:
-    """Megabytes beyond the inputs."""
+    """Megabytes beyond the inputs, on a GPU with the recording of the loss (losses/recorded.py)."""
     if device != "cpu":
+        recorded.forget_recordings()
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        step()
+        for _ in range(recorded.ORDINARY + 2):
+            step()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
     command = [sys.executable, "-m", "benchmarks.loss_scale", "--peak", name, str(batch), str(dim), device]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -211,6 +216,25 @@ def _grown(name: str, batch: int, dim: int, device: str) -> float:
     before = largest()
     step()
     return largest() - before
+
+
+def figure(path: Path) -> None:
+    """Time and memory against the batch at D = 64, from the rows in `path`, beside it as .png."""
+    from matplotlib.figure import Figure
+
+    rows = [row for row in _rows_so_far(path) if row["dim"] == 64 and row["device"] != "cpu"]
+    drawing = Figure(figsize=(8.4, 3.2), layout="constrained", dpi=150)
+    for axis, measured, label in zip(
+        drawing.subplots(1, 2), ("ms", "peak MB"), ("ms, loss and gradient", "MB"), strict=True
+    ):
+        for way in dict.fromkeys(row["way"] for row in rows):
+            points = sorted((row["batch"], row[measured]) for row in rows if row["way"] == way and measured in row)
+            if points:
+                axis.plot(*zip(*points, strict=True), "o-", label=way)
+        axis.set(xscale="log", yscale="log", xlabel="batch", ylabel=label)
+        axis.spines[["top", "right"]].set_visible(False)
+    drawing.axes[0].legend(frameon=False)
+    drawing.savefig(path.with_suffix(".png"))
 
 
 def _rows_so_far(path: Path | None) -> list[dict]:

@@ -35,11 +35,9 @@ def plain(loss: ExactInfoNCE, tensors: list[torch.Tensor], scale: float = 1.0) -
 
 @pytest.fixture(autouse=True)
 def nothing_recorded():
-    for kept in (recorded._recordings, recorded._calls):
-        kept.clear()
+    recorded.forget_recordings()
     yield
-    for kept in (recorded._recordings, recorded._calls):
-        kept.clear()
+    recorded.forget_recordings()
 
 
 def test_on_a_cpu_nothing_is_recorded():

@@ -59,6 +59,13 @@ def recorded_mean(settings: Hashable, mean: _Mean, posteriors: Sequence[Posterio
     return _Replay.apply(recording, *tensors)
 
 
+def forget_recordings() -> None:
+    """Free the memory of all recordings. The next calls run as usual, and shapes are recorded anew."""
+    with _lock:
+        _recordings.clear()
+        _calls.clear()
+
+
 def _can_record(posteriors: Sequence[VonMisesFisher]) -> bool:
     """Whether these are in float32 on a GPU, not too many, and gradients are asked for in a plain way."""
     anchor, last = posteriors[0], posteriors[-1]
