@@ -33,7 +33,7 @@ from aleator.foundation import describe_run, write_json
 from aleator.retrieval import match_settings, read_header, read_items, read_posteriors
 
 SPLITS, COVERAGE = 20, 0.95
-ERROR, ASSURANCE = 0.1, 0.9  # of sure first answers
+ERROR, ASSURANCE = 0.1, 0.9  # of sure first answers; probability that error and coverage are kept
 MOST = 1000  # questions for a calibration, and new questions
 
 
@@ -121,7 +121,7 @@ def measure(data: Questions, splits: int = SPLITS, most: int = MOST) -> dict[str
                 _append(row, error=np.mean(wrong), answered=len(wrong) / len(answers))
         coverage = kinds["ranked"]["coverage"][-1]
         for name, rank in (("k-NN", data.rank), ("k labels", data.label_rank)):
-            k = conformal_quantile(rank[calibration], COVERAGE)
+            k = conformal_quantile(rank[calibration], COVERAGE, ASSURANCE)
             _append(kinds.setdefault(name, {}), coverage=np.mean(rank[new] <= k), size=k)
         k = np.quantile(data.rank[new], coverage, method="higher")
         _append(kinds.setdefault("k at the same coverage", {}), coverage=np.mean(data.rank[new] <= k), size=k)

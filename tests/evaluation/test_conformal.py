@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import beta, binom
 
 from aleator.evaluation import conformal_quantile, coverage_range, questions_needed, rejection_threshold
 
@@ -54,6 +54,29 @@ class TestQuantile:
             conformal_quantile(np.full(20, np.nan), 0.9)
         with pytest.raises(ValueError, match="one number for each question"):
             conformal_quantile(np.zeros((20, 2)), 0.9)
+
+
+@pytest.mark.parametrize(("n", "coverage", "assurance"), [(45, 0.95, 0.9), (200, 0.9, 0.8), (1000, 0.95, 0.99)])
+def test_an_assured_level_is_the_least_that_covers_in_so_many_calibrations(n, coverage, assurance):
+    """Uniform scores: a level is its own coverage, and the k-th smallest of n has a Beta(k, n + 1 - k) distribution."""
+    level = int(conformal_quantile(np.arange(1, n + 1), coverage, assurance))
+    kept = [beta(k, n + 1 - k).sf(coverage) for k in (level - 1, level)]
+    assert kept[0] < assurance <= kept[1]
+    scores = np.random.default_rng(0).random((4000, n))
+    covered = np.sort(scores, axis=1)[:, level - 1]
+    assert np.mean(covered >= coverage) == pytest.approx(kept[1], abs=4 * np.sqrt(0.25 / 4000))
+    low, high = coverage_range(n, coverage, assurance=assurance)
+    assert np.mean((low <= covered) & (covered <= high)) == pytest.approx(0.9, abs=0.02)
+
+
+def test_an_assurance_needs_so_many_questions_that_the_largest_score_keeps_it():
+    needed = questions_needed(0.95, 0.9)
+    assert 0.95**needed <= 0.1 < 0.95 ** (needed - 1)
+    assert conformal_quantile(range(needed), 0.95, 0.9) == needed - 1
+    with pytest.raises(ValueError, match=f"questions = {needed - 1}.*at least {needed}"):
+        conformal_quantile(range(needed - 1), 0.95, 0.9)
+    with pytest.raises(ValueError, match="assurance = 1"):
+        questions_needed(0.95, 1.0)
 
 
 def test_coverage_range_holds_the_coverage_of_most_calibrations():

@@ -119,7 +119,7 @@ def index_calibrate(
     error: Annotated[
         float | None, typer.Option(help="largest share of wrong answers among the first answers that are given")
     ] = None,
-    assurance: Annotated[float, typer.Option(help="probability that the error is kept")] = 0.9,
+    assurance: Annotated[float, typer.Option(help="probability that coverage and error are kept")] = 0.9,
     sets: Annotated[
         str | None, typer.Option(help="labels (one item of each possible label) or ranked (the nearest items)")
     ] = None,

@@ -18,28 +18,35 @@ _PILOT_SHARE = 0.2  # of the questions that choose where `rejection_threshold` s
 _CANDIDATES = 201  # most thresholds that it tests
 
 
-def questions_needed(coverage: float) -> int:
-    """Fewest calibration questions for a coverage: coverage / (1 - coverage), rounded up.
+def questions_needed(coverage: float, assurance: float | None = None) -> int:
+    """Fewest calibration questions for a coverage.
+
+    On average over calibrations this is coverage / (1 - coverage), rounded up. With an assurance it is the least n with
+    coverage^n <= 1 - assurance: then the largest of n scores is enough.
 
     Args:
         coverage: Share of questions, inside (0, 1).
+        assurance: See `conformal_quantile`.
 
     Returns:
         The number of questions.
 
     Raises:
-        ValueError: If `coverage` is not inside (0, 1).
+        ValueError: If `coverage` or `assurance` is not inside (0, 1).
 
     Examples:
         >>> from aleator.evaluation import questions_needed
-        >>> questions_needed(0.95), questions_needed(0.99)
-        (19, 99)
+        >>> questions_needed(0.95), questions_needed(0.99), questions_needed(0.95, assurance=0.9)
+        (19, 99, 45)
     """
     require_probability("coverage", coverage, "pass for example 0.95")
-    return math.ceil(coverage / (1 - coverage) - _ROUNDING)
+    if assurance is None:
+        return math.ceil(coverage / (1 - coverage) - _ROUNDING)
+    require_probability("assurance", assurance, "pass for example 0.9")
+    return math.ceil(math.log(1 - assurance) / math.log(coverage) - _ROUNDING)
 
 
-def conformal_quantile(scores: Any, coverage: float) -> float:
+def conformal_quantile(scores: Any, coverage: float, assurance: float | None = None) -> float:
     """The level that the score of a new question does not exceed, with probability `coverage` or more.
 
     It is the k-th smallest of n scores, k = ceil((n + 1) coverage): split conformal prediction (Vovk et al. 2005), and
@@ -47,9 +54,14 @@ def conformal_quantile(scores: Any, coverage: float) -> float:
     over the calibration questions and the new one together, which must be exchangeable. It is at most
     coverage + 1 / (n + 1) if no two scores are equal.
 
+    One calibration may cover less. With `assurance`, k is the least number for which the coverage of a calibration, a
+    Beta(k, n + 1 - k) variable, reaches `coverage` with this probability (Vovk 2012).
+
     Args:
         scores: Scores of the calibration questions, shape (n,); infinity for a question that no level covers.
         coverage: Share of questions, inside (0, 1).
+        assurance: Probability, over the calibration questions, that new questions are covered as often as `coverage`
+            says. None: they are on average over calibrations.
 
     Returns:
         The level; infinity if too many scores are.
@@ -61,11 +73,11 @@ def conformal_quantile(scores: Any, coverage: float) -> float:
         >>> from aleator.evaluation import conformal_quantile
         >>> conformal_quantile(range(1, 20), 0.95)  # the largest of 19
         19.0
-        >>> conformal_quantile(range(1, 100), 0.95)
-        95.0
+        >>> conformal_quantile(range(1, 100), 0.95), conformal_quantile(range(1, 100), 0.95, assurance=0.9)
+        (95.0, 98.0)
     """
     scores = _vector("scores", scores)
-    needed = questions_needed(coverage)
+    needed = questions_needed(coverage, assurance)
     require(
         len(scores) >= needed,
         "questions",
@@ -73,19 +85,22 @@ def conformal_quantile(scores: Any, coverage: float) -> float:
         f"too few to promise a coverage of {coverage:g}",
         f"pass at least {needed}, or a smaller coverage",
     )
-    return float(np.sort(scores)[_order(len(scores), coverage) - 1])
+    return float(np.sort(scores)[_order(len(scores), coverage, assurance) - 1])
 
 
-def coverage_range(questions: int, coverage: float, share: float = 0.9) -> tuple[float, float]:
+def coverage_range(
+    questions: int, coverage: float, share: float = 0.9, assurance: float | None = None
+) -> tuple[float, float]:
     """Between which values the coverage lies in fact, for most calibrations.
 
-    `conformal_quantile` covers on average over calibrations. The coverage after one calibration varies with its
-    questions. For scores without ties it has a Beta(k, n + 1 - k) distribution, k = ceil((n + 1) coverage) (Vovk 2012).
+    The coverage after one calibration varies with its questions. For scores without ties it has a Beta(k, n + 1 - k)
+    distribution, where `conformal_quantile` takes the k-th smallest score (Vovk 2012).
 
     Args:
         questions: n, the number of calibration questions.
         coverage: The coverage that was asked for.
         share: Share of calibrations.
+        assurance: See `conformal_quantile`.
 
     Returns:
         The lowest and the highest coverage of this share of calibrations; equally many lie below and above.
@@ -101,9 +116,9 @@ def coverage_range(questions: int, coverage: float, share: float = 0.9) -> tuple
     """
     from scipy.special import betaincinv
 
-    require_at_least("questions", questions, questions_needed(coverage))
+    require_at_least("questions", questions, questions_needed(coverage, assurance))
     require_probability("share", share, "pass for example 0.9")
-    k = _order(questions, coverage)
+    k = _order(questions, coverage, assurance)
     low, high = betaincinv(k, questions + 1 - k, [(1 - share) / 2, (1 + share) / 2])
     return float(low), float(high)
 
@@ -210,9 +225,15 @@ def _answered_and_wrong(
     return reached.sum(axis=1), (reached & wrong).sum(axis=1)
 
 
-def _order(questions: int, coverage: float) -> int:
-    """Which of the sorted scores covers: ceil((n + 1) coverage)."""
-    return math.ceil((questions + 1) * coverage - _ROUNDING)
+def _order(questions: int, coverage: float, assurance: float | None) -> int:
+    """Which of the sorted scores covers: ceil((n + 1) coverage), or the least with the assurance."""
+    if assurance is None:
+        return math.ceil((questions + 1) * coverage - _ROUNDING)
+    from scipy.special import betainc
+
+    k = np.arange(1, questions + 1)
+    below = betainc(k, questions + 1 - k, coverage)  # probability of a coverage below `coverage`; it falls with k
+    return int(np.argmax(below <= (1 - assurance) * (1 + _ROUNDING))) + 1
 
 
 def _vector(argument: str, values: Any) -> np.ndarray:

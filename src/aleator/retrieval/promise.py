@@ -13,9 +13,10 @@ Need = Literal["share", "mass", "rank", "rank-kappa"]
 class Promise:
     """What `CredibleIndex.calibrate` found, and what `CredibleIndex.answer_sets` keeps.
 
-    The answer set of a question holds a right answer with a probability of at least `coverage`. The probability is over
-    the calibration questions and the new one together. They must come from the same source, and no item that the
-    encoder was trained on may be among them. It holds on average over questions, not for each kind of question.
+    The answer sets hold a right answer for a share `coverage` of new questions or more. This is kept with a probability
+    of `assurance` over the calibration questions; without an assurance, on average over calibrations. Old and new
+    questions must come from the same source, and no item that the encoder was trained on may be among them. It holds
+    on average over questions, not for each kind of question.
 
     Args:
         coverage: Share of questions whose set holds a right answer.
@@ -30,6 +31,7 @@ class Promise:
         mean_size: Mean size of the sets of the calibration questions.
         covered: Share of the calibration questions whose set holds a right answer.
         rejection: Confidence below which a question is not answered; None if no error was asked for.
+        assurance: Probability, over the calibration questions, that the coverage is kept; None: it is on average.
 
     Examples:
         >>> from aleator.retrieval import Promise
@@ -50,10 +52,13 @@ class Promise:
     mean_size: float
     covered: float
     rejection: Rejection | None
+    assurance: float | None = None
 
     def __str__(self) -> str:
         asked = f"questions like the {self.questions} of the calibration"
         text = f"sets hold a right answer for {100 * self.coverage:g} % of {asked}"
+        if self.assurance is not None:
+            text += f" ({100 * self.assurance:g} % assured)"
         if self.rejection is None:
             return text
         kept = f"at most {100 * self.rejection.error:g} % are wrong ({100 * self.rejection.assurance:g} % assured)"
@@ -62,7 +67,7 @@ class Promise:
     @property
     def coverage_range(self) -> tuple[float, float]:
         """Between which values the coverage lies in fact, for 90 % of all calibrations with this many questions."""
-        return coverage_range(self.questions, self.coverage)
+        return coverage_range(self.questions, self.coverage, assurance=self.assurance)
 
     def to_dict(self) -> dict[str, Any]:
         """The promise as JSON can store it.

@@ -67,7 +67,11 @@ def calibrate_sets(
 
     depth, trials = _look_deep_enough(store, request, answers, coverage, sets, allow_empty)
     trial, used = _choose(trials, coverage)
-    level = conformal_quantile(trial.level[used], coverage)
+    # Few questions promise the coverage on average over calibrations only.
+    assured = assurance if len(used) >= questions_needed(coverage, assurance) else None
+    level = conformal_quantile(trial.level[used], coverage, assured)
+    if not np.isfinite(level):  # this costs some coverage, so with far answers the average has to do
+        assured, level = None, conformal_quantile(trial.level[used], coverage)
     if not np.isfinite(level):
         missed = int(np.isinf(trial.level).sum())
         reject(
@@ -94,6 +98,7 @@ def calibrate_sets(
         mean_size=trial.mean_size(level, used),
         covered=float(np.mean(trial.level[used] <= level)),
         rejection=rejection,
+        assurance=assured,
     )
 
 
