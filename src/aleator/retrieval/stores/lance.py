@@ -25,7 +25,7 @@ from aleator.foundation import reject, require
 from aleator.retrieval.items import Items, decode_id
 from aleator.retrieval.recall import tune_recall
 from aleator.retrieval.stores.lance_building import TABLES, bring_up_to_date, drop_abandoned
-from aleator.retrieval.stores.lance_checksums import Totals, combined, index_files
+from aleator.retrieval.stores.lance_checksums import Totals, combined, table_files
 from aleator.retrieval.stores.lance_items import batches, schema
 from aleator.retrieval.stores.lance_ledger import FORMAT, Ledger, State, gone
 from aleator.retrieval.stores.lance_place import ConflictError, Place
@@ -144,7 +144,7 @@ class LanceStore(LanceReader):
             drop_abandoned(self._place, self._connection, state.table)
             partitions = bring_up_to_date(self._items, state.partitions, state.count, state.config, _TRIES)
 
-            files = index_files(self._place, self._name, self._items.table) if self._items.checked else {}
+            files = table_files(self._place, self._name, self._items.table) if self._items.checked else {}
 
             def indexed(newest: State) -> dict[str, Any]:
                 self._require_table(newest, state.table)

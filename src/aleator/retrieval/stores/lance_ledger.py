@@ -51,7 +51,7 @@ class State:
         tokens: Tokens of the last changes. A writer whose connection broke can see whether its change happened.
         format: Of the ledger and the table.
         totals: Sums of the checksums of all rows of the index (`lance_checksums.py`); nothing in format 1.
-        files: SHA-256 of the files of the vector index, by path; nothing in format 1 and on an object store.
+        files: SHA-256 of the files of the last save, by path; nothing in format 1 and on an object store.
     """
 
     number: int
