@@ -27,7 +27,7 @@ from aleator.retrieval.stores.lance_place import Place
 
 _MOST_IN_MEMORY = 2**24  # numbers in the vectors of a collection that is kept in memory: 64 MiB
 _MOST_DESCRIBED = 100_000  # items whose ids and metadata are kept after a search
-_SAMPLED = 256  # vectors that `check` asks the vector index for
+_SAMPLED = 64  # vectors that `check` asks the vector index for
 _FEW = 64  # items whose metadata are looked up faster one by one than by looking at those of all items
 
 
