@@ -10,7 +10,7 @@ them are in the index, and decides between writers:
 So a change happens completely or not at all, also when a writer is killed. An id is never stored twice: a change is
 made again if another writer came in between. A search reads one version of both tables (`lance_reading.py`).
 
-Lance does not verify checksums of its files.
+Lance does not verify checksums of its files. The tables have checksums of their own (`lance_checksums.py`).
 """
 
 import contextlib
@@ -25,12 +25,13 @@ from aleator.foundation import reject, require
 from aleator.retrieval.items import Items, decode_id
 from aleator.retrieval.recall import tune_recall
 from aleator.retrieval.stores.lance_building import TABLES, bring_up_to_date, drop_abandoned
+from aleator.retrieval.stores.lance_checksums import Totals, combined, table_files
 from aleator.retrieval.stores.lance_items import batches, schema
-from aleator.retrieval.stores.lance_ledger import Ledger, State, gone
+from aleator.retrieval.stores.lance_ledger import FORMAT, Ledger, State, gone
 from aleator.retrieval.stores.lance_place import ConflictError, Place
 from aleator.retrieval.stores.lance_reading import LanceReader
 
-_TRIES = 5  # of compaction, while others write
+_TRIES = 5  # of compaction and of appending, while others write
 
 
 class LanceStore(LanceReader):
@@ -53,17 +54,18 @@ class LanceStore(LanceReader):
         if ledger is not None and not replacing:
             reject("location", str(place), "already holds an index", "add to it, or pass replace=True")
         name = TABLES + secrets.token_hex(8)
-        columns = schema(config["dim"], config.get("modes", 1) > 1)
+        columns = schema(config["dim"], config.get("modes", 1) > 1, checked=True)
+        totals: Totals = {}
         with place.plain_errors():
-            reader = pa.RecordBatchReader.from_batches(columns, batches(items, 0, columns))
+            reader = pa.RecordBatchReader.from_batches(columns, batches(items, 0, columns, totals))
             table = connection.create_table(name, reader, schema=columns)
             version = table.version
-        first = State(0, name, version, len(items), len(items), config)
+        first = State(0, name, version, len(items), len(items), config, format=FORMAT, totals=totals)
         if ledger is None:
             ledger = Ledger.create(place, connection, first)
         else:
-            fresh = {"open": {}, "removed": [], "partitions": 0, "config": config, "version": version}
-            ledger.change(lambda _: {"table": name, "next_row": len(items), "count": len(items), **fresh})
+            fresh = {key: value for key, value in vars(first).items() if key not in ("number", "tokens")}
+            ledger.change(lambda _: fresh)
         store = cls(place, connection, ledger)
         store.save(None)
         return store
@@ -84,19 +86,12 @@ class LanceStore(LanceReader):
             return list(range(start, start + count))
 
     def insert(self, items: Items) -> None:
-        token, count = secrets.token_hex(8), len(items)
+        count = len(items)
         with self._changing():
             self._require_dim(items.mu)
             self._refuse_existing(items)
             table = self._name
-
-            def begin(state: State) -> dict[str, Any]:
-                self._require_table(state, table)
-                stop = state.next_row + count
-                return {"next_row": stop, "open": {**state.open, token: (state.next_row, stop)}}
-
-            start = self._ledger.change(begin).open[token][0]
-            self._items.add(items, start)
+            token, start, totals = self._append(items)
 
             def show(state: State) -> dict[str, Any]:
                 self._require_table(state, table)
@@ -104,14 +99,17 @@ class LanceStore(LanceReader):
                 self._refuse_existing(items)
                 still_open = {other: rows for other, rows in state.open.items() if other != token}
                 version = self._items.table.version
-                return {"open": still_open, "count": state.count + count, "version": version}
+                shown = {"count": state.count + count, "totals": combined(state.totals, totals)}
+                return {"open": still_open, "version": version, **shown}
 
             try:
                 self._ledger.change(show)
             except ValueError as refused:
                 # Another writer added one of the ids meanwhile. The rows stay hidden, and need not stay in the table.
+                # If they cannot be removed now, the caller must still learn why the items were refused.
                 if not isinstance(refused, ConnectionError):
-                    self._items.delete([(start, start + count)])
+                    with contextlib.suppress(ConnectionError):
+                        self._items.delete([(start, start + count)])
                 raise
 
     def delete(self, keys: list[str]) -> None:
@@ -120,12 +118,13 @@ class LanceStore(LanceReader):
 
             def hide(state: State) -> dict[str, Any]:
                 self._load(state)
-                row_of_key = self._rows_of(keys)
+                row_of_key, totals = self._found(keys)
                 unknown = [key for key in keys if key not in row_of_key]
                 if unknown:
                     reject("ids", decode_id(unknown[0]), "not in the index", "remove only items that it holds")
                 gone_rows[:] = _ranges(np.array(list(row_of_key.values()), np.int64))
-                return {"removed": [*state.removed, *gone_rows], "count": state.count - len(keys)}
+                left = {"count": state.count - len(keys), "totals": combined(state.totals, totals, -1)}
+                return {"removed": [*state.removed, *gone_rows], **left}
 
             if keys:
                 self._ledger.change(hide)
@@ -145,9 +144,11 @@ class LanceStore(LanceReader):
             drop_abandoned(self._place, self._connection, state.table)
             partitions = bring_up_to_date(self._items, state.partitions, state.count, state.config, _TRIES)
 
+            files = table_files(self._place, self._name, self._items.table) if self._items.checked else {}
+
             def indexed(newest: State) -> dict[str, Any]:
                 self._require_table(newest, state.table)
-                return {"partitions": partitions, "version": self._items.table.version}
+                return {"partitions": partitions, "version": self._items.table.version, "files": files}
 
             self._ledger.change(indexed)
             self._load(self._ledger.state)
@@ -167,6 +168,29 @@ class LanceStore(LanceReader):
             raise gone(self._place, "the index was replaced while items were added")
 
     # Writing
+
+    def _append(self, items: Items) -> tuple[str, int, Totals]:
+        """Append items to the table, hidden. Returns the token of their entry in the ledger, their first row, totals.
+
+        If other writers were always faster, they are appended again under other rows. The first rows stay hidden,
+        whether they are there or not.
+        """
+        table, count = self._name, len(items)
+        for tries_left in reversed(range(_TRIES)):
+            token = secrets.token_hex(8)
+
+            def begin(state: State, token: str = token) -> dict[str, Any]:
+                self._require_table(state, table)
+                stop = state.next_row + count
+                return {"next_row": stop, "open": {**state.open, token: (state.next_row, stop)}}
+
+            start = self._ledger.change(begin).open[token][0]
+            try:
+                return token, start, self._items.add(items, start)
+            except ConflictError:
+                if not tries_left:
+                    raise
+        raise AssertionError  # not reached
 
     def _refuse_existing(self, items: Items) -> None:
         held = self._rows_of(list(items.keys))

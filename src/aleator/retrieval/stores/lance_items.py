@@ -15,27 +15,36 @@ import pyarrow.compute as pc
 from aleator.retrieval.items import Items
 from aleator.retrieval.scoring import slack
 from aleator.retrieval.stores.base import Candidates
+from aleator.retrieval.stores.lance_checksums import (
+    TEXT_CHECK,
+    VECTOR_CHECK,
+    Totals,
+    combined,
+    text_checks,
+    totals_of,
+    vector_checks,
+)
 from aleator.retrieval.stores.lance_place import Place
 
 _BLOCK = 65_536  # vectors written or compared at a time
 _MOST_IN_LIST = 1_000  # values in a condition; for more, a scan of the column is faster
 _FIRST_NEIGHBOURS = 64
 _AT_ONCE = 4  # questions
-_COLUMNS = ("row", "kappa", "mu", "key", "note")
 
 
 Described = dict[int, tuple[str, str]]  # id and metadata as JSON text, by row
 
 
-def schema(dim: int, mixtures: bool) -> pa.Schema:
-    """Columns of the table. `first` is true for the heaviest component of an item."""
+def schema(dim: int, mixtures: bool, checked: bool) -> pa.Schema:
+    """Columns of the table. `first` is true for the heaviest component of an item. Old tables have no checksums."""
     columns = [("row", pa.int64()), ("key", pa.string()), ("kappa", pa.float32()), ("note", pa.string())]
     more = [("weight", pa.float32()), ("first", pa.bool_())] if mixtures else []
-    return pa.schema([*columns, *more, ("mu", pa.list_(pa.float32(), dim))])
+    checks = [(VECTOR_CHECK, pa.int64()), (TEXT_CHECK, pa.int64())] if checked else []
+    return pa.schema([*columns, *more, *checks, ("mu", pa.list_(pa.float32(), dim))])
 
 
-def batches(items: Items, first_row: int, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Items as batches of Arrow, with rows from `first_row` on."""
+def batches(items: Items, first_row: int, columns: pa.Schema, totals: Totals) -> Iterator[pa.RecordBatch]:
+    """Items as batches of Arrow, with rows from `first_row` on. Their checksums are added to the totals."""
     owner = np.arange(len(items)) if items.owner is None else items.owner
     for start in range(0, len(owner), _BLOCK):
         part = owner[start : start + _BLOCK]
@@ -53,6 +62,13 @@ def batches(items: Items, first_row: int, columns: pa.Schema) -> Iterator[pa.Rec
             before = owner[start - 1] if start else -1
             data["weight"] = pa.array(items.weight[start : start + _BLOCK], pa.float32())
             data["first"] = pa.array(np.diff(part, prepend=before) > 0)
+        if VECTOR_CHECK in columns.names:
+            row, kappa, mu = part + first_row, items.kappa[start : start + _BLOCK], items.mu[start : start + _BLOCK]
+            weight = None if items.weight is None else items.weight[start : start + _BLOCK]
+            first = None if weight is None else data["first"].to_numpy(zero_copy_only=False)
+            vectors, texts = vector_checks(row, mu, kappa, weight), text_checks(row, data["key"], data["note"])
+            totals.update(combined(totals, totals_of(row, kappa, first, vectors, texts)))
+            data |= {VECTOR_CHECK: pa.array(vectors), TEXT_CHECK: pa.array(texts)}
         yield pa.RecordBatch.from_pydict({name: data[name] for name in columns.names}, schema=columns)
 
 
@@ -68,16 +84,18 @@ def _quoted(text: str) -> str:
 
 
 class ItemTable:
-    """An open table of items, at one version."""
+    """An open table of items, at one version. Rows that are read are compared with their checksums, if it has any."""
 
-    def __init__(self, place: Place, table: Any, dim: int, mixtures: bool):
-        self.place, self.table, self.dim, self.mixtures = place, table, dim, mixtures
+    def __init__(self, place: Place, table: Any, dim: int, mixtures: bool, checked: bool):
+        self.place, self.table, self.dim, self.mixtures, self.checked = place, table, dim, mixtures, checked
+        self.schema = schema(dim, mixtures, checked)
 
-    def add(self, items: Items, first_row: int) -> None:
-        """Append items with rows from `first_row` on, in one commit."""
-        columns = schema(self.dim, self.mixtures)
+    def add(self, items: Items, first_row: int) -> Totals:
+        """Append items with rows from `first_row` on, in one commit. Returns the totals of their checksums."""
+        totals: Totals = {}
         with self.place.plain_errors():
-            self.table.add(pa.Table.from_batches(batches(items, first_row, columns), columns))
+            self.table.add(pa.Table.from_batches(batches(items, first_row, self.schema, totals), self.schema))
+        return totals
 
     def delete(self, ranges: list[tuple[int, int]]) -> None:
         """Remove rows (start, stop) from the table."""
@@ -89,12 +107,12 @@ class ItemTable:
     def find(self, column: str, values: list, wanted: list[str]) -> pa.Table:
         """The columns `wanted` of all rows whose `column` has one of the values."""
         if not values:
-            return schema(self.dim, self.mixtures).empty_table().select(wanted)
+            return self.schema.empty_table().select(wanted)
         if len(values) <= _MOST_IN_LIST:
             listed = ", ".join(_quoted(value) if isinstance(value, str) else str(value) for value in values)
             with self.place.plain_errors():
                 return self.table.search().where(f"{column} IN ({listed})").select(wanted).to_arrow()
-        known = pa.array(values, schema(self.dim, self.mixtures).field(column).type)
+        known = pa.array(values, self.schema.field(column).type)
         columns = list(dict.fromkeys([*wanted, column]))
         found = [batch.filter(pc.is_in(batch[column], known)) for batch in self.scan(columns)]
         return pa.Table.from_batches(found).select(wanted) if found else self.find(column, [], wanted)
@@ -111,10 +129,10 @@ class ItemTable:
                 return
             yield batch
 
-    def blocks(self, where: str | None = None) -> Iterator[Candidates]:
-        """All vectors, or those of rows for which an SQL condition holds; `query` is 0."""
+    def blocks(self, where: str | None = None) -> Iterator[tuple[Candidates, np.ndarray]]:
+        """All vectors, or those of rows for which an SQL condition holds; `query` is 0. With their checksums."""
         gathered: list[pa.RecordBatch] = []
-        for batch in self.scan(self._vector_columns, where):
+        for batch in self.scan(self.vector_columns, where):
             gathered.append(batch)
             if sum(map(len, gathered)) >= _BLOCK:
                 yield self._plain(gathered)
@@ -122,14 +140,15 @@ class ItemTable:
         if gathered:
             yield self._plain(gathered)
 
-    def _plain(self, found: list[pa.RecordBatch]) -> Candidates:
+    def _plain(self, found: list[pa.RecordBatch]) -> tuple[Candidates, np.ndarray]:
         table = pa.Table.from_batches(found)
-        return self.candidates(table, np.zeros(len(table), np.int64))
+        checks = self.column(table, VECTOR_CHECK) if self.checked else np.zeros(len(table), np.int64)
+        return self.candidates(table, np.zeros(len(table), np.int64)), checks
 
     def take(self, offsets: np.ndarray) -> Candidates:
         """The vectors at some offsets of the table; `query` is 0."""
         with self.place.plain_errors():
-            found = self.table.take_offsets(offsets.tolist()).select(self._vector_columns).to_arrow()
+            found = self.table.take_offsets(offsets.tolist()).select(self.vector_columns).to_arrow()
         return self.candidates(found, np.zeros(len(found), np.int64))
 
     def within(self, mu: np.ndarray, radius: np.ndarray, effort: int) -> tuple[Candidates, Described]:
@@ -157,7 +176,7 @@ class ItemTable:
         limit = _FIRST_NEIGHBOURS if k is None else k
         while True:
             # Ids and metadata of few items cost little here, and save another question.
-            columns = self._columns if limit <= _FIRST_NEIGHBOURS else self._vector_columns
+            columns = self._columns if limit <= _FIRST_NEIGHBOURS else self.vector_columns
             with self.place.plain_errors():
                 query = self.table.search(vector, vector_column_name="mu").distance_type("l2").nprobes(effort)
                 if bound is not None:
@@ -171,29 +190,66 @@ class ItemTable:
         described: Described = {}
         for part in parts:
             if "key" in part.column_names:
-                about = zip(part["key"].to_pylist(), part["note"].to_pylist(), strict=True)
-                described.update(zip(part["row"].to_pylist(), about, strict=True))
-        found = pa.concat_tables([part.select(self._vector_columns) for part in parts])
+                row, key, note = self.texts(part)
+                described.update(zip(row.tolist(), zip(key, note, strict=True), strict=True))
+        found = pa.concat_tables([part.select(self.vector_columns) for part in parts])
         query = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         return self.candidates(found, query), described
 
     def candidates(self, found: Any, query: np.ndarray) -> Candidates:
-        """Rows of Arrow with the columns of vectors, as candidates of these queries."""
+        """Rows of Arrow with the columns of vectors, as candidates of these queries. They match their checksums."""
+        row, kappa = self.column(found, "row"), self.column(found, "kappa")
+        weight = self.column(found, "weight") if self.mixtures else None
+        mu = self.column(found, "mu").reshape(len(found), self.dim)
+        if self.checked:
+            right = vector_checks(row, mu, kappa, weight) == self.column(found, VECTOR_CHECK)
+            self._require(right, row, "vectors or kappas")
+        return Candidates(query, row, mu, kappa, weight)
 
-        def column(name: str) -> np.ndarray:
-            values = found[name]
-            if isinstance(values, pa.ChunkedArray):
-                values = values.combine_chunks()
-            flat = values.flatten() if name == "mu" else values
-            return flat.to_numpy(zero_copy_only=False)
+    def texts(self, found: Any) -> tuple[np.ndarray, list[str], list[str]]:
+        """Row, id and metadata of rows of Arrow with the columns of texts. They match their checksums."""
+        row, key, note = self.column(found, "row"), _whole(found["key"]), _whole(found["note"])
+        if self.checked:
+            checks = text_checks(row, key, note)
+            right = np.zeros(len(row), bool) if checks is None else checks == self.column(found, TEXT_CHECK)
+            self._require(right, row, "ids or metadata")
+        with self.place.plain_errors():
+            return row, key.to_pylist(), note.to_pylist()
 
-        weight = column("weight") if self.mixtures else None
-        return Candidates(query, column("row"), column("mu").reshape(len(found), self.dim), column("kappa"), weight)
+    def column(self, found: Any, name: str) -> np.ndarray:
+        """A column of numbers; of vectors one after the other."""
+        values = _whole(found[name])
+        flat = values.flatten() if name == "mu" else values
+        if values.null_count or flat.null_count or len(flat) != len(values) * (self.dim if name == "mu" else 1):
+            raise self.place.damaged(f"values of the column {name!r} are missing")
+        return flat.to_numpy(zero_copy_only=False)
+
+    def _require(self, right: np.ndarray, row: np.ndarray, what: str) -> None:
+        if not right.all():
+            wrong = f"{len(right) - right.sum()} of the {len(right)} that were read, the first in row {row[~right][0]}"
+            raise self.place.damaged(f"{what} of items do not match their checksums ({wrong})")
 
     @property
     def _columns(self) -> list[str]:
-        return [*_COLUMNS, *(["weight"] if self.mixtures else [])]
+        return list(dict.fromkeys([*self.text_columns, *self.vector_columns]))
 
     @property
-    def _vector_columns(self) -> list[str]:
-        return ["row", "kappa", "mu", *(["weight"] if self.mixtures else [])]
+    def vector_columns(self) -> list[str]:
+        """Columns that `candidates` needs."""
+        more = [name for name, there in (("weight", self.mixtures), (VECTOR_CHECK, self.checked)) if there]
+        return ["row", "kappa", "mu", *more]
+
+    @property
+    def text_columns(self) -> list[str]:
+        """Columns that `texts` needs."""
+        return ["row", "key", "note", *([TEXT_CHECK] if self.checked else [])]
+
+    @property
+    def kappa_columns(self) -> list[str]:
+        """Columns that totals of certainties need."""
+        return ["row", "kappa", *(["first"] if self.mixtures else [])]
+
+
+def _whole(values: Any) -> pa.Array:
+    """A column as one array."""
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

@@ -11,6 +11,7 @@ row, does not hold, and nothing happens. (Inserting a row n + 1 unless there is 
 changes late finds none.)
 """
 
+import hashlib
 import json
 import secrets
 from dataclasses import asdict, dataclass, field, replace
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from aleator.foundation import DamagedFileError, reject
+from aleator.foundation import BadArgumentError, DamagedFileError, reject, require
 from aleator.retrieval.stores.base import IndexGoneError
 from aleator.retrieval.stores.consistency import config_problem
 from aleator.retrieval.stores.lance_place import ConflictError, Place
@@ -27,6 +28,8 @@ from aleator.retrieval.stores.lance_place import ConflictError, Place
 LEDGER = "ledger"
 _ATTEMPTS = 200  # changes that other writers may make before one of ours; each attempt sees one of theirs succeed
 _REMEMBERED = 64  # changes whose tokens are kept
+FORMAT = 2  # with checksums; indexes in format 1 have none
+_SINCE_2 = ("format", "totals", "files")  # fields that format 1 does not have
 _SCHEMA = pa.schema([("slot", pa.int64()), ("number", pa.int64()), ("state", pa.string())])
 
 
@@ -46,6 +49,9 @@ class State:
         removed: Rows (start, stop) that were removed from the index and are perhaps still in the table.
         partitions: Partitions of the vector index; 0 if there is none.
         tokens: Tokens of the last changes. A writer whose connection broke can see whether its change happened.
+        format: Of the ledger and the table.
+        totals: Sums of the checksums of all rows of the index (`lance_checksums.py`); nothing in format 1.
+        files: SHA-256 of the files of the last save, by path; nothing in format 1 and on an object store.
     """
 
     number: int
@@ -58,6 +64,9 @@ class State:
     removed: list[tuple[int, int]] = field(default_factory=list)
     partitions: int = 0
     tokens: list[str] = field(default_factory=list)
+    format: int = 1
+    totals: dict[str, int] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
 
     @property
     def hidden(self) -> np.ndarray:
@@ -74,7 +83,22 @@ class State:
         return shown
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        """As JSON, with a checksum."""
+        values = asdict(self)
+        if self.format == 1:
+            return json.dumps({name: value for name, value in values.items() if name not in _SINCE_2})
+        return json.dumps({**values, "digest": _digest(values)})
+
+    @classmethod
+    def from_json(cls, text: str, place: Place) -> "State":
+        """A state that `to_json` wrote. A ValueError, TypeError or KeyError if it did not."""
+        values = json.loads(text)
+        written = values.get("format", 1)
+        if ("digest" in values or written != 1) and values.pop("digest") != _digest(values):
+            raise place.damaged("its ledger does not match its checksum")
+        problem = f"is in format {written}, and this release reads formats up to {FORMAT}"
+        require(written <= FORMAT, "location", str(place), problem, "open it with the release that wrote it")
+        return cls(**values)
 
 
 class Ledger:
@@ -164,14 +188,20 @@ class Ledger:
             self._seen = self._table.version
             rows = self._table.to_arrow().to_pylist()
         try:
-            ((text,),) = [[row["state"]] for row in rows]
-            state = State(**json.loads(text))
-            problem = config_problem(state.config)
-        except (TypeError, ValueError, KeyError):
+            ((number, text),) = [[row["number"], row["state"]] for row in rows]
+            state = State.from_json(text, self._place)
+            problem = config_problem(state.config) if number == state.number else "its ledger has another number"
+        except (DamagedFileError, BadArgumentError):
+            raise
+        except (TypeError, ValueError, KeyError, AttributeError):
             problem = f"its ledger has {len(rows)} rows, or one that cannot be read"
         if problem is not None:
-            raise DamagedFileError(str(self._place), problem, "open an older version, or restore it")
+            raise self._place.damaged(problem)
         return state
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _row(state: State) -> pa.Table:

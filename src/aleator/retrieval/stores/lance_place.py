@@ -66,6 +66,15 @@ class Place:
         """The location, as `CredibleIndex.open` takes it."""
         return str(self) if self.uri.startswith(SCHEMES) else f"{_PREFIX}{self}"
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder; None on an object store."""
+        return None if self.uri.startswith(SCHEMES) else Path(self.uri)
+
+    def damaged(self, problem: str) -> DamagedFileError:
+        """The error for damage of this index."""
+        return DamagedFileError(str(self), problem, "open an older version, restore it, or build it again")
+
     def connect(self) -> Any:
         """A connection of LanceDB."""
         import lancedb
@@ -78,7 +87,7 @@ class Place:
         """Errors of Lance as errors about this index. Only calls of Lance belong inside."""
         try:
             yield
-        except (ConflictError, IndexGoneError):
+        except (ConflictError, IndexGoneError, DamagedFileError):
             raise
         except MemoryError:
             raise
@@ -111,9 +120,7 @@ class Place:
             return ConnectionError(f"{self}: {cause} ({short}); {way_out}")
         if has("was not found", "not found", "no such file", "does not exist"):
             return IndexGoneError(f"{self}: files of the index are not there any more")
-        return DamagedFileError(
-            str(self), f"Lance cannot read or write it ({short})", "open an older version, or restore it"
-        )
+        return self.damaged(f"Lance cannot read or write it ({short})")
 
     def _secrets(self) -> list[str]:
         known = [value for key, value in os.environ.items() if key.startswith(_SECRET_NAMES)]

@@ -2,22 +2,32 @@
 
 import contextlib
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from aleator.foundation import DamagedFileError
 from aleator.retrieval.scoring import slack
 from aleator.retrieval.stores.base import Candidates, Finder, Store
 from aleator.retrieval.stores.consistency import directions_problem
 from aleator.retrieval.stores.exact import closest_exactly, within_exactly
-from aleator.retrieval.stores.lance_items import ItemTable, contains_any_of_each, schema
+from aleator.retrieval.stores.lance_checksums import (
+    TEXT_CHECK,
+    VECTOR_CHECK,
+    Totals,
+    kappa_checks,
+    total_of,
+    totals_of,
+    verify_files,
+)
+from aleator.retrieval.stores.lance_items import ItemTable, contains_any_of_each
 from aleator.retrieval.stores.lance_ledger import Ledger, State, gone
 from aleator.retrieval.stores.lance_place import Place
 
 _MOST_IN_MEMORY = 2**24  # numbers in the vectors of a collection that is kept in memory: 64 MiB
 _MOST_DESCRIBED = 100_000  # items whose ids and metadata are kept after a search
+_SAMPLED = 64  # vectors that `check` asks the vector index for
 _FEW = 64  # items whose metadata are looked up faster one by one than by looking at those of all items
 
 
@@ -42,6 +52,9 @@ class LanceReader(Store):
         self._described: dict[int, tuple[str, str]] = {}  # what the last search learned, at this version
         self._held: Candidates | None = None  # all vectors at this version, if they are few
         self._kappas: np.ndarray | None = None  # at this version, ascending
+        self._certain: tuple[np.ndarray, np.ndarray] | None = None  # kappas at this version, and which are heaviest
+        self._texts_verified = False  # at this version
+        self._files_verified: dict[str, str] = {}
         self._where: tuple[str, np.ndarray] | None = None  # the last condition and its rows, at this version
         with self._up_to_date():
             pass
@@ -72,13 +85,17 @@ class LanceReader(Store):
 
     def existing(self, keys: list[str]) -> set[str]:
         with self._up_to_date():
-            return set(self._rows_of(keys))
+            found = set(self._rows_of(keys))
+            if len(found) < len(set(keys)):
+                self._require_texts()  # an id that was damaged would not be found
+            return found
 
     def within(self, mu: np.ndarray, radius: np.ndarray, effort: int | None) -> Candidates:
         with self._up_to_date() as state:
             self._require_dim(mu)
             if effort is None or not state.partitions:
                 return within_exactly(self._blocks(), mu, radius - slack(mu.shape[1]))
+            self._require_rows()
             candidates, described = self._items.within(mu, radius, effort)
             self._described = described
             return self._shown(candidates)
@@ -87,6 +104,7 @@ class LanceReader(Store):
         with self._up_to_date() as state:
             self._require_dim(mu)
             if effort is not None and state.partitions:
+                self._require_rows()
                 candidates, reach, described = self._items.closest(mu, k, effort)
                 self._described = described
                 return self._shown(candidates), reach
@@ -100,12 +118,12 @@ class LanceReader(Store):
             wanted = np.unique(rows).tolist()
             missing = [row for row in wanted if row not in self._described]
             if missing:
-                found = self._items.find("row", missing, ["row", "key", "note"])
-                rows_found = found["row"].to_numpy()
+                found = self._items.find("row", missing, self._items.text_columns)
+                rows_found, key, note = self._items.texts(found)
                 shown = dict(zip(rows_found.tolist(), self._require_state().shows(rows_found).tolist(), strict=True))
-                described = zip(found["key"].to_pylist(), found["note"].to_pylist(), strict=True)
-                pairs = zip(rows_found.tolist(), described, strict=True)
+                pairs = zip(rows_found.tolist(), zip(key, note, strict=True), strict=True)
                 learned = {row: about for row, about in pairs if shown[row]}
+                self._require_found(missing, set(learned))
                 if len(learned) + len(self._described) > _MOST_DESCRIBED:
                     return {row: about for row, about in {**self._described, **learned}.items() if row in set(wanted)}
                 self._described |= learned
@@ -115,8 +133,9 @@ class LanceReader(Store):
         with self._up_to_date():
             held = self._in_memory()
             if held is None:
-                found = self._items.find("row", np.unique(rows).tolist(), ["row", "kappa", "mu", "weight"])
+                found = self._items.find("row", np.unique(rows).tolist(), self._items.vector_columns)
                 held = self._shown(self._items.candidates(found, np.zeros(len(found), np.int64)))
+                self._require_found(rows.tolist(), set(held.row.tolist()))
             held = held.take(np.isin(held.row, rows))
             order = np.argsort(rows)
             number = order[np.searchsorted(rows[order], held.row)]
@@ -126,14 +145,15 @@ class LanceReader(Store):
 
     def kappa_range(self) -> tuple[float, float]:
         with self._up_to_date():
-            finite = self._certainties(heaviest=False)
-            finite = finite[np.isfinite(finite)]
+            kappa, _ = self._certainties()
+            finite = kappa[np.isfinite(kappa)]
             return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
 
     def count_below(self, kappa: np.ndarray) -> np.ndarray:
         with self._up_to_date():
             if self._kappas is None:
-                self._kappas = np.sort(self._certainties(heaviest=True))
+                kappa, heaviest = self._certainties()
+                self._kappas = np.sort(kappa[heaviest])
             return np.searchsorted(self._kappas, np.asarray(kappa, np.float32))
 
     def sample_directions(self, count: int) -> np.ndarray:
@@ -147,22 +167,30 @@ class LanceReader(Store):
             return held.mu[np.unique(np.linspace(0, len(held) - 1, count).astype(np.int64))]
 
     def check(self) -> None:
-        """Read everything, and compare it with the ledger.
+        """Read everything, and compare it with its checksums and with the ledger. Ask the vector index for some items.
 
         Raises:
             DamagedFileError: If something does not fit.
         """
         with self._up_to_date() as state:
+            if not self._items.checked:
+                old = "it was written by an earlier release and has no checksums, so damage may go unnoticed"
+                warnings.warn(f"{self._place}: {old}; build it again to get them", stacklevel=2)
+            verify_files(self._place, state.files)
             rows, problem = [], None
-            for block in self._items.blocks():
-                block = self._shown(block)
+            for block in self._all_blocks():
                 rows.append(np.unique(block.row))
                 problem = problem or directions_problem(block.mu)
             items = len(np.unique(np.concatenate(rows))) if rows else 0
             if items != state.count:
                 problem = f"its ledger counts {state.count} items, and there are vectors of {items}"
-        if problem is not None:
-            raise DamagedFileError(str(self._place), problem, "open an older version, or restore it")
+            if problem is not None:
+                raise self._place.damaged(problem)
+            self._certain, self._texts_verified = None, False
+            self._certainties()
+            if self._items.checked:
+                self._verify_texts()
+            self._require_own_neighbours()
 
     def close(self) -> None:
         """Nothing stays open between calls."""
@@ -193,14 +221,19 @@ class LanceReader(Store):
             with self._place.plain_errors():
                 table = self._connection.open_table(state.table)
             mixtures = state.config.get("modes", 1) > 1
-            self._items, self._name = ItemTable(self._place, table, state.config["dim"], mixtures), state.table
+            self._items = ItemTable(self._place, table, state.config["dim"], mixtures, checked=state.format > 1)
+            self._name = state.table
         with self._place.plain_errors():
             if self._place.version is None:
                 self._items.table.checkout_latest()
             else:
                 self._items.table.checkout(state.version)
+        new_files = {name: sha for name, sha in state.files.items() if self._files_verified.get(name) != sha}
+        verify_files(self._place, new_files)
+        self._files_verified = dict(state.files)
         self._state, self.config = state, state.config
         self._described, self._held, self._kappas, self._where = {}, None, None, None
+        self._certain, self._texts_verified = None, False
 
     def _require_state(self) -> State:
         assert self._state is not None
@@ -216,9 +249,8 @@ class LanceReader(Store):
 
     def _in_memory(self) -> Candidates | None:
         """All vectors, in the order of their rows; None if they are many."""
-        state = self._require_state()
-        if self._held is None and state.count * self.config.get("modes", 1) * self.config["dim"] <= _MOST_IN_MEMORY:
-            parts = [self._shown(block) for block in self._items.blocks()]
+        if self._held is None and self._is_small():
+            parts = list(self._all_blocks())
             held = Candidates.concatenate(parts or [self._none()])
             self._held = held.take(np.argsort(held.row, kind="stable"))
         return self._held
@@ -230,33 +262,116 @@ class LanceReader(Store):
             yield held if where is None else held.take(np.isin(held.row, self._rows_where(where)))
             return
         yield self._none()
-        for block in self._items.blocks(where):
-            yield self._shown(block)
+        yield from self._all_blocks(where)
+
+    def _all_blocks(self, where: str | None = None) -> Iterator[Candidates]:
+        """Blocks from the table. Without a condition their checksums sum up to the total in the ledger."""
+        total = 0
+        for block, checks in self._items.blocks(where):
+            shown = self._require_state().shows(block.row)
+            total += total_of(checks[shown])
+            yield block if shown.all() else block.take(shown)
+        if where is None:
+            self._require_total("vectors", total)
+
+    def _is_small(self) -> bool:
+        """Whether all vectors are kept in memory."""
+        return self._require_state().count * self.config.get("modes", 1) * self.config["dim"] <= _MOST_IN_MEMORY
 
     def _rows_where(self, where: str) -> np.ndarray:
         """Rows of the items for which an SQL condition holds. Those of the last condition are kept."""
+        self._require_texts()  # Lance compares texts as they are, also damaged ones
         if self._where is None or self._where[0] != where:
             parts = [batch["row"].to_numpy() for batch in self._items.scan(["row"], where)]
             self._where = where, np.concatenate(parts) if parts else np.zeros(0, np.int64)
         return self._where[1]
 
     def _none(self) -> Candidates:
-        return self._items.candidates(schema(self._items.dim, self._items.mixtures).empty_table(), np.zeros(0, int))
+        return self._items.candidates(self._items.schema.empty_table(), np.zeros(0, int))
 
-    def _certainties(self, heaviest: bool) -> np.ndarray:
-        """Kappas of all vectors, or of the heaviest of each item."""
-        where = "first" if heaviest and self._items.mixtures else None
-        state, parts = self._require_state(), []
-        for batch in self._items.scan(["row", "kappa"], where):
-            parts.append(batch["kappa"].to_numpy()[state.shows(batch["row"].to_numpy())])
-        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+    def _certainties(self) -> tuple[np.ndarray, np.ndarray]:
+        """Kappas of all vectors, and whether each is of the heaviest component of its item."""
+        if self._certain is None:
+            total, kappas, heaviest = 0, [np.zeros(0, np.float32)], [np.zeros(0, bool)]
+            for batch in self._items.scan(self._items.kappa_columns):
+                row, kappa, first = self._kappa_values(batch)
+                total += total_of(kappa_checks(row, kappa, first))
+                kappas.append(kappa)
+                heaviest.append(np.ones(len(row), bool) if first is None else first)
+            self._require_total("kappas", total)
+            self._certain = np.concatenate(kappas), np.concatenate(heaviest)
+        return self._certain
+
+    def _kappa_values(self, found: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Row, kappa and `first` of the rows of Arrow that are in the index."""
+        row = self._items.column(found, "row")
+        shown = self._require_state().shows(row)
+        first = self._items.column(found, "first")[shown] if self._items.mixtures else None
+        return row[shown], self._items.column(found, "kappa")[shown], first
 
     def _rows_of(self, keys: list[str]) -> dict[str, int]:
         """Rows of those keys that the index holds."""
-        found = self._items.find("key", list(keys), ["key", "row"])
-        rows = found["row"].to_numpy()
-        shown = self._require_state().shows(rows)
-        return {key: int(row) for key, row, show in zip(found["key"].to_pylist(), rows, shown, strict=True) if show}
+        return self._shown_keys(self._items.find("key", list(keys), self._items.text_columns))
+
+    def _shown_keys(self, found: Any) -> dict[str, int]:
+        rows, key, _ = self._items.texts(found)
+        shown = self._require_state().shows(rows).tolist()
+        return {key: row for key, row, show in zip(key, rows.tolist(), shown, strict=True) if show}
+
+    def _found(self, keys: list[str]) -> tuple[dict[str, int], Totals]:
+        """Rows of those keys that the index holds, and the totals of their checksums."""
+        items = self._items
+        if not items.checked:
+            return self._rows_of(keys), {}
+        wanted = [*items.text_columns, *items.vector_columns, *items.kappa_columns]
+        found = items.find("key", list(keys), list(dict.fromkeys(wanted)))
+        items.candidates(found, np.zeros(len(found), np.int64))  # verifies the vectors
+        shown = self._require_state().shows(items.column(found, "row"))
+        checks = (items.column(found, name)[shown] for name in (VECTOR_CHECK, TEXT_CHECK))
+        return self._shown_keys(found), totals_of(*self._kappa_values(found), *checks)
+
+    # Verifying
+
+    def _require_total(self, name: str, total: int) -> None:
+        """Raise unless a total over all rows is that of the ledger."""
+        if self._items.checked and self._require_state().totals.get(name, 0) != total % 2**64:
+            raise self._place.damaged(
+                f"the {name} of all items do not match their checksum: some are lost, or too many"
+            )
+
+    def _require_found(self, rows: list[int], found: set[int]) -> None:
+        """Raise if rows of this version are not there. Between two versions they may have been removed."""
+        lost = [row for row in rows if row not in found]
+        if lost and self._pinned and self._items.checked:
+            raise self._place.damaged(f"the item in row {lost[0]} cannot be found")
+
+    def _require_rows(self) -> None:
+        """In a folder: no row is lost, and none that was removed has come back. Looked at once for each version."""
+        if self._items.checked and self._place.folder is not None:
+            self._certainties()
+
+    def _require_texts(self) -> None:
+        """Raise unless all ids and metadata of a small index are whole. Looked at once for each version."""
+        if self._items.checked and not self._texts_verified and self._is_small():
+            self._verify_texts()
+
+    def _verify_texts(self) -> None:
+        total = 0
+        for batch in self._items.scan(self._items.text_columns):
+            row, _, _ = self._items.texts(batch)
+            total += total_of(self._items.column(batch, TEXT_CHECK)[self._require_state().shows(row)])
+        self._require_total("texts", total)
+        self._texts_verified = True
+
+    def _require_own_neighbours(self) -> None:
+        """Raise unless the vector index, asked for some of the items, finds them."""
+        if not self.efforts:
+            return
+        mu = self.sample_directions(_SAMPLED)
+        found, _, _ = self._items.closest(mu, 1, self.efforts[-1])
+        cosine = np.einsum("nd,nd->n", mu[found.query], found.mu)
+        if len(found) < len(mu) or (cosine < 1 - slack(mu.shape[1])).any():
+            raise self._place.damaged("its vector index does not find items that the index holds")
 
 
 class _Narrowed(Finder):
