@@ -165,8 +165,8 @@ def _sizes(report: dict[str, Any]) -> str:
         verdict = "two modes are not better here, their sets are larger"
     return (
         f"Over all covered digits, both set to hold the right numeral equally often ({two['holds']:.1%} with two "
-        f"modes, {one['holds']:.1%} with one), sets hold {two['size']:.0f} and {one['size']:.0f} of {report['gallery']} "
-        f"digits: {verdict}."
+        f"modes, {one['holds']:.1%} with one), sets hold {two['size']:.0f} and {one['size']:.0f} of "
+        f"{report['gallery']} digits: {verdict}."
     )
 
 

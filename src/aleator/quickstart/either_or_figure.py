@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _MIXED = 7  # hits of one mode
 _OTHER = "#8a8a8a"
-_EITHER, _OR = plots.COLOURS[0], plots.COLOURS[1]
+_COLOURS = plots.COLOURS[:2]  # of the two numerals of a row
+_TITLE: dict[str, Any] = {"fontsize": 10, "loc": "left", "pad": 4}
 
 
 @dataclass(frozen=True)
@@ -68,57 +69,43 @@ def draw_either_or(rows: Sequence[Row], gallery: np.ndarray, questions: int) -> 
     figure = Figure(figsize=(15.5, height), dpi=110)
     grid = figure.add_gridspec(len(rows), len(widths), width_ratios=widths)
     figure.subplots_adjust(left=0.01, right=0.99, top=1 - 0.72 / height, bottom=0.55 / height, wspace=0.1, hspace=0.42)
-    first, second, mixed = 2, 3 + SHOWN, 4 + 2 * SHOWN
+    columns = (2, 3 + SHOWN, 4 + 2 * SHOWN)  # where the strips begin
 
-    def show(row: int, column: int, image: np.ndarray, colour: str = "black", title: str = "") -> Any:
+    def show(row: int, column: int, image: np.ndarray, colour: str) -> Any:
         axes = figure.add_subplot(grid[row, column])
         axes.imshow(image, cmap="gray_r", vmin=0, vmax=255)
         axes.set(xticks=[], yticks=[])
         for spine in axes.spines.values():
             spine.set(color=colour, linewidth=2.2)
-        axes.set_title(title, fontsize=10, loc="left", pad=4, color=colour)
         return axes
 
-    starts: list[Any] = []
     for r, row in enumerate(rows):
-        colours = {row.groups[0].numeral: _EITHER, row.groups[1].numeral: _OR}
-        starts = [show(r, 0, row.image, title=row.caption)]
-        for column, word, group in zip((first, second), ("either", "or"), row.groups, strict=True):
-            title = f"{word} a {group.numeral} ({group.weight:.0%}): {len(group.hits)} digits"
-            hits = spread(group.hits, SHOWN)
-            starts.append(_strip(show, r, column, hits, gallery, colours, title, colours[group.numeral]))
-        shares = shares_in_words(numeral_shares(row.one_mode))
-        title = f"{len(row.one_mode)} digits: {shares}" if row.one_mode else "no digit"
-        starts.append(_strip(show, r, mixed, spread(row.one_mode, _MIXED), gallery, colours, title, "black"))
-    places = [axes.get_position().x0 if axes else 0.7 for axes in starts]
-    headings = ("Question", "Two modes: either this, or that", "One mode: one set, everything mixed")
-    for x, text in zip((places[0], places[1], places[3]), headings, strict=True):
+        show(r, 0, row.image, "black").set_title(row.caption, **_TITLE)
+        colours = {group.numeral: colour for group, colour in zip(row.groups, _COLOURS, strict=True)}
+        for column, (title, colour, hits) in zip(columns, _strips(row), strict=True):
+            for k, hit in enumerate(hits):
+                axes = show(r, column + k, gallery[int(hit.id)], colours.get(hit.metadata["label"], _OTHER))
+                if k == 0:
+                    axes.set_title(title, color=colour, **_TITLE)
+    headings = ("Question", "Two modes: either this, or that", "One mode: one set")
+    for column, text in zip((0, columns[0], columns[2]), headings, strict=True):
+        x = grid[0, column].get_position(figure).x0
         figure.text(x, 1 - 0.3 / height, text, fontsize=13, weight="bold")
     note = (
         f"A digit that is partly covered is asked among {len(gallery)} clear ones. Each strip shows some of the digits "
-        "of the answer, from the nearest to the farthest. Frames: blue and orange for the two numerals of the row, grey "
-        f"for any other.\nChosen by rule from {questions} questions: the two modes with the most even weights, each "
-        "pair of numerals once."
+        "of the answer, from the nearest to the farthest. Frames: blue and orange for the two numerals of the row, "
+        f"grey for any other.\nChosen by rule from {questions} questions: the two modes with the most even weights, "
+        "each pair of numerals once."
     )
-    figure.text(places[0], 0.12 / height, note, fontsize=9, color="#444444")
+    figure.text(0.013, 0.12 / height, note, fontsize=9, color="#444444")
     return figure
 
 
-def _strip(
-    show: Any,
-    row: int,
-    column: int,
-    hits: list[Hit],
-    gallery: np.ndarray,
-    colours: dict[str, str],
-    title: str,
-    title_colour: str,
-) -> Any:
-    """Hits side by side; returns the first picture's axes, or None without hits."""
-    first = None
-    for k, hit in enumerate(hits):
-        axes = show(row, column + k, gallery[int(hit.id)], colours.get(hit.metadata["label"], _OTHER))
-        if first is None:
-            first = axes
-            axes.set_title(title, fontsize=10, loc="left", pad=4, color=title_colour)
-    return first
+def _strips(row: Row) -> list[tuple[str, str, list[Hit]]]:
+    """Title, colour and hits of the three strips: either, or, and one mode."""
+    strips = [
+        (f"{word} a {group.numeral} ({group.weight:.0%}): {len(group.hits)} digits", colour, spread(group.hits, SHOWN))
+        for word, colour, group in zip(("either", "or"), _COLOURS, row.groups, strict=True)
+    ]
+    shares = shares_in_words(numeral_shares(row.one_mode))
+    return [*strips, (f"{len(row.one_mode)} digits: {shares}", "black", spread(row.one_mode, _MIXED))]

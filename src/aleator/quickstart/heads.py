@@ -74,7 +74,8 @@ def covering_scale(
 ) -> float:
     """The largest factor of kappa, at most 1, with which credible sets hold a right item as often as their level says.
 
-    A smaller kappa makes sets larger. The factor is found by halving an interval.
+    A smaller kappa makes sets larger. The factor is found by halving an interval. It is at least 1/16, even if the sets
+    then still hold a right item less often.
 
     Args:
         q: Posteriors of questions, batch shape (N,).

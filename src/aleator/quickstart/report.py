@@ -83,8 +83,8 @@ green is the right numeral. The small picture is the nearest answer of each nume
 <p class="quiet">{empty}</p>
 
 <h2>Either this, or that</h2>
-<p>With a part covered, a digit may be one of two numerals, and nothing between. A posterior of two modes answers with two
-groups, each with its probability. A posterior of one mode answers with one set that mixes them.</p>
+<p>With a part covered, a digit may be one of two numerals, and nothing between. A posterior of two modes answers with
+two groups, each with its probability. A posterior of one mode has one set for both.</p>
 {modes_figure}
 <p>{modes}</p>
 
