@@ -33,6 +33,7 @@ TESTED_IN = {
     "own_data.collection.collection": "own_data/collection/test_reading.py",
     "quickstart.circle": "quickstart/test_quickstart.py",
     "quickstart.digits": "quickstart/test_quickstart.py",
+    "quickstart.modes": "quickstart/test_quickstart.py",
     "quickstart.report": "quickstart/test_quickstart.py",
     "retrieval.certainty_words": "cli/test_query.py",
     "retrieval.encoder_names": "cli/test_query.py",

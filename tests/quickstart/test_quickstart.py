@@ -25,11 +25,13 @@ def test_the_report_stands_alone(result):
     assert not re.findall(r'(?:src|href)="(?!data:)', page)  # nothing is fetched, from here or elsewhere
     samples = report["digits"]["sample_questions"]
     pictures = [1 + len(sample["numerals"]) for sample in samples]  # the question, and an answer of each numeral
-    assert page.count("data:image/png;base64,") == 5 + sum(pictures)
+    either_or = (folder / "figures" / "either-or.png").exists()
+    assert either_or == bool(report["modes"]["shown"])
+    assert page.count("data:image/png;base64,") == 5 + either_or + sum(pictures)
     assert page.count('<article class="question">') == len(samples) == 3
     assert "{" not in re.sub(r"<style>.*?</style>", "", page, flags=re.S)  # every place was filled
     assert json.loads((folder / "report.json").read_text()) == report
-    assert set(report) == {"circle", "digits", "provenance"}
+    assert set(report) == {"circle", "digits", "modes", "provenance"}
     for name in ("mu_rank", "kappa_rank"):
         assert -1 <= report["circle"][name] <= 1
 
@@ -51,6 +53,20 @@ def test_even_a_short_run_learns_something(result):
     _, report = result
     assert report["digits"]["recall_at_1"] > 0.3
     assert report["digits"]["degradation_rank"] > 0.1
+
+
+@pytest.mark.slow
+def test_one_mode_and_two_are_compared_at_the_same_coverage(result):
+    folder, report = result
+    modes = report["modes"]
+    assert abs(modes["one_mode"]["holds"] - modes["two_modes"]["holds"]) < 0.03
+    assert modes["fewer"] == pytest.approx(modes["one_mode"]["size"] - modes["two_modes"]["size"])
+    assert all(sentence in (folder / "report.html").read_text() for sentence in modes["sentences"])
+    for shown in modes["shown"]:
+        first, second = shown["groups"]
+        assert first["numeral"] != second["numeral"]
+        assert first["weight"] + second["weight"] == pytest.approx(1)
+        assert first["weight"] >= second["weight"]
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ def quickstart(
     seed: Annotated[int, typer.Option(help="seed of everything random")] = 4,
     steps: Annotated[int, typer.Option(help="training steps in each part")] = 600,
 ) -> None:
-    """A demonstration of two minutes, without data or download: recover known posteriors, then search real images.
+    """A demonstration of two minutes, without data or download: recover known posteriors, search real images, and ask
+    about images that could be one of two things.
 
     Example: aleator quickstart --output first-look
     """
@@ -28,7 +29,7 @@ def quickstart(
     say = Console(stderr=True, soft_wrap=True)
     with plain_errors():
         report = run(output, seed, steps, log=lambda line: say.print(Text(line)))
-    circle, digits = report["circle"], report["digits"]
+    circle, digits, modes = report["circle"], report["digits"], report["modes"]
     table = Table("known posteriors, recovered", "", title_justify="left")
     for name in ("mu_rmse", "mu_rank", "kappa_rmse", "kappa_rank"):
         table.add_row(name, f"{circle[name]:.3f}")
@@ -42,6 +43,11 @@ def quickstart(
     table.add_row("calibration error of match probabilities, of hits", f"{digits['match_ece_hits']:.3f}")
     table.add_row("credible sets that hold the right numeral", f"{digits['credible_set_holds_the_numeral']:.1%}")
     Console().print(table)
+    print(
+        f"Either this, or that ({output / 'figures' / 'either-or.png'}):" if modes["shown"] else "Either this, or that:"
+    )
+    for sentence in modes["sentences"]:
+        print(f"  {sentence}")
     print(f"Report: {output / 'report.html'}")
     print("What to try next:")
     for line in next_commands(output):

@@ -74,7 +74,7 @@ def learn_digits(folder: Path, figures: Path, seed: int, steps: int, progress: b
     Returns:
         The numbers of the report, and the sample questions.
     """
-    digits = _load(seed)
+    digits = load_split(seed)
     run = _train(folder / "run", digits, seed, steps, progress)
     gallery, questions = _embed_gallery_and_questions(folder, run, digits, seed)
     clear = _clear_versions(digits, questions)
@@ -91,7 +91,7 @@ def learn_digits(folder: Path, figures: Path, seed: int, steps: int, progress: b
     }
 
 
-def _load(seed: int) -> Digits:
+def load_split(seed: int) -> Digits:
     """scikit-learn's digits in a random split."""
     from sklearn.datasets import load_digits
 

@@ -82,6 +82,12 @@ green is the right numeral. The small picture is the nearest answer of each nume
 <ul class="numbers">{search_numbers}</ul>
 <p class="quiet">{empty}</p>
 
+<h2>Either this, or that</h2>
+<p>With a part covered, a digit may be one of two numerals, and nothing between. A posterior of two modes answers with
+two groups, each with its probability. A posterior of one mode has one set for both.</p>
+{modes_figure}
+<p>{modes}</p>
+
 <h2>What to try next</h2>
 <p>Everything is in this folder, in the form that the commands use for your own data.</p>
 <pre>{next_commands}</pre>
@@ -138,6 +144,8 @@ def write_report(path: Path, report: dict[str, Any], figures: Path) -> None:
         ),
         empty=f"{digits['empty_credible_sets']} of {digits['questions']} sets are empty: the image, often one with "
         "noise, is not close to any clear digit. An empty set counts as one that misses the right numeral.",
+        modes_figure=_modes_figure(figures / "either-or.png"),
+        modes=html.escape(" ".join(report["modes"]["sentences"])),
         next_commands=html.escape("\n".join(next_commands(path.parent))),
         provenance=html.escape(
             f"{provenance['device']}; commit {provenance['commit'] or 'unknown'}; "
@@ -184,6 +192,12 @@ def _sample(folder: Path, sample: dict[str, Any], gallery: int) -> str:
         f'<ul class="shares">{rows}</ul>'
         f"<p>{html.escape(sample['explanation'])}</p></div></article>"
     )
+
+
+def _modes_figure(path: Path) -> str:
+    """The figure of digits that could be one of two; nothing if there are none."""
+    caption = "Digits that could be one of two numerals: the two groups of answers, beside the one set of one mode."
+    return f'<div class="figures">{_figure(path, caption, wide=True)}</div>' if path.exists() else ""
 
 
 def _numbers(cards: dict[str, str]) -> str:
