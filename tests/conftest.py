@@ -19,9 +19,36 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 DATA = Path(os.environ.get("ALEATOR_DATA", ROOT.parent / "shared" / "data"))
 # `make test` runs one worker per core: a second thread in each would only wait for the others.
 torch.set_num_threads(1)
+# Files that take longest, by the end of their path. They run first: one that began last would keep one core waiting.
+LONGEST_FIRST = (
+    "test_notebooks.py",
+    "test_docs.py",
+    "test_failing_writes.py",
+    "web/test_page.py",
+    "web/test_workers.py",
+    "learning/test_learning.py",
+    "embedding/test_cluster.py",
+    "learning/test_mode_trial.py",
+    "runs/test_estimator.py",
+    "training/test_resuming.py",
+    "stores/test_fault_injection.py",
+    "stores/test_kills.py",
+    "own_data/test_text.py",
+    "own_data/test_training_processes.py",
+    "cli/test_own_data.py",
+    "cli/test_serve.py",
+    "posteriors/test_beyond_the_grid.py",
+)
+
+
+def place(item) -> int:
+    """The number of its file in the list, or one behind the list. Files of one number stay in their order."""
+    path = item.path.as_posix()
+    return next((i for i, end in enumerate(LONGEST_FIRST) if path.endswith("/" + end)), len(LONGEST_FIRST))
 
 
 def pytest_collection_modifyitems(items):
+    items.sort(key=place)
     no_gpu = pytest.mark.skip(reason="no CUDA device")
     no_data = pytest.mark.skip(reason=f"no data folder at {DATA}; name one with ALEATOR_DATA")
     for item in items:  # by marker: a keyword may also be the name of a folder

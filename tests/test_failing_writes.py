@@ -5,6 +5,7 @@ Index, bundles, posteriors files and checkpoints are in tests/retrieval/stores/t
 
 import errno
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def nothing(folder: Path) -> None:
     """The state before work that begins from nothing."""
 
 
+@cache
 def answers(names: tuple[str, ...]) -> Answers:
     torch.manual_seed(0)
     views = posteriors_and_views(Encoder(MLP(3, (4,)), 3).eval(), torch.randn(9, 3))[1]

@@ -67,10 +67,15 @@ def modules() -> dict[str, Path]:
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """The modules of the package that a file imports, wherever in the file; type-checking imports are not run."""
     known, imported = modules(), set()
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     skipped = {
         inner
         for node in ast.walk(tree)
@@ -105,7 +110,7 @@ def test_the_tree_is_the_picture():
 def test_imports_are_absolute():
     """One style: a reader sees from the line alone where a name comes from."""
     for path in PACKAGE.rglob("*.py"):
-        relative = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom) and n.level]
+        relative = [n for n in ast.walk(parsed(path)) if isinstance(n, ast.ImportFrom) and n.level]
         assert not relative, f"{path} has a relative import in line {relative[0].lineno}"
 
 
@@ -119,8 +124,7 @@ def test_imports_point_downwards(name):
 @pytest.mark.parametrize("name", sorted(modules()))
 def test_other_packages_are_entered_by_their_face(name):
     """From another package: names of its __init__, or a module as a whole (`from aleator.evaluation import plots`)."""
-    tree = ast.parse(modules()[name].read_text())
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(modules()[name])):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aleator."):
             origin = node.module.split(".")[1:]
             if origin[0] == package(name):

@@ -47,6 +47,13 @@ def serving(gallery, *options):
             process.kill()
 
 
+@pytest.fixture(scope="module")
+def two_workers(gallery):
+    """A server of two processes, which several tests share; the last one ends it."""
+    with serving(gallery, "--workers", "2") as found:
+        yield found
+
+
 def get(address, path):
     with urllib.request.urlopen(address + path, timeout=30) as response:
         return response.read().decode()
@@ -115,26 +122,49 @@ def test_a_signal_under_load_loses_no_answer(gallery, workers):
     assert errors == ""
 
 
-def test_workers_answer_together_one_that_dies_is_replaced_and_none_is_left_behind(gallery):
-    with serving(gallery, "--workers", "2") as (process, address):
-        assert len(workers_of(process)) == 2
-        for _ in range(20):
-            assert json.loads(get(address, "api/collection"))["items"] == 30
-        # The other worker writes its numbers once a second.
-        assert until(lambda: "aleator_workers 2" in get(address, "metrics"))
-        assert until(lambda: 'path="/api/collection",status="200"} 20' in get(address, "metrics"))
-        first, second = workers_of(process)
-        first.kill()
-        assert json.loads(get(address, "api/collection"))["items"] == 30  # by the other
+def test_workers_answer_together(two_workers):
+    process, address = two_workers
+    assert len(workers_of(process)) == 2
+    for _ in range(20):
+        assert json.loads(get(address, "api/collection"))["items"] == 30
+    # The other worker writes its numbers once a second.
+    assert until(lambda: "aleator_workers 2" in get(address, "metrics"))
+    assert until(lambda: 'path="/api/collection",status="200"} 20' in get(address, "metrics"))
 
-        def replaced():
-            now = workers_of(process)
-            return len(now) == 2 and first.pid not in {one.pid for one in now}
 
-        assert until(replaced)
-        new = [one for one in workers_of(process) if one.pid != second.pid]
-        os.kill(process.pid, signal.SIGKILL)  # the workers see it
-        assert until(lambda: not any(one.is_running() and one.status() != "zombie" for one in [second, *new]))
+def test_an_item_that_another_process_adds_is_known_to_every_worker(gallery, two_workers):
+    _, address = two_workers
+    with CredibleIndex.open(gallery) as index:
+        index.add(VonMisesFisher(torch.eye(1, 4), 50.0), ["added"])
+    try:
+
+        def known():
+            with suppress(urllib.error.HTTPError):
+                return all("added" in get(address, "api/item?id=added") for _ in range(8))
+
+        began = time.monotonic()
+        assert until(known)
+        print(f"known after {time.monotonic() - began:.2f} s")
+    finally:
+        with CredibleIndex.open(gallery) as index:
+            index.remove(["added"])
+
+
+def test_a_worker_that_dies_is_replaced_and_none_is_left_behind(two_workers):
+    """Last of those that share the server: it is gone afterwards."""
+    process, address = two_workers
+    first, second = workers_of(process)
+    first.kill()
+    assert "item-3" in get(address, "api/item?id=item-3")  # by the other
+
+    def replaced():
+        now = workers_of(process)
+        return len(now) == 2 and first.pid not in {one.pid for one in now}
+
+    assert until(replaced)
+    new = [one for one in workers_of(process) if one.pid != second.pid]
+    os.kill(process.pid, signal.SIGKILL)  # the workers see it
+    assert until(lambda: not any(one.is_running() and one.status() != "zombie" for one in [second, *new]))
 
 
 def test_a_mistake_in_a_worker_is_one_line(tmp_path):
@@ -153,21 +183,3 @@ def test_a_worker_that_dies_before_it_is_ready_is_an_error():
     listener = socket.create_server(("127.0.0.1", 0))
     with pytest.raises(RuntimeError, match="died before it was ready"):
         run_workers(_die, None, listener, 1, announce=lambda items: None)
-
-
-def test_an_item_that_another_process_adds_is_known_to_every_worker(gallery):
-    with serving(gallery, "--workers", "2") as (_, address):
-        with CredibleIndex.open(gallery) as index:
-            index.add(VonMisesFisher(torch.eye(1, 4), 50.0), ["added"])
-        try:
-
-            def known():
-                with suppress(urllib.error.HTTPError):
-                    return all("added" in get(address, "api/item?id=added") for _ in range(8))
-
-            began = time.monotonic()
-            assert until(known)
-            print(f"known after {time.monotonic() - began:.2f} s")
-        finally:
-            with CredibleIndex.open(gallery) as index:
-                index.remove(["added"])

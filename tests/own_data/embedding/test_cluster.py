@@ -96,7 +96,7 @@ def test_images_on_two_nodes_and_a_damaged_one_is_reported(nodes, photos, tmp_pa
         alone = embed(run, items, tmp_path / "alone.safetensors", **here)
         shared = embed(run, items, tmp_path / "shared.safetensors", engine="ray", log=said.append, **here)
         with pytest.raises(ValueError, match=r"red/xx\.png"):
-            embed(run, items, tmp_path / "strict.safetensors", batch_size=4, device="cpu", engine="ray")
+            embed(run, items, tmp_path / "strict.safetensors", batch_size=4, device="cpu", engine="ray", workers=1)
     finally:
         broken.unlink()
     assert same_files(alone, shared)
@@ -108,7 +108,7 @@ def test_images_on_two_nodes_and_a_damaged_one_is_reported(nodes, photos, tmp_pa
 def test_images_of_an_object_store_into_parquet_have_the_rows_of_one_process(
     nodes, photos, tmp_path, object_store, bucket_url
 ):
-    """The workers read the images themselves, with the options of the collection."""
+    """The worker reads the images itself, with the options of the collection. Other tests have two."""
     from pyarrow import parquet
 
     torch.manual_seed(0)
@@ -118,7 +118,8 @@ def test_images_of_an_object_store_into_parquet_have_the_rows_of_one_process(
     options = {name.lower(): value for name, value in object_store.environment.items()}
     items, here = read_collection(bucket_url, storage_options=options), {"batch_size": 8, "device": "cpu"}
     alone = read_embedded(embed(run, read_collection(photos), tmp_path / "alone.safetensors", **here))
-    table = parquet.read_table(embed_into(run, items, tmp_path / "shared.parquet", engine="ray", **here))
+    shared = embed_into(run, items, tmp_path / "shared.parquet", engine="ray", workers=1, **here)
+    table = parquet.read_table(shared)
     assert (np.array(table["mu"].to_pylist(), np.float32) == alone.q.mu.numpy()).all()
     assert (table["kappa"].to_numpy() == alone.q.kappa.numpy()).all()
     assert table["id"].to_pylist() == [record["id"] for record in alone.records]
@@ -129,7 +130,9 @@ def test_a_bad_row_of_features_is_named_as_by_one_process(nodes, run, tmp_path):
     features[41] = np.nan
     np.save(tmp_path / "x.npy", features)
     with pytest.raises(ValueError, match=r"row 41 of .*not finite"):
-        embed(run, read_collection(tmp_path / "x.npy"), tmp_path / "x.safetensors", batch_size=2, engine="ray")
+        embed(
+            run, read_collection(tmp_path / "x.npy"), tmp_path / "x.safetensors", batch_size=2, engine="ray", workers=1
+        )
 
 
 def test_stopped_work_of_one_process_goes_on_with_ray(nodes, run, collection, tmp_path, monkeypatch):
