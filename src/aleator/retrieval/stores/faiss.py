@@ -25,11 +25,11 @@ _ALL_COSINES = -4.0  # a radius below every cosine
 
 
 def list_count(size: int) -> int:
-    """Number of lists of an inverted file: the power of two from 4 sqrt(n) on.
+    """Number of lists of an inverted file: the power of two from 4 sqrt(n) on, but no more than there are vectors.
 
     It balances choosing lists and scanning them. Scanning costs more for each vector, so fewer lists are slower.
     """
-    return 1 << max(0, math.ceil(math.log2(4 * math.sqrt(max(size, 1)))))
+    return min(max(size, 1), 1 << math.ceil(math.log2(4 * math.sqrt(max(size, 1)))))
 
 
 class VectorIndex:
