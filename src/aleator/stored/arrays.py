@@ -12,6 +12,7 @@ from aleator.stored.checksums import WAY_OUT, verify_posteriors
 ANSWERS = ("answers.certainty", "answers.labels", "answers.probabilities")
 
 _ENDINGS = (".npz", ".safetensors")
+_NUMBERS = "store mu of length 1 and kappa >= 0, in float32 or float64"
 _FROM_NPZ = ("mu", "kappa", "log_weights")
 
 
@@ -42,12 +43,14 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         arrays = _from_npz(path) if path.suffix == ".npz" else _from_safetensors(path)
     except Exception as damage:  # zip and safetensors each have their own errors
         if isinstance(damage, TypeError) and "not understood" in str(damage):
-            way_out = "store mu of length 1 and kappa >= 0, in float32 or float64"
-            reject("posteriors", str(path), f"holds no posteriors ({one_line(damage)})", way_out)
+            reject("posteriors", str(path), f"holds no posteriors ({one_line(damage)})", _NUMBERS)
         raise DamagedFileError(path, f"it cannot be read ({one_line(damage)})", WAY_OUT) from damage
     read_header(path)  # verifies the file
     for name in ("mu", "kappa"):
         require(name in arrays, "posteriors", str(path), f"has no array {name!r}", "store mu (N, D) and kappa (N,)")
+        # Other packages may teach numpy more types, such as bfloat16. Their kind is V.
+        known = arrays[name].dtype.kind != "V"
+        require(known, "posteriors", str(path), f"holds no posteriors ({name} is {arrays[name].dtype})", _NUMBERS)
     mu, kappa = arrays["mu"], arrays["kappa"]
     problem = f"has mu of shape {mu.shape} and kappa of shape {kappa.shape}"
     fits = mu.ndim in (2, 3) and mu.shape[:-1] == kappa.shape

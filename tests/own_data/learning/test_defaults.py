@@ -19,7 +19,7 @@ def test_what_is_left_open_is_chosen_and_explained(features, tmp_path):
     assert chosen == ["backbone", "dim", "kappa_pos", "batch_size", *head]
     for name in chosen:
         assert any(line.startswith(f"{name} = ") and ": " in line for line in lines), name
-    assert "400 features, 4 classes; 79 are held out" in lines[0]
+    assert "400 rows of features, 4 classes; 79 are held out" in lines[0]
 
 
 def test_the_kernel_is_as_wide_as_the_lift_asks():

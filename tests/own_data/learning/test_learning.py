@@ -35,7 +35,7 @@ def test_the_same_command_has_nothing_to_do(run, features):
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        (Settings(steps=121, dim=4, width=32, batch_size=64), r"another run \(steps differ\)"),
+        (Settings(steps=121, dim=4, width=32, batch_size=64), r"another run \(other steps\)"),
         (Settings(backbone="resnet18"), "does not take features; choose features"),
         (Settings(backbone="hf:x"), "does not take features"),
         (Settings(holdout=1.5), "holdout"),
