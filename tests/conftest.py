@@ -69,6 +69,8 @@ def same_start():
     torch.manual_seed(0)
     # After a bf16 product that the processor cannot do, torch turns its fast CPU library off for the whole process.
     torch._C._set_mkldnn_enabled(True)
+    # torch.compile turns the checks of all distributions off for the whole process.
+    torch.distributions.Distribution.set_default_validate_args(__debug__)
 
 
 @pytest.fixture(scope="session")

@@ -152,8 +152,8 @@ class LanceReader(Store):
     def count_below(self, kappa: np.ndarray) -> np.ndarray:
         with self._up_to_date():
             if self._kappas is None:
-                kappa, heaviest = self._certainties()
-                self._kappas = np.sort(kappa[heaviest])
+                stored, heaviest = self._certainties()
+                self._kappas = np.sort(stored[heaviest])
             return np.searchsorted(self._kappas, np.asarray(kappa, np.float32))
 
     def sample_directions(self, count: int) -> np.ndarray:
