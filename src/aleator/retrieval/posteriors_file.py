@@ -30,7 +30,17 @@ from aleator.evaluation import LIKELY, LabelModel, label_certainty, pack_label_m
 from aleator.foundation import DamagedFileError, reject, writing_atomically
 from aleator.matching import DEFAULT_PRIOR, MatchMaps, VMFKernel
 from aleator.posteriors import VMFMixture, VonMisesFisher
-from aleator.stored import ANSWERS, UNSEALED, VERSION, WAY_OUT, one_line, read_arrays, read_header, seal_posteriors
+from aleator.stored import (
+    ANSWERS,
+    UNSEALED,
+    VERSION,
+    WAY_OUT,
+    one_line,
+    read_arrays,
+    read_header,
+    reject_numbers,
+    seal_posteriors,
+)
 
 _TENSORS = ("mu", "kappa", "log_weights")
 _FLOAT32_BYTES = 4
@@ -63,8 +73,7 @@ def read_posteriors(path: Path) -> VonMisesFisher | VMFMixture:
         components = VonMisesFisher(tensors["mu"], tensors["kappa"])
         return VMFMixture(tensors["log_weights"], components) if "log_weights" in tensors else components
     except (ValueError, TypeError, RuntimeError) as problem:
-        way_out = "store mu of length 1 and kappa >= 0, in float32 or float64"
-        reject("posteriors", str(path), f"holds no posteriors ({one_line(problem)})", way_out)
+        reject_numbers(path, one_line(problem))
 
 
 def match_settings(header: Mapping[str, str]) -> tuple[VMFKernel, float, MatchMaps]:

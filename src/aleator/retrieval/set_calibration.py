@@ -70,7 +70,7 @@ def calibrate_sets(
     # Few questions promise the coverage on average over calibrations only.
     assured = assurance if len(used) >= questions_needed(coverage, assurance) else None
     level = conformal_quantile(trial.level[used], coverage, assured)
-    if not np.isfinite(level):  # this costs some coverage, so with far answers the average has to do
+    if not np.isfinite(level):  # an assured level is higher: too many right answers lie too deep for it
         assured, level = None, conformal_quantile(trial.level[used], coverage)
     if not np.isfinite(level):
         missed = int(np.isinf(trial.level).sum())

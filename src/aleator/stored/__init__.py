@@ -1,6 +1,6 @@
 """Posteriors files as they lie on disk: arrays, header, checksums and items. Nothing here needs torch."""
 
-from aleator.stored.arrays import ANSWERS, one_line, read_arrays, read_header
+from aleator.stored.arrays import ANSWERS, one_line, read_arrays, read_header, reject_numbers
 from aleator.stored.checksums import UNSEALED, VERSION, WAY_OUT, items_header, seal_posteriors
 from aleator.stored.items import Id, Metadata, join_items, read_items, read_items_beside, read_records, write_items
 from aleator.stored.ranking import CertaintyScore, ListedItems, name_labels, rank_rows, rank_stored, rounded_certainty
@@ -25,6 +25,7 @@ __all__ = [
     "read_items",
     "read_items_beside",
     "read_records",
+    "reject_numbers",
     "rounded_certainty",
     "seal_posteriors",
     "write_items",

@@ -1,6 +1,7 @@
 """Arrays and header of a posteriors file, in numpy. The format is described in `aleator.retrieval.posteriors_file`."""
 
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from aleator.stored.checksums import WAY_OUT, verify_posteriors
 ANSWERS = ("answers.certainty", "answers.labels", "answers.probabilities")
 
 _ENDINGS = (".npz", ".safetensors")
-_NUMBERS = "store mu of length 1 and kappa >= 0, in float32 or float64"
 _FROM_NPZ = ("mu", "kappa", "log_weights")
 
 
@@ -43,14 +43,14 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         arrays = _from_npz(path) if path.suffix == ".npz" else _from_safetensors(path)
     except Exception as damage:  # zip and safetensors each have their own errors
         if isinstance(damage, TypeError) and "not understood" in str(damage):
-            reject("posteriors", str(path), f"holds no posteriors ({one_line(damage)})", _NUMBERS)
+            reject_numbers(path, one_line(damage))
         raise DamagedFileError(path, f"it cannot be read ({one_line(damage)})", WAY_OUT) from damage
     read_header(path)  # verifies the file
     for name in ("mu", "kappa"):
         require(name in arrays, "posteriors", str(path), f"has no array {name!r}", "store mu (N, D) and kappa (N,)")
         # Other packages may teach numpy more types, such as bfloat16. Their kind is V.
-        known = arrays[name].dtype.kind != "V"
-        require(known, "posteriors", str(path), f"holds no posteriors ({name} is {arrays[name].dtype})", _NUMBERS)
+        if arrays[name].dtype.kind == "V":
+            reject_numbers(path, f"{name} is {arrays[name].dtype}")
     mu, kappa = arrays["mu"], arrays["kappa"]
     problem = f"has mu of shape {mu.shape} and kappa of shape {kappa.shape}"
     fits = mu.ndim in (2, 3) and mu.shape[:-1] == kappa.shape
@@ -85,6 +85,12 @@ def read_header(path: Path) -> dict[str, str]:
         return {}
     verify_posteriors(path, header)
     return header
+
+
+def reject_numbers(path: Path, problem: str) -> NoReturn:
+    """Raise, because the arrays of a posteriors file are no posteriors."""
+    way_out = "store mu of length 1 and kappa >= 0, in float32 or float64"
+    reject("posteriors", str(path), f"holds no posteriors ({problem})", way_out)
 
 
 def one_line(error: Exception) -> str:

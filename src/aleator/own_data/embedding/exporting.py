@@ -7,6 +7,7 @@ an object store. So the work is resumed like any embedding, with the same rows. 
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +81,14 @@ def _into_parquet(run: Run, collection: Collection, output: AnyPath, replace: bo
         same = _parquet_header(output).items() >= {"fingerprint": run.fingerprint, "items": collection.digest()}.items()
         require(same, "output", str(output), "holds something else", "name another file, or replace it with --replace")
         return str(output)
-    work = _work_folder(str(output))
-    work.mkdir(parents=True, exist_ok=True)
-    posteriors = embed(run, collection, work / "posteriors.safetensors", replace=replace, **options)
-    if isinstance(output, ObjectPath):
-        _write_parquet(posteriors, work / "posteriors.parquet")
-        output.upload(work / "posteriors.parquet")
-    else:
-        with writing_atomically(output) as temporary:
-            _write_parquet(posteriors, temporary)
-    shutil.rmtree(work)
+    with _made_posteriors(run, collection, str(output), replace, options) as posteriors:
+        if isinstance(output, ObjectPath):
+            made = posteriors.with_suffix(".parquet")
+            _write_parquet(posteriors, made)
+            output.upload(made)
+        else:
+            with writing_atomically(output) as temporary:
+                _write_parquet(posteriors, temporary)
     return str(output)
 
 
@@ -101,13 +100,21 @@ def _into_lance(
     storage_options: Mapping[str, str] | None,
     options: dict[str, Any],
 ) -> str:
+    with _made_posteriors(run, collection, output, replace, options) as posteriors:
+        ids, metadata = read_items_beside(posteriors)
+        index_from_file(posteriors, output, ids, metadata, replace=replace, storage_options=storage_options).close()
+    return output
+
+
+@contextmanager
+def _made_posteriors(
+    run: Run, collection: Collection, output: str, replace: bool, options: dict[str, Any]
+) -> Iterator[Path]:
+    """The posteriors file in its folder, which is removed at the end. After an error it stays, to be gone on with."""
     work = _work_folder(output)
     work.mkdir(parents=True, exist_ok=True)
-    posteriors = embed(run, collection, work / "posteriors.safetensors", replace=replace, **options)
-    ids, metadata = read_items_beside(posteriors)
-    index_from_file(posteriors, output, ids, metadata, replace=replace, storage_options=storage_options).close()
+    yield embed(run, collection, work / "posteriors.safetensors", replace=replace, **options)
     shutil.rmtree(work)
-    return output
 
 
 def unfinished_work(output: str) -> Path:
