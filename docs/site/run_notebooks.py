@@ -1,4 +1,4 @@
-"""Run the tutorials and store their outputs: `make notebooks`. The tests run them with short trainings, without storing.
+"""Run the tutorials and store their outputs: `make notebooks`. Tests run them with short trainings, without storing.
 
 The first figure of each tutorial is also stored as docs/figures/gallery/NAME.png, for the gallery.
 """
