@@ -1,5 +1,5 @@
 # make demo      set up and run the main job
-# make test      set up and run the tests (about ten minutes on two cores)
+# make test      set up and run the tests (about a quarter of an hour on two cores)
 # make check     format, lint, types, tests and documentation: what a change must pass
 # make docs      the documentation site, into build/site
 # make wheel     build the package, install it into an empty environment and try it

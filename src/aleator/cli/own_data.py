@@ -115,7 +115,7 @@ def train(
         str | None, typer.Option(help="change training images: flip (shift and mirror), crop (shift) or none")
     ] = None,
     holdout: Annotated[
-        float | None, typer.Option(help="share of the items that is held out; default: about 1,000, 5 % to 20 %")
+        float | None, typer.Option(help="share of the items that is held out; default: about 600 items, 5 % to 20 %")
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of everything random")] = 0,
     no_rivals: NoRivals = False,
