@@ -132,9 +132,9 @@ def test_hits_know_the_mode_they_belong_to():
 
 @pytest.mark.parametrize("by", ["credible", "match", "nearest"])
 def test_approximate_searches_find_the_promised_share(by):
-    items = mixtures(6000, 2, 8, seed=3)
-    queries = mixtures(40, 2, 8, seed=4, near=items)
-    index = CredibleIndex.build(items, exact_below=5000, recall=0.95)
+    items = mixtures(3000, 2, 8, seed=3)
+    queries = mixtures(24, 2, 8, seed=4, near=items)
+    index = CredibleIndex.build(items, exact_below=2500, recall=0.95)
     found, exact = (ids(index.search(queries, p=0.5, by=by, limit=20, exact=e)) for e in (False, True))
     wanted = sum(map(len, exact))
     assert wanted > 200

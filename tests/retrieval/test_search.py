@@ -59,7 +59,7 @@ def check_credible(index, items, queries, p):
             assert hit.metadata == {}
 
 
-@pytest.mark.parametrize(("backend", "examples"), [("folder", 120), ("postgres", 60), ("lance", 20), ("s3", 5)])
+@pytest.mark.parametrize(("backend", "examples"), [("folder", 60), ("postgres", 60), ("lance", 20), ("s3", 5)])
 def test_credible_sets_are_those_of_brute_force(backend, examples, fill):
     @settings(max_examples=examples, **EASY)
     @given(collections())
