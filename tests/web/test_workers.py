@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
@@ -142,9 +141,7 @@ def test_an_item_that_another_process_adds_is_known_to_every_worker(gallery, two
             with suppress(urllib.error.HTTPError):
                 return all("added" in get(address, "api/item?id=added") for _ in range(8))
 
-        began = time.monotonic()
         assert until(known)
-        print(f"known after {time.monotonic() - began:.2f} s")
     finally:
         with CredibleIndex.open(gallery) as index:
             index.remove(["added"])
