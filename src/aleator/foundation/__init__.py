@@ -16,7 +16,7 @@ from aleator.foundation.checks import (
     require_probability,
     require_type,
 )
-from aleator.foundation.files import holds_nothing, replace_file, write_json, writing_atomically
+from aleator.foundation.files import create_file, holds_nothing, replace_file, write_json, writing_atomically
 from aleator.foundation.integrity import (
     DamagedFileError,
     file_sha256,
@@ -65,6 +65,7 @@ __all__ = [
     "ProcessGroup",
     "ProgressLines",
     "command",
+    "create_file",
     "derived_seed",
     "describe_run",
     "duration",

@@ -7,6 +7,7 @@ written this way.
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,39 @@ def replace_file(path: Path, data: bytes) -> None:
     """
     with writing_atomically(path) as temporary:
         temporary.write_bytes(data)
+
+
+def create_file(path: Path, data: bytes) -> bool:
+    """Write `data` to `path`, unless there is such a file. Of several processes who do this, one succeeds.
+
+    The file is written under a temporary name, and then gets its name as a second link. So it is there whole, or not at
+    all. A file system without links raises an OSError.
+
+    Args:
+        path: Where the file belongs. Its folder must exist.
+        data: The whole content.
+
+    Returns:
+        Whether it was written.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> create_file(Path("winner.txt"), b"me"), create_file(Path("winner.txt"), b"you")
+        (True, False)
+    """
+    # Threads of one process may do this at the same time, too.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.{os.getpid()}.partial")
+    try:
+        temporary.write_bytes(data)
+        _flush_to_disk(temporary)
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    if os.name == "posix":
+        _flush_to_disk(path.parent)
+    return True
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -19,11 +19,12 @@ from aleator.retrieval.stores.lance_checksums import (
     kappa_checks,
     total_of,
     totals_of,
-    verify_files,
 )
+from aleator.retrieval.stores.lance_files import verify_files
 from aleator.retrieval.stores.lance_items import ItemTable, contains_any_of_each
-from aleator.retrieval.stores.lance_ledger import Ledger, State, gone
+from aleator.retrieval.stores.lance_ledger import Ledger
 from aleator.retrieval.stores.lance_place import Place
+from aleator.retrieval.stores.lance_state import State, gone
 
 _MOST_IN_MEMORY = 2**24  # numbers in the vectors of a collection that is kept in memory: 64 MiB
 _MOST_DESCRIBED = 100_000  # items whose ids and metadata are kept after a search
@@ -216,7 +217,9 @@ class LanceReader(Store):
                 self._pinned -= 1
 
     def _load(self, state: State) -> None:
-        """Read a state, and the version of the items that belongs to it."""
+        """Read a state, and the version of the items that belongs to it. Its files are verified before."""
+        verify_files(self._place, {k: v for k, v in state.files.items() if self._files_verified.get(k) != v})
+        self._files_verified = dict(state.files)
         if state.table != self._name:
             with self._place.plain_errors():
                 table = self._connection.open_table(state.table)
@@ -224,13 +227,7 @@ class LanceReader(Store):
             self._items = ItemTable(self._place, table, state.config["dim"], mixtures, checked=state.format > 1)
             self._name = state.table
         with self._place.plain_errors():
-            if self._place.version is None:
-                self._items.table.checkout_latest()
-            else:
-                self._items.table.checkout(state.version)
-        new_files = {name: sha for name, sha in state.files.items() if self._files_verified.get(name) != sha}
-        verify_files(self._place, new_files)
-        self._files_verified = dict(state.files)
+            self._items.table.checkout(state.version)
         self._state, self.config = state, state.config
         self._described, self._held, self._kappas, self._where = {}, None, None, None
         self._certain, self._texts_verified = None, False
