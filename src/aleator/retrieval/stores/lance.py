@@ -85,6 +85,17 @@ class LanceStore(LanceReader):
             reject("location", str(place), "holds no index", "build one there first")
         return cls(place, connection, ledger)
 
+    def holds(self, items: Items) -> bool:
+        """Whether the index holds these items, as `create` writes them, and no others."""
+        with self._up_to_date() as state:
+            same = len(items) == state.count and items.mu.shape[1] == self.config["dim"]
+            if not same or (items.weight is not None) != self._items.mixtures or not self._items.checked:
+                return False
+            totals: Totals = {}
+            for _ in batches(items, 0, self._items.schema, totals):
+                pass  # the totals grow
+            return totals == state.totals
+
     def reserve_ids(self, count: int) -> list[int]:
         with self._changing():
             start = self._ledger.change(lambda state: {"next_row": state.next_row + count}).next_row - count
