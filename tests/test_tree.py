@@ -47,6 +47,7 @@ TESTED_IN = {
     "retrieval.stores.consistency": "retrieval/stores/test_damage.py",
     "retrieval.stores.exact": "retrieval/stores/test_lance.py",
     "retrieval.stores.faiss": "retrieval/test_recall.py",
+    "retrieval.stores.lance_certainties": "retrieval/stores/test_lance_damage.py",
     "retrieval.stores.lance_checksums": "retrieval/stores/test_lance_damage.py",
     "retrieval.stores.lance_building": "retrieval/stores/test_lance.py",
     "retrieval.stores.lance_items": "retrieval/stores/test_lance.py",

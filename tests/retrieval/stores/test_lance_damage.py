@@ -19,6 +19,7 @@ from aleator.foundation import DamagedFileError
 from aleator.retrieval import CredibleIndex, check_index
 from aleator.retrieval.items import encode_id
 from aleator.retrieval.stores import lance, lance_state
+from aleator.retrieval.stores.lance_certainties import Certainties, merged
 from aleator.retrieval.stores.lance_checksums import kappa_checks, text_checks, vector_checks
 from aleator.retrieval.stores.lance_files import table_files
 from aleator.retrieval.stores.lance_place import Place
@@ -267,3 +268,73 @@ def test_texts_whose_ends_are_damaged_have_no_checksum():
         broken = pa.StringArray.from_buffers(3, pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(b"abc"))
         assert text_checks(np.zeros(3, np.int64), broken, pa.array(["y", "y", "y"])) is None
     assert text_checks(np.zeros(1, np.int64), pa.array([None], pa.string()), pa.array(["y"])) is None
+
+
+# Certainties of a version, from those of the version before
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_after_a_change_only_the_rows_that_changed_are_read(name, tmp_path, monkeypatch):
+    """By the writer and by another reader; a save and an index that was replaced are read anew."""
+    kind, place = LanceIndex(**KINDS[name]), f"lance:{tmp_path / 'index'}"
+    kind.write(tmp_path / "index")
+    whole, draw, q = [], np.random.default_rng(0), kind.posteriors()
+    really = Certainties.read.__func__
+
+    def read(cls, items, state, where=None):
+        whole.append(where is None)
+        return really(cls, items, state, where)
+
+    def certainties(index):
+        return index.store.kappa_range(), index.store.count_below(np.linspace(0, 60, 200)).tolist()
+
+    with CredibleIndex.open(place) as writer, CredibleIndex.open(place) as reader:
+        certainties(writer), certainties(reader)
+        monkeypatch.setattr(Certainties, "read", classmethod(read))
+        held = set(IDS) - {"i1", "i37"}
+        for step in range(12):
+            for _ in range(1 + step % 3):  # the reader may miss some states
+                chosen = draw.choice(sorted(held if step % 2 else set(IDS) - held), 2 if step % 2 else 1).tolist()
+                chosen = sorted(set(chosen))
+                if step % 2:
+                    writer.remove(chosen)
+                    held -= set(chosen)
+                elif chosen[0] not in held:
+                    writer.add(q[[IDS.index(id) for id in chosen]], chosen)
+                    held |= set(chosen)
+            found = certainties(reader)
+            assert found == certainties(writer)
+            assert not any(whole)
+            with CredibleIndex.open(place) as fresh:
+                assert certainties(fresh) == found
+            whole.clear()
+        assert len(reader) == len(held)
+        CredibleIndex.build(q, IDS, location=place, replace=True).close()
+        assert certainties(reader)[1][-1] == len(IDS)
+        assert any(whole)
+
+
+def test_rows_that_are_lost_or_come_back_under_an_open_index_are_named(tmp_path):
+    changes = {"lost": lambda table: table.delete("row = 5")}
+    changes["back"] = lambda table: table.restore(table.list_versions()[-2]["version"])
+    for name, change in changes.items():
+        LanceIndex(lists=True).write(tmp_path / name)
+        with CredibleIndex.open(f"lance:{tmp_path / name}") as index:
+            index.search(posteriors()[:1], by="nearest", limit=2)
+            change_behind(tmp_path / name, change)
+            with pytest.raises(DamagedFileError, match="some are lost, or too many"):
+                index.search(posteriors()[:1], by="nearest", limit=2)
+
+
+def test_ascending_values_without_some_and_with_others():
+    values, draw = np.sort(np.random.default_rng(0).integers(0, 9, 50)).astype(np.float32), np.random.default_rng(1)
+    for _ in range(20):
+        lost = np.sort(draw.choice(values, 12, replace=False))
+        new = np.sort(draw.integers(0, 12, 7)).astype(np.float32)
+        wanted = [*values.tolist(), *new.tolist()]
+        for value in lost.tolist():
+            wanted.remove(value)
+        assert merged(values, new, lost).tolist() == sorted(wanted)
+    assert merged(values, values[:0], np.array([3.5], np.float32)) is None
+    assert merged(values[:1], values[:0], np.array([values[0]] * 2)) is None
+    assert merged(values[:0], values[:0], values[:0]).tolist() == []

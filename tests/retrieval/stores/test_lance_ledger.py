@@ -41,9 +41,12 @@ def test_a_folder_has_a_file_for_each_state_and_no_other(tmp_path):
     names = sorted(path.name for path in (tmp_path / "ledger").iterdir())
     assert names == [f"{number:020d}.json" for number in range(index.store.version)]
     assert index.store.version > before
-    states = index.store._ledger.between(0, index.store.version - 1)
-    assert [state.number for state in states] == list(range(index.store.version))
-    assert [state.count for state in states][-1] == 2
+    states = index.store._ledger.since(0)
+    assert [state.number for state in states] == list(range(1, index.store.version))
+    assert states[-1].count == 2
+    assert index.store._ledger.since(index.store.version - 2) == states[-1:]
+    (tmp_path / "ledger" / names[-2]).write_text("damaged")
+    assert index.store._ledger.since(0) == states[-1:]
 
 
 def test_every_change_happens_once_and_in_order(place):

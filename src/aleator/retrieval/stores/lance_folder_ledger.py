@@ -8,10 +8,13 @@ not at all, and it has a checksum that is verified before anything else is read.
 from pathlib import Path
 from typing import Any
 
-from aleator.foundation import create_file
+from aleator.foundation import DamagedFileError, create_file
+from aleator.retrieval.stores.base import IndexGoneError
 from aleator.retrieval.stores.lance_ledger import LEDGER, Ledger, TableLedger, refuse_second, require_known
 from aleator.retrieval.stores.lance_place import Place
 from aleator.retrieval.stores.lance_state import State, gone, read_state
+
+_MOST = 100  # states that are read again to see what has changed
 
 
 class FolderLedger(Ledger):
@@ -40,9 +43,12 @@ class FolderLedger(Ledger):
             require_known(place, [number + 1 for number in numbers])
         return cls(place, folder) if numbers else None
 
-    def between(self, first: int, last: int) -> list[State]:
-        """The states with the numbers from `first` to `last`."""
-        return [self._state(number) for number in range(first, last + 1)]
+    def since(self, number: int) -> list[State]:
+        first = max(number + 1, self.state.number - _MOST)
+        try:
+            return [*map(self._state, range(first, self.state.number)), self.state]
+        except (DamagedFileError, IndexGoneError):  # older states are not needed
+            return [self.state]
 
     def _has_changed(self) -> bool:
         with self._place.plain_errors():

@@ -52,6 +52,10 @@ class Ledger(ABC):
     def _put(self, old: State, new: State) -> None:
         """Make `new` the state, if `old` still is. If not, nothing happens."""
 
+    def since(self, number: int) -> list[State]:
+        """The states after the one with a number until the current one, as far as they are at hand."""
+        return [self.state]
+
     def refresh(self) -> State:
         """The newest state; the state of an older version never changes."""
         if self._place.version is None and self._has_changed():
