@@ -14,6 +14,7 @@ from aleator import VonMisesFisher
 from aleator.retrieval import CredibleIndex, check_index
 from aleator.retrieval.filters import compile_filter
 from aleator.retrieval.stores.base import IndexGoneError
+from aleator.retrieval.stores.lance import LanceStore
 from aleator.retrieval.stores.lance_building import partition_count
 from aleator.retrieval.stores.lance_items import ItemTable
 from aleator.retrieval.stores.lance_place import ConflictError
@@ -313,6 +314,22 @@ def test_of_two_who_remove_an_item_one_is_told_that_it_is_gone(place):
         with pytest.raises(ValueError, match="'b': not in the index"):
             second.remove(["b", "c"])
         assert set(everything_in(second)) == {"c"}
+
+
+def test_items_that_another_writer_removes_meanwhile_are_no_damage(place, monkeypatch):
+    """A reader has read the ledger, and not yet the items, when another writer removes some from both."""
+    writer, really = build(place, ["a", "b"]), LanceStore._load
+
+    def overtaken(self, state):
+        monkeypatch.setattr(LanceStore, "_load", really)
+        writer.remove(["a"])
+        return really(self, state)
+
+    with CredibleIndex.open(place) as reader:
+        add(writer, ["c"])
+        monkeypatch.setattr(LanceStore, "_load", overtaken)
+        assert set(held_in(reader)) == {"a", "b", "c"}
+        assert set(held_in(reader)) == {"b", "c"}
 
 
 # Faults
