@@ -77,24 +77,28 @@ def test_of_those_who_build_at_one_place_one_succeeds(place, monkeypatch):
     assert set(everything_in(CredibleIndex.open(place))) == {"first"}
 
 
-def test_whoever_comes_in_between_one_of_two_writers_of_one_id_succeeds(place, monkeypatch):
-    """A rival adds its whole batch before each step of a writer that reads or changes the ledger or the table."""
-    steps = [
-        (Ledger, "refresh"),
-        (Ledger, "swap"),
-        (type_of_ledger(place), "_put"),
-        (ItemTable, "add"),
-        (ItemTable, "find"),
-    ]
+@pytest.mark.parametrize("gives_up", ["never", "before", "after"])
+def test_whoever_comes_in_between_one_of_two_writers_of_one_id_succeeds(gives_up, place, monkeypatch):
+    """A rival adds its whole batch before each step of a writer that reads or changes the ledger or the table.
+
+    On a slow machine Lance then gives up the writer's next change of a table, because others write, after a single
+    conflict. It may have happened nevertheless, if the answer of an object store was lost.
+    """
+    from lancedb.merge import LanceMergeInsertBuilder
+    from lancedb.table import LanceTable
+
+    steps = [(Ledger, "refresh"), (Ledger, "swap"), (ItemTable, "add"), (ItemTable, "find"), (ItemTable, "delete")]
+    writes = [(LanceTable, "add"), (LanceTable, "delete"), (LanceMergeInsertBuilder, "execute")]
     outcomes = []
     for moment in itertools.count():
+        place_now, refused = f"{place}-{moment}", None
+        index = build(place_now, ["a"])
+        rival = Rival(place_now, moment, gives_up)
         with monkeypatch.context() as patched:
-            place_now = f"{place}-{moment}"
-            index = build(place_now, ["a"])
-            rival = Rival(place_now, moment)
             for owner, name in steps:
                 patched.setattr(owner, name, rival.before(getattr(owner, name)))
-            refused = None
+            for owner, name in writes:
+                patched.setattr(owner, name, rival.giving_up(getattr(owner, name)))
             try:
                 add(index, ["mine", "shared"])
             except ValueError as error:
@@ -111,34 +115,50 @@ def test_whoever_comes_in_between_one_of_two_writers_of_one_id_succeeds(place, m
             assert rival.refused is None
         assert check_index(place_now) == 3
         outcomes.append(refused is None)
-    assert moment > 10  # steps
+    assert moment >= 8  # steps
     assert set(outcomes) == {True, False}
 
 
 class Rival:
     """Adds items in the middle of another's call, once: before the step with a number."""
 
-    def __init__(self, place, moment):
+    def __init__(self, place, moment, gives_up):
         self.place, self.left, self.came, self.refused = place, moment, False, None
+        self.gives_up = gives_up
 
     def before(self, really):
         def step(*arguments, **options):
             self.left -= 1
             if self.left < 0 and not self.came:
                 self.came = True
+                gives_up, self.gives_up = self.gives_up, "never"
                 with CredibleIndex.open(self.place) as index:
                     try:
                         add(index, ["rival", "shared"])
                     except ValueError as error:
                         self.refused = error
+                self.gives_up = gives_up
             return really(*arguments, **options)
 
         return step
 
+    def giving_up(self, really):
+        """A change of a table that Lance gives up, once, after the rival came."""
 
-def type_of_ledger(place):
-    build(f"{place}-probe", []).close()
-    return type(ledger_at(f"{place}-probe"))
+        def change(*arguments, **options):
+            gives_up = self.gives_up if self.came else "never"
+            if gives_up != "never":
+                self.gives_up = "never"
+            done = really(*arguments, **options) if gives_up != "before" else None
+            if gives_up != "never":
+                raise RuntimeError(GIVEN_UP)
+            return done
+
+        return change
+
+
+# As Lance 13 says it, seen on an object store that was slow.
+GIVEN_UP = "lance error: Too many concurrent writers. Attempted 2 times, but failed on retry_timeout of 30.000 seconds."
 
 
 def test_a_damaged_or_missing_state_is_named(tmp_path):
