@@ -15,6 +15,30 @@ from typing import Any
 
 
 @contextmanager
+def naming_file(path: str | Path) -> Iterator[None]:
+    """Have errors of the operating system name a file. Python names it where a file is opened, not where it is written.
+
+    Args:
+        path: The file that is written.
+
+    Examples:
+        >>> import errno, os
+        >>> try:
+        ...     with naming_file("rows.bin"):
+        ...         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        ... except OSError as error:
+        ...     print(error.filename)
+        rows.bin
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def writing_atomically(path: Path) -> Iterator[Path]:
     """Write a file under a temporary name in the same folder, then move it to `path`.
 
@@ -37,9 +61,10 @@ def writing_atomically(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")  # `holds_nothing` knows such names
     try:
-        yield temporary
-        _flush_to_disk(temporary)
-        os.replace(temporary, path)
+        with naming_file(path):
+            yield temporary
+            _flush_to_disk(temporary)
+            os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -79,9 +104,10 @@ def create_file(path: Path, data: bytes) -> bool:
     # Threads of one process may do this at the same time, too.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.{os.getpid()}.partial")
     try:
-        temporary.write_bytes(data)
-        _flush_to_disk(temporary)
-        os.link(temporary, path)
+        with naming_file(path):
+            temporary.write_bytes(data)
+            _flush_to_disk(temporary)
+            os.link(temporary, path)
     except FileExistsError:
         return False
     finally:

@@ -14,7 +14,9 @@ from multiprocessing import get_context
 import numpy as np
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from aleator.cli import app
 from aleator.foundation import DamagedFileError
 from aleator.retrieval import CredibleIndex, check_index
 from aleator.retrieval.items import encode_id
@@ -171,6 +173,22 @@ def test_the_ledger_has_checksums_of_all_files_that_lance_reads(name, saved, tmp
             CredibleIndex.open(f"lance:{folder}")
         file.write_bytes(whole)
     assert check_index(f"lance:{folder}") == 38
+
+
+@pytest.mark.parametrize("command", [("info",), ("check",), ("remove", "i5")])
+def test_commands_name_damage_in_one_line(command, tmp_path):
+    LanceIndex(lists=True).write(tmp_path / "index")
+    with CredibleIndex.open(f"lance:{tmp_path / 'index'}") as index:
+        one_of_each = {name.split("/")[1]: tmp_path / "index" / name for name in index.store._ledger.state.files}
+    assert len(one_of_each) == 4
+    for file in [max((tmp_path / "index" / "ledger").iterdir()), *one_of_each.values()]:
+        whole = file.read_bytes()
+        file.write_bytes(whole[:40])
+        result = CliRunner().invoke(app, ["index", command[0], f"lance:{tmp_path / 'index'}", *command[1:]])
+        assert result.exit_code == 2
+        assert isinstance(result.exception, SystemExit)
+        assert f"{tmp_path / 'index'} is damaged: " in result.stderr.splitlines()[-1]
+        file.write_bytes(whole)
 
 
 def test_a_manifest_that_cannot_be_read_is_damage(tmp_path):
