@@ -1,5 +1,5 @@
 # make demo      set up and run the main job
-# make test      set up and run the tests (about ten minutes on two cores)
+# make test      set up and run the tests (about a quarter of an hour on two cores)
 # make check     format, lint, types, tests and documentation: what a change must pass
 # make docs      the documentation site, into build/site
 # make wheel     build the package, install it into an empty environment and try it
@@ -52,9 +52,9 @@ format: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# The notebooks and the first page run as they are.
+# The notebooks with short trainings, and the first page as it is.
 tutorials: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m tutorial -n 2 tests/test_notebooks.py tests/test_docs.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "tutorial and not slow" -n 2 tests/test_notebooks.py tests/test_docs.py
 
 # Run the tutorials again and store their outputs.
 notebooks: $(STAMP)

@@ -1,4 +1,7 @@
-"""The tutorials run, and the outputs that are stored in them are those of a whole run."""
+"""The tutorials run, and the outputs that are stored in them are those of a whole run.
+
+`make check` runs every cell with trainings of a tenth of the steps, `make test-all` runs the whole tutorials too.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -20,14 +23,21 @@ def tutorials():
 
 
 @pytest.mark.tutorial
+@pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["short", "whole"])
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path, tutorials, monkeypatch):
+def test_a_notebook_runs(path, short, tutorials, monkeypatch):
     for package in NEEDS.get(path.stem, ()):
         pytest.importorskip(package, reason=f"needs the package {package.replace('_', '-')}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     if path.stem in NEEDS:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # the model comes from a package
-    tutorials.run(path)
+    tutorials.run(path, short)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_tutorial_trains_so_that_it_can_be_shortened(path, tutorials):
+    code = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+    assert tutorials.STEPS.search(code)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -6,10 +6,15 @@ import sys
 import numpy as np
 import pytest
 
+from aleator.own_data import Settings, read_collection, train
 from tests.cli.test_own_data import run_command
-from tests.own_data.conftest import features, run
 
-__all__ = ["features", "run"]
+
+@pytest.fixture(scope="module")
+def run(features):
+    settings = Settings(steps=2, dim=4, width=8, members=1)
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    return train(collection, features / "small", settings, device="cpu", rivals=False, figures=False)
 
 
 @pytest.mark.slow

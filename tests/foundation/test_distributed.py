@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.nn import functional as F
 
 from aleator import ELK, HIB, AcceptanceKernel, ExactInfoNCE, InfoNCE, MCInfoNCE, VMFKernel, VonMisesFisher
 from aleator.foundation.distributed import LaunchedProcess, launched_process, process_group
+from tests.ranks import run_ranks
 
 BATCH, DIM, NEGATIVES, SAMPLES = 8, 4, 3, 5
 LOSSES = {
@@ -62,7 +62,7 @@ def work(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory) -> list[dict]:
     folder = tmp_path_factory.mktemp("gathering")
-    mp.spawn(work, (str(folder),), nprocs=2)
+    run_ranks(work, str(folder), 2)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.nn import functional as F
 
 from aleator import ELK, AcceptanceKernel, ExactInfoNCE, InfoNCE, VMFKernel, VMFMixture, VonMisesFisher
 from aleator.losses import similarity
 from aleator.losses.ring import log_totals_in_parts
+from tests.ranks import run_ranks
 
 PROCESSES, BATCH, DIM = 3, 5, 4
 LOSSES = {
@@ -64,7 +64,7 @@ def work(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def shares(tmp_path_factory) -> list[list]:
     folder = tmp_path_factory.mktemp("ring")
-    mp.spawn(work, (str(folder),), nprocs=PROCESSES)
+    run_ranks(work, str(folder), PROCESSES)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
 
 

@@ -180,15 +180,15 @@ def test_no_table_is_made(monkeypatch):
             return out
 
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # the watch sees its own thread only
-    q = some(300, dim=3, dtype=torch.float32)
+    q = some(160, dim=3, dtype=torch.float32)
     with Watch():
         log_total_positivity(q, None, VMFKernel(20.0)).sum().backward()
-    assert 300 * 20 < largest < 300 * 100
+    assert 160 * 20 < largest < 160 * 100
     largest = 0
-    mixtures = some_mixtures(150, modes=2, dim=3, dtype=torch.float32)
+    mixtures = some_mixtures(80, modes=2, dim=3, dtype=torch.float32)
     with Watch():
         log_total_positivity(mixtures, None, VMFKernel(20.0)).sum().backward()
-    assert 300 * 20 < largest < 300 * 100
+    assert 160 * 20 < largest < 160 * 100
 
 
 def test_threads_agree_with_one(monkeypatch):

@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from aleator.own_data import Settings, embed, read_collection, train
+from aleator.own_data.runs import run as run_module
 
 QUICK = Settings(steps=120, dim=4, width=32, batch_size=64)
 
@@ -19,6 +20,12 @@ def blobs(count: int = 400, classes: int = 4, features: int = 6, seed: int = 0) 
     rows[::4] = between[::4] + 0.3 * generator.standard_normal((count, features))[::4]
     labels[::4] = (labels[::4] + generator.integers(2, size=len(labels[::4]))) % classes
     return rows.astype(np.float32), labels
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch):
+    """Runs that a test trains have none: they take a second. Those of the shared run below are looked at."""
+    monkeypatch.setattr(run_module, "figures", lambda metrics: {})
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """The command line: the only place that parses arguments and prints."""
 
+import inspect
+
 import typer
 
 from aleator.cli.audit import audit
@@ -22,6 +24,10 @@ app.command("reproduce")(reproduce)
 app.add_typer(index_app, name="index")
 app.command("query")(query)
 app.command("serve")(serve)
+for registered in (*app.registered_commands, *index_app.registered_commands):
+    # A paragraph is one line, which the terminal wraps: typer would keep the line breaks of the docstring.
+    paragraphs = (inspect.getdoc(registered.callback) or "").split("\n\n")
+    registered.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def main() -> None:

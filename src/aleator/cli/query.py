@@ -50,7 +50,7 @@ def query(
     fingerprint: Fingerprint = None,
     as_json: AsJson = False,
     figure: Annotated[
-        Path | None, typer.Option(help="image file: the pictures of questions and hits, or a chart if there are none")
+        Path | None, typer.Option(help="image file: the pictures of queries and hits, or a chart if there are none")
     ] = None,
     root: Annotated[
         Path | None, typer.Option(help="folder of the pictures, for --figure; default: where they were embedded from")
@@ -59,10 +59,10 @@ def query(
 ) -> None:
     """Find the items that each posterior of a file could be.
 
-    Of each question: its name, how certain it is, what it could be, how many items are in its set, and the hits by
+    Of each query: its name, how certain it is, what it could be, how many items are in its set, and the hits by
     label, with the share that each label has of the set.
 
-    Example: aleator query gallery/ questions.safetensors --p 0.95 --limit 5
+    Example: aleator query gallery/ queries.safetensors --p 0.95 --limit 5
     """
     from aleator.retrieval import group_by_mode, read_answers, read_header, read_items_beside, read_posteriors
 

@@ -131,7 +131,7 @@ def index_calibrate(
 
     `aleator query --promise` and the page then show sets that hold a right answer as often as promised.
 
-    Example: aleator index calibrate gallery/ questions.safetensors --coverage 0.95 --error 0.05
+    Example: aleator index calibrate gallery/ labelled.safetensors --coverage 0.95 --error 0.05
     """
     from aleator.retrieval import read_header, read_posteriors
 

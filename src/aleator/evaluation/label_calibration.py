@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.evaluation.label_model import LabelModel, label_log_likelihood, tempered_labels, with_floor
+from aleator.evaluation.label_model import LabelModel, tempered_labels, with_floor
 from aleator.foundation import require, sample_numbers
 from aleator.matching import VMFKernel, ZonalKernel, pairwise_log_positivity
 from aleator.posteriors import PosteriorBatch, VonMisesFisher, kappa_from_mean_resultant_length
@@ -26,6 +26,7 @@ _LOG_BETA, _LOG_FLOOR = (-4.0, 4.0), (-14.0, math.log(0.5))
 # The fit counts half an imaginary question more, which the floor alone explains. So the floor is never zero, and a
 # mistake that no held-out item made has a finite cost.
 _IMAGINARY = 0.5
+_TINY = float(np.finfo(np.float64).tiny)
 
 
 def gallery_of_one_mode(gallery: PosteriorBatch, labels: Tensor) -> tuple[VonMisesFisher, Tensor]:
@@ -197,14 +198,17 @@ def _label_rows(argument: str, labels: Tensor, count: int) -> Tensor:
 
 def _fit_beta_and_floor(log_r: Tensor, weights: Tensor, asked: Tensor) -> tuple[float, float, float]:
     """The least cost (minus log-likelihood) of labels (Q, C) given log r (Q, M); and the beta and floor there."""
-    prior = weights.sum(0) / weights.sum()
+    # The floor is tried thousands of times, so only the entries that are asked about are kept, as arrays of numpy.
+    entries = asked.nonzero(as_tuple=True)
+    share = (asked[entries] / len(asked)).cpu().numpy()
+    prior = (weights.sum(0) / weights.sum())[entries[1]].cpu().numpy()
 
     def cost_of_beta(log_beta: float) -> tuple[float, float]:
-        p = tempered_labels(log_r, weights, math.exp(log_beta))
+        p = tempered_labels(log_r, weights, math.exp(log_beta))[entries].cpu().numpy()
 
         def cost_of_floor(log_floor: float) -> float:
-            predicted = with_floor(p, prior, math.exp(log_floor))
-            return -label_log_likelihood(predicted, asked) - _IMAGINARY / len(asked) * log_floor
+            predicted = np.maximum(with_floor(p, prior, math.exp(log_floor)), _TINY)
+            return -float(share @ np.log(predicted)) - _IMAGINARY / len(asked) * log_floor
 
         return _least(cost_of_floor, _LOG_FLOOR)  # the likelihood is concave in the floor
 

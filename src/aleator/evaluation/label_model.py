@@ -13,8 +13,9 @@ items (label_calibration.py). beta is a temperature; the floor bounds the cost o
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from aleator.stored import name_labels
 
 LIKELY = 3  # labels of an item that are shown, at most
 _PAIRS = 2**21  # pairs of a query and a gallery entry that are compared at a time
+Numbers = TypeVar("Numbers", Tensor, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class LabelModel:
             for part in _blocks(q, q.modes * len(gallery))
         ]
         p = torch.cat(blocks) if blocks else torch.zeros(0, len(self.names), dtype=torch.float64)
-        return with_floor(p, self._prior, self.floor).to(q.dtype)
+        return with_floor(p, self._prior.to(p.device), self.floor).to(q.dtype)
 
     def entropy(self, q: PosteriorBatch) -> Tensor:
         """Entropy of the label probabilities.
@@ -313,9 +315,9 @@ def tempered_labels(log_r: Tensor, weights: Tensor, beta: float) -> Tensor:
     return mass / mass.sum(1, keepdim=True)
 
 
-def with_floor(p: Tensor, prior: Tensor, floor: float) -> Tensor:
+def with_floor(p: Numbers, prior: Numbers, floor: float) -> Numbers:
     """(1 - floor) p + floor prior."""
-    return (1 - floor) * p + floor * prior.to(p.device)
+    return (1 - floor) * p + floor * prior
 
 
 def _blocks(q: PosteriorBatch, entries: int) -> Iterator[PosteriorBatch]:

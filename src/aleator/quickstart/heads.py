@@ -6,11 +6,11 @@ questions in the same space, among the same items, and their answers can be comp
 
 import torch
 from torch import Generator, Tensor
-from torch.nn import functional as F
 
 from aleator.encoders import MLP, Encoder
 from aleator.foundation import one_thread
-from aleator.matching import ZonalKernel, pairwise_log_positivity
+from aleator.losses import ExactInfoNCE
+from aleator.matching import ZonalKernel
 from aleator.posteriors import PosteriorBatch, VonMisesFisher
 
 _WIDTH, _BATCH, _CANDIDATES = 128, 128, 48
@@ -31,8 +31,8 @@ def learn_head(
 ) -> Encoder:
     """Train a head to find the items of the gallery that have the label of a question.
 
-    The loss is InfoNCE with the exact positivity. Of some items of the gallery, those with the right label are the
-    positives.
+    The loss is the soft `ExactInfoNCE`: of some items of the gallery, those with the right label are the positives. A
+    question whose label is not among them does not count.
 
     Args:
         modes: Number of modes of each posterior.
@@ -53,16 +53,15 @@ def learn_head(
     head.set_kappa_range(features[:256], (float(dim), 4.0 * dim))
     optimiser = torch.optim.AdamW(head.parameters(), lr=_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=steps)
+    loss = ExactInfoNCE(kernel)
     generator = Generator().manual_seed(seed)
     with one_thread():
         for _ in range(steps):
             asked = torch.randint(len(features), (_BATCH,), generator=generator)
             among = torch.randint(len(gallery), (_CANDIDATES,), generator=generator)
             right = (labels[asked, None] == gallery_labels[among]).float()
-            asked, right = asked[right.any(1)], right[right.any(1)]  # a label that is not among them teaches nothing
-            log_r = pairwise_log_positivity(head(features[asked]), gallery[among], kernel)
             optimiser.zero_grad()
-            F.cross_entropy(log_r, right / right.sum(1, keepdim=True)).backward()
+            loss.soft(head(features[asked]), right, gallery[among]).backward()
             optimiser.step()
             schedule.step()
     return head.eval()

@@ -134,7 +134,7 @@ export function certaintyPicture() {
       text(cx, 134, title, "middle", "caption"),
     ];
   };
-  const words = "Two questions. One is clear: its narrow beam reaches three items of one kind. The other is unsure: its wide beam reaches items of three kinds.";
+  const words = "Two queries. One is clear: its narrow beam reaches three items of one kind. The other is unsure: its wide beam reaches items of three kinds.";
   return svg(
     "svg",
     { viewBox: "0 0 400 142", role: "img", "aria-label": words },

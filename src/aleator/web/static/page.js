@@ -199,7 +199,7 @@ function applySlider() {
     size = chosen.size;
     const degrees = (Math.acos(chosen.cosine) * 180) / Math.PI;
     rule = several
-      ? `The question could be one thing or another. The answer is so large that the model is ${level} % sure that it reaches the right things.`
+      ? `The query could be one thing or another. The answer is so large that the model is ${level} % sure that it reaches the right things.`
       : `The answer is so large that the model is ${level} % sure that it reaches the right things: all items within ${degrees.toFixed(1)}° of the query’s direction.`;
     set = `that it could be, at a credible level of ${level} %`;
     $("slider-label").textContent = `Credible level ${level} %`;

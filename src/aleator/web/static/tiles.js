@@ -36,8 +36,8 @@ export function tile(item, marks, open) {
   let scores = [["certainty", certaintyWords(item.surer_than), rank]];
   const numbers = [["κ", kappaText(item.kappa), "kappa, the number behind the certainty"]];
   if (item.cosine !== undefined) {
-    scores.unshift(["match", percent(item.match_probability), "how likely it is that item and question show the same"]);
-    numbers.unshift(["cos", item.cosine.toFixed(3), "how close the directions of item and question are"]);
+    scores.unshift(["match", percent(item.match_probability), "how likely it is that item and query show the same"]);
+    numbers.unshift(["cos", item.cosine.toFixed(3), "how close the directions of item and query are"]);
   }
   if ("labels_differ" in item) scores = findingScores(item);
   const line = ([name, value, title], kind) => element("div", { title, class: kind }, element("dt", {}, name), element("dd", {}, value));
