@@ -32,7 +32,7 @@ from benchmarks.retrieval import DIM, LEVEL, RECALL, answers, directions, poster
 QUERIES = 100
 NEIGHBOURS = 10
 OUTPUT = "lance_scale.json"
-LARGEST_FOLDER = 1_000_000  # training and filling the lists of the folder store for more takes hours on two cores
+LARGEST_FOLDER = 10_000_000
 LOCATIONS = {"lance": "lance:{}/lance", "folder": "{}/folder"}
 
 

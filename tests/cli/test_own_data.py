@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from aleator.cli import app
+from aleator.cli.own_data import _few
 
 QUICK = ("--steps", 40, "--dim", 4, "--width", 16, "--batch-size", 32, "--learning-rate", 0.02)
 
@@ -255,3 +256,23 @@ def test_a_pretrained_network_is_tuned_and_continued_in_fresh_processes(tmp_path
     )
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("--dim 5: the run first has 8")
+
+
+def test_few_questions_are_said_to_tell_little():
+    """With a share of 0.607 right answers, all of six are right in one of twenty tests."""
+    assert pytest.approx(0.607**6, rel=0.01) == 0.05
+    assert "6 questions are few" in _few(6)
+    assert "may be as low as 61 %" in _few(6)
+
+
+def test_train_takes_a_table_of_numbers_and_keeps_the_minutes(tmp_path):
+    generator = np.random.default_rng(0)
+    rows = [
+        ",".join(f"{x:.4f}" for x in generator.standard_normal(4) + 4 * (i % 2)) + f",{'ab'[i % 2]}" for i in range(60)
+    ]
+    (tmp_path / "x.csv").write_text("\n".join(["w,x,y,z,label", *rows, "1,2,3,4,only"]) + "\n")
+    output = run_command("train", tmp_path / "x.csv", "--output", tmp_path / "run", "--minutes", 0.001).output
+    assert "61 rows of features, 3 classes" in output
+    assert "1 class has one item only (only)" in output
+    assert "that is little: more --minutes would make the answers better" in output
+    assert "questions are few" in output

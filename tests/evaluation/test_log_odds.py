@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aleator import VMFKernel, VonMisesFisher, log_positivity
-from aleator.evaluation import expected_calibration_error, fit_log_odds_map
+from aleator.evaluation import expected_calibration_error, fit_hit_map, fit_log_odds_map
 from aleator.matching import LogOddsMap
 
 SEEDED = torch.Generator().manual_seed
@@ -88,6 +88,54 @@ def test_pairs_and_hits_are_right_in_a_world_whose_posteriors_are_known():
     assert error("random", pair) < 0.01
     assert error("hits", hit) < 0.02
     assert error("hits", LogOddsMap()) > 0.1
+
+
+def test_a_ranked_map_comes_back():
+    truth = LogOddsMap((-4.0, 0.0, 4.0), (-6.0, -1.0, 2.0), rank_slope=0.6)
+    x = 2 * torch.randn(30_000, generator=SEEDED(10), dtype=torch.float64)
+    rank = torch.randint(1, 11, (30_000,), generator=SEEDED(11))
+    fitted = fit_hit_map(x, rank, drawn(truth(x, rank) + math.log(0.3 / 0.7), 12), 0.3)
+    assert fitted.rank_slope == pytest.approx(0.6, abs=0.08)
+    at = torch.linspace(-3, 3, 13, dtype=torch.float64)
+    for k in (1, 4, 10):
+        torch.testing.assert_close(fitted(at, torch.tensor(k)), truth(at, torch.tensor(k)), atol=0.3, rtol=0)
+
+
+def selected(questions: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ten of 200 items with the largest noisy log r, in its order; their ranks; and whether the true ones match."""
+    truth = torch.randn(questions, 200, generator=SEEDED(seed), dtype=torch.float64) - 1.5
+    log_r, order = (truth + torch.randn(truth.shape, generator=SEEDED(seed + 1), dtype=torch.float64)).topk(10, 1)
+    match = drawn(2 * truth.gather(1, order), seed + 2)
+    return log_r.flatten(), torch.arange(1, 11).repeat(questions), match.flatten()
+
+
+def test_hits_of_each_rank_are_right_although_the_first_gained_most_by_chance():
+    log_r, rank, match = selected(600, 20)
+    start = fit_log_odds_map(log_r, match, 0.5, observations=600)
+    ranked = fit_hit_map(log_r, rank, match, 0.5, observations=600, start=start)
+    test_log_r, test_rank, test_match = selected(4000, 30)
+
+    def bias(p: torch.Tensor, k: int) -> float:
+        return (p - test_match.double())[test_rank == k].mean().item()
+
+    p = torch.sigmoid(ranked(test_log_r, test_rank))
+    assert max(abs(bias(p, k)) for k in range(1, 11)) < 0.04
+    for k in (1, 10):
+        assert expected_calibration_error(p[test_rank == k], test_match[test_rank == k]) < 0.04
+
+
+def test_few_questions_leave_the_map_of_hits_on_the_line_of_its_start():
+    start = LogOddsMap((-1.0, 1.0), (-3.0, 2.0))
+    x = torch.linspace(-0.9, 0.9, 50, dtype=torch.float64)
+    kept = fit_hit_map(x, torch.ones(50), torch.ones(50), 0.5, observations=1e-6, start=start)
+    inside = x[1:-1]
+    torch.testing.assert_close(kept(inside), start(inside), atol=0.1, rtol=0)
+    assert kept.rank_slope == pytest.approx(0, abs=1e-3)
+
+
+def test_a_rank_below_one_is_refused():
+    with pytest.raises(ValueError, match="rank = 0"):
+        fit_hit_map([0.0, 1.0], [1, 0], [1.0, 0.0], 0.5)
 
 
 @pytest.mark.parametrize(

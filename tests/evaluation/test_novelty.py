@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from aleator.evaluation import fit_novelty
+from aleator.evaluation import fit_novelty, novelty
 
 SEEDED = torch.Generator().manual_seed
 
@@ -48,6 +48,24 @@ def test_few_held_out_items_extend_the_tail():
         rates.append(fitted.unlike({"x": fresh}).double().mean().item())
         assert fitted.unlike({"x": fresh[:1] + 20}).all()
     assert sum(rates) / 20 < 0.02  # the largest of 30 would give 1 / 31
+
+
+def test_a_handful_of_held_out_items_does_not_raise_false_alarms():
+    """The excess over a few items is a poor estimate of the tail, and the threshold counts that in."""
+    rates = []
+    for seed in range(60):
+        training, held_out = (torch.randn(n, 4, generator=SEEDED(1000 * k + seed)) for k, n in ((4, 60), (5, 6)))
+        fitted = fit_novelty({"x": training}, {"x": held_out})
+        fresh = torch.randn(200, 4, generator=SEEDED(6000 + seed))
+        rates.append(fitted.unlike({"x": fresh}).double().mean().item())
+    assert sum(rates) / 60 < 0.03  # above the largest of six lies one in seven
+
+
+def test_an_exponential_tail_keeps_its_rate_of_false_alarms():
+    generator = SEEDED(7)
+    scores = -torch.rand(4000, 20, generator=generator, dtype=torch.float64).log()
+    alarms = [math.exp(-novelty._threshold(own, 0.005)) for own in scores]  # P(a new score is larger)
+    assert sum(alarms) / 4000 == pytest.approx(0.005, abs=0.0015)
 
 
 @pytest.mark.parametrize("shift", ["far", "between", "outside the usual directions"])

@@ -1,14 +1,23 @@
 """Atomic writes: the new file or the old one, whatever goes wrong in between."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from aleator.foundation.files import holds_nothing, replace_file, write_json, writing_atomically
+from aleator.foundation.files import (
+    create_file,
+    holds_nothing,
+    naming_file,
+    replace_file,
+    write_json,
+    writing_atomically,
+)
 
 
 def test_a_file_is_written_and_nothing_is_left_beside_it(tmp_path):
@@ -112,3 +121,29 @@ def test_a_folder_of_unfinished_files_holds_nothing(tmp_path):
     (folder / ".notes.partial").write_text("a person's own")
     assert not holds_nothing(folder)
     assert not holds_nothing(folder / ".notes.partial")
+
+
+def test_a_file_is_created_once_and_whole(tmp_path):
+    def create(number):
+        return create_file(tmp_path / "state.json", f"{number}".encode() * 10_000)
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(create, range(8)))
+    assert won.count(True) == 1
+    assert (tmp_path / "state.json").read_bytes() == f"{won.index(True)}".encode() * 10_000
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_an_error_names_the_file_that_is_written(tmp_path):
+    def fail(*arguments):
+        with writing_atomically(tmp_path / "rows.bin") as temporary:
+            temporary.write_bytes(b"part")
+            raise OSError(*arguments)
+
+    with pytest.raises(OSError, match=r"rows\.bin'$"):
+        fail(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match=r"^another sentence$"):
+        fail("another sentence")
+    with pytest.raises(OSError, match=r"'other'$"), naming_file("rows.bin"):
+        raise OSError(errno.ENOENT, "No such file", "other")
+    assert list(tmp_path.iterdir()) == []

@@ -7,10 +7,12 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from aleator import AcceptanceKernel, VMFKernel, ZonalKernel
 from aleator.matching import fused_totals
-from aleator.matching.interpolant import interpolant
+from aleator.matching import interpolant as polynomials
+from aleator.matching.interpolant import interpolant, too_far
 from tests.fused.test_totals import INTERPRETED, compare, device, some, some_mixtures  # noqa: F401
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
@@ -96,11 +98,36 @@ def test_classes_that_are_not_usable_are_summed_by_the_series(device, shares):  
     assert 0 < shares[0] < 1
 
 
-def test_no_class_is_usable(device, shares):  # noqa: F811
+def test_no_class_is_usable(device, shares, monkeypatch):  # noqa: F811
     torch.manual_seed(0)
     kernel = AcceptanceKernel(20.0)
-    compare(some(70, dim=3, low=50.0, high=1e4), None, kernel, device, all_terms(kernel, 3))
+    monkeypatch.setattr(polynomials, "TOLERANCE", 0.0)
+    compare(some(70, dim=16, low=20.0, high=30.0), None, kernel, device, all_terms(kernel, 16))
     assert shares == [0.0]
+
+
+def test_far_pairs(device, shares):  # noqa: F811
+    """In ten dimensions, log r of distant pairs is below the floor of the series. They do not matter."""
+    torch.manual_seed(0)
+    kernel = AcceptanceKernel(20.0)
+    compare(some(140, dim=10, low=80.0, high=90.0), None, kernel, device, all_terms(kernel, 10))
+    assert shares == [1.0]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_far_pairs_that_matter(given, device, shares, monkeypatch):  # noqa: F811
+    """One anchor is opposite to all others. The series sums all pairs then."""
+    torch.manual_seed(0)
+    kernel = AcceptanceKernel(20.0)
+    mu, kappa = some(1, 70, dim=10, low=80.0, high=85.0)
+    mu = F.normalize(torch.eye(10)[0] + 0.1 * mu, dim=-1)
+    mu[0, 3] *= -1
+    decided = []
+    monkeypatch.setattr(fused_totals, "too_far", lambda *sums: decided.append(too_far(*sums)) or decided[-1])
+    sides = ((mu[:, :8], kappa[:, :8]), (mu[:, 8:], kappa[:, 8:])) if given else ((mu[0], kappa[0]), None)
+    # At the floor the slopes are small differences in float32.
+    compare(*sides, kernel, device, all_terms(kernel, 10), limit=5e-5)
+    assert [bool(x) for x in decided] == [True]
 
 
 def test_tails(device, shares):  # noqa: F811

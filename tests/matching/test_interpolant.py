@@ -8,6 +8,7 @@ import torch
 from aleator import AcceptanceKernel, VMFKernel
 from aleator.matching.fused_totals import _fixed_tail
 from aleator.matching.interpolant import (
+    _DROP,
     COLUMN_NODES,
     COSINE_NODES,
     ROW_NODES,
@@ -15,29 +16,32 @@ from aleator.matching.interpolant import (
     Interpolant,
     interpolant,
     kappa_scale,
+    too_far,
 )
 from aleator.matching.series import DEPTH, log_series
 
 KERNELS = {"vmf": VMFKernel(20.0), "acceptance": AcceptanceKernel(20.0)}
 
 
-def evaluated(found: Interpolant, dim: int, kappa1, kappa2, cosine) -> tuple[torch.Tensor, torch.Tensor]:
-    """log r of every row with every column by the formula at the top of interpolant.py, and where it may be used."""
+def evaluated(found: Interpolant, dim: int, kappa, cosine, some=None) -> tuple[torch.Tensor, torch.Tensor]:
+    """log r of `some` rows (all) with the same columns by the formula of interpolant.py, and where it is usable."""
     s = kappa_scale(dim)
-    p, q = torch.arange(len(kappa1)) // found.rows.size, torch.arange(len(kappa2)) // found.columns.size
+    some = torch.arange(len(kappa)) if some is None else some
+    p, q, kappa1, kappa2 = some // found.rows.size, some // found.columns.size, kappa[some], kappa[some]
     z = (1 / (1 + s / kappa1) - found.rows.middle[p]) / found.rows.half[p]
     v = (1 / (1 + s / kappa2) - found.columns.middle[q]) / found.columns.half[q]
     rows = chebyshev(z, ROW_NODES).mT
     columns = v[:, None] ** torch.arange(COLUMN_NODES)
     table = found.coefficients[:, :, :ROW_NODES, :, :COLUMN_NODES][:, p][:, :, :, q]
     value = torch.einsum("ia,kiajb,jb->kij", rows, table, columns)
-    tail = 0.0
-    inside = cosine
+    width = found.width[p][:, q]
+    inside = torch.maximum(cosine, 1 - width)
+    tail = found.slope[p][:, q] * (cosine - inside)
     if len(value) == COSINE_NODES + 2:
         steepness = value[-1].clamp(min=1e-20)
         inside = torch.maximum(cosine, 1 - DEPTH / steepness)
         tail = steepness * (cosine - inside)
-    y = 1 - 2 * (1 - inside) / found.width[p][:, q]
+    y = 1 - 2 * (1 - inside) / width
     counts = torch.arange(COSINE_NODES)[:, None, None] < found.degree[p][:, q]
     return (chebyshev(y, COSINE_NODES) * value[:COSINE_NODES] * counts).sum(0) + tail, found.usable[p][:, q] == 1
 
@@ -58,9 +62,14 @@ def errors(name: str, dim: int, kappa: torch.Tensor, terms: int | None = None) -
     kappa_pos = 20.0 if name == "vmf" else None
     found = interpolant(dim, kappa, kappa, log_lam, sign, _fixed_tail(dim, 20.0) if kappa_pos else None)
     cosine = torch.rand(len(kappa), len(kappa), dtype=torch.float64) * 2 - 1
-    ours, usable = evaluated(found, dim, kappa, kappa, cosine)
-    exact = log_series(cosine, kappa[:, None], kappa[None, :], log_lam, sign, dim, kappa_pos)
-    return (ours - exact).abs()[usable], usable.double().mean()
+    ours, usable = evaluated(found, dim, kappa, cosine)
+    exact, largest = (
+        log_series(c, kappa[:, None], kappa[None, :], log_lam, sign, dim, kappa_pos)
+        for c in (cosine, torch.ones_like(cosine))
+    )
+    # Without a tail, what is far below the maximum counts for its share of it.
+    weight = 1.0 if kappa_pos else (exact - largest + _DROP).clamp(max=0).exp()
+    return ((ours - exact).abs() * weight)[usable], usable.double().mean()
 
 
 def log_uniform(count: int, low: float, high: float) -> torch.Tensor:
@@ -106,8 +115,38 @@ def test_equal_kappas_and_the_ends_of_the_range():
     assert error.max() <= TOLERANCE
 
 
-@pytest.mark.parametrize("kappa", [math.nan, 1e3])
-def test_what_the_polynomial_cannot_do_is_not_usable(kappa):
-    """A NaN; and sharp posteriors in ten dimensions, where log r of the acceptance kernel meets its floor."""
-    kappas = torch.full((64,), kappa, dtype=torch.float64)
+@pytest.mark.parametrize("dim", [10, 16])
+def test_far_pairs_of_a_kernel_without_a_tail(dim):
+    """In few dimensions log r falls below its floor. The polynomial ends before, and goes on as a straight line."""
+    torch.manual_seed(0)
+    kernel, kappa = KERNELS["acceptance"], log_uniform(128, 60.0, 66.0)
+    log_lam, sign = kernel.series(dim, kernel.terms(dim, 1e-17), torch.device("cpu"))
+    found = interpolant(dim, kappa, kappa, log_lam, sign, None)
+    assert found.usable.all()
+    assert found.width.min() < 1.7
+    some = torch.randint(128, (12,)).sort().values
+    for offset in (0.0, 0.05, 0.3):  # from the start of the far pairs on
+        start = 1 - found.width[some // found.rows.size][:, some // found.columns.size]
+        cosine = (start - offset).clamp(min=-1)
+        ours, _ = evaluated(found, dim, kappa, cosine, some)
+        exact = log_series(cosine, kappa[some, None], kappa[None, some], log_lam, sign, dim, None)
+        largest = log_series(torch.ones_like(cosine), kappa[some, None], kappa[None, some], log_lam, sign, dim, None)
+        far = start > -1
+        assert (exact - largest)[far].max() < 1 - _DROP
+        assert (ours - exact)[far].min() > -0.1  # no less than r: log r is concave there
+        assert (ours - largest)[far].max() < 1 - _DROP
+
+
+def test_far_pairs_may_not_matter():
+    largest = torch.tensor([[0.0, 5.0], [3.0, 5.0]])
+    total, far = torch.tensor([[1.0, 1.0], [2.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1e-6]])
+    assert too_far(largest, total, far)  # the first: 1 of 1 + 2 e^3
+    far[0, 0] = 1e-5  # 1e-5 of 41
+    assert not too_far(largest, total, far)
+    far[1, 1] = 3e-6  # of 2
+    assert too_far(largest, total, far)
+
+
+def test_a_nan_is_not_usable():
+    kappas = torch.full((64,), math.nan, dtype=torch.float64)
     assert errors("acceptance", 10, kappas)[1] == 0

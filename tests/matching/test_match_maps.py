@@ -1,5 +1,6 @@
 """Maps from log r to log odds: against interpolation by numpy, and how they combine with a prior."""
 
+import json
 import math
 
 import numpy as np
@@ -66,11 +67,61 @@ def test_later_hits_are_more_and_more_like_any_pair():
     assert torch.equal(MatchMaps().hit_log_odds(log_r, rank, 500.0), log_r)
 
 
+def test_the_rank_adds_its_logarithm_up_to_rank_ten():
+    ranked = LogOddsMap(KNOTS, VALUES, rank_slope=0.4)
+    x, rank = torch.randn(6, dtype=torch.float64), torch.tensor([1, 2, 5, 10, 11, 10_000])
+    expected = MAP(x) + 0.4 * torch.tensor([1, 2, 5, 10, 10, 10], dtype=torch.float64).log()
+    torch.testing.assert_close(ranked(x, rank), expected)
+    assert torch.equal(ranked(x), MAP(x))  # a pair without a rank is a first hit
+    assert ranked(x.float(), rank).dtype == torch.float32
+    # Beyond rank 10 the map of pairs takes over from what was reached there.
+    maps = MatchMaps(MAP, ranked)
+    torch.testing.assert_close(maps.hit_log_odds(x[:4], rank[:4], 100.0), expected[:4])
+    halfway = maps.hit_log_odds(x[:1], torch.tensor([100.0]), 1000.0)
+    torch.testing.assert_close(halfway, MAP(x[:1]) + 0.4 * math.log(10) / 2)
+
+
+def test_each_order_of_hits_has_its_map():
+    near, likely = LogOddsMap((0.0, 1.0), (0.0, 1.0)), LogOddsMap((0.0, 1.0), (-1.0, 0.5), -0.2)
+    x, rank = torch.tensor([0.5, 0.5]), torch.tensor([1, 3])
+    maps = MatchMaps(MAP, near, likely)
+    torch.testing.assert_close(maps.hit_log_odds(x, rank, 50.0), near(x))
+    torch.testing.assert_close(maps.hit_log_odds(x, rank, 50.0, "match"), likely(x, rank))
+    older = MatchMaps(MAP, near)
+    torch.testing.assert_close(older.hit_log_odds(x, rank, 50.0, "match"), near(x))
+
+
+@pytest.mark.parametrize("slope", [-0.7, 0.0, 0.7])
+def test_no_hit_below_the_least_log_r_reaches_the_log_odds(slope):
+    maps = MatchMaps(LogOddsMap((0.0, 2.0), (-1.0, 3.0)), MAP, LogOddsMap(KNOTS, VALUES, slope))
+    x = torch.linspace(-8, 8, 1601, dtype=torch.float64)[:, None]
+    rank = torch.tensor([1, 2, 9, 10, 11, 40, 99, 100, 5000])
+    for ordered_by in ("cosine", "match"):
+        reached = maps.hit_log_odds(x.expand(-1, 9), rank.expand(1601, 9), 100.0, ordered_by)
+        for log_odds in (-3.0, 0.0, 1.5):
+            least = maps.least_log_r(log_odds, ordered_by)
+            lowest = x[(reached >= log_odds).any(1)].min()
+            assert least - 1e-9 <= lowest <= least + 0.02  # and it is no lower than it has to be
+
+
 def test_maps_survive_json():
-    maps = MatchMaps(MAP, LogOddsMap((0.1, 0.2), (0.3, 0.7)))
-    assert MatchMaps.from_dict(maps.to_dict()) == maps
+    for maps in (
+        MatchMaps(MAP, LogOddsMap((0.1, 0.2), (0.3, 0.7))),
+        MatchMaps(MAP, LogOddsMap((0.1, 0.2), (0.3, 0.7), 0.25), LogOddsMap((0.0, 1.0), (0.0, 0.1), -0.5)),
+    ):
+        assert MatchMaps.from_dict(json.loads(json.dumps(maps.to_dict()))) == maps
+        assert maps.calibrated
     assert MatchMaps.from_dict(None) == MatchMaps()
-    assert maps.calibrated
+
+
+def test_maps_of_earlier_releases_open():
+    """They had one map for all hits, and none knew the rank."""
+    stored = {"pair": {"knots": [0.0, 1.0], "values": [0.0, 2.0]}, "hit": {"knots": [0.0, 1.0], "values": [-1.0, 0.5]}}
+    maps = MatchMaps.from_dict(stored)
+    assert maps == MatchMaps(LogOddsMap((0.0, 1.0), (0.0, 2.0)), LogOddsMap((0.0, 1.0), (-1.0, 0.5)))
+    assert maps.of_hits("match") == maps.hit
+    # And what this release writes holds all that an earlier one reads.
+    assert {name: {key: maps.to_dict()[name][key] for key in stored[name]} for name in stored} == stored
 
 
 @pytest.mark.parametrize(
@@ -85,3 +136,8 @@ def test_maps_survive_json():
 def test_what_does_not_increase_is_refused(knots, values, message):
     with pytest.raises(ValueError, match=message):
         LogOddsMap(knots, values)
+
+
+def test_a_slope_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match="rank_slope = nan"):
+        LogOddsMap(KNOTS, VALUES, math.nan)

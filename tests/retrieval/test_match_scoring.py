@@ -7,7 +7,9 @@ from aleator.matching import LogOddsMap, MatchMaps
 from aleator.retrieval import CredibleIndex, search
 
 MAPS = MatchMaps(
-    pair=LogOddsMap((-1.0, 2.5, 3.0), (-3.0, 1.0, 2.5)), hit=LogOddsMap((-1.0, 2.0, 3.0), (-2.0, -1.5, 2.0))
+    pair=LogOddsMap((-1.0, 2.5, 3.0), (-3.0, 1.0, 2.5)),
+    hit=LogOddsMap((-1.0, 2.0, 3.0), (-2.0, -1.5, 2.0), rank_slope=0.1),
+    likeliest=LogOddsMap((-1.0, 2.0, 3.0), (-2.5, -1.0, 2.0), rank_slope=0.4),
 )
 
 
@@ -51,7 +53,7 @@ def test_maps_change_the_probabilities_and_keep_the_order():
     for before, after in zip(answers(plain, queries), answers(mapped, queries), strict=True):
         assert list(before) == list(after)
         log_r = torch.logit(torch.tensor(list(before.values()), dtype=torch.float64)) - logit_prior
-        log_odds = MAPS.hit_log_odds(log_r, torch.arange(1, 301), matches=0.1 * 300)
+        log_odds = MAPS.hit_log_odds(log_r, torch.arange(1, 301), matches=0.1 * 300, ordered_by="match")
         expected = torch.sigmoid(log_odds + logit_prior).cummin(0).values
         torch.testing.assert_close(torch.tensor(list(after.values()), dtype=torch.float64), expected, atol=1e-5, rtol=0)
 

@@ -21,6 +21,8 @@ _REASONS = {
     errno.EPERM: "permission is missing; name another place, or ask for it",
     errno.EROFS: "nothing can be written there; name another place",
     errno.ENOSPC: "the disk is full; make room, then repeat the command",
+    errno.EDQUOT: "your share of the disk is used up; make room, then repeat the command",
+    errno.EFBIG: "may not grow that large; raise the limit (ulimit -f), or name another disk, then repeat the command",
 }
 
 
@@ -78,8 +80,9 @@ def in_words_of_the_command(error: Exception) -> str:
     """
     from aleator.foundation import BadArgumentError
 
-    if isinstance(error, OSError) and error.filename is not None and error.errno in _REASONS:
-        return f"{os.fsdecode(error.filename)}: {_REASONS[error.errno]} ({error.strerror})"
+    if isinstance(error, OSError) and error.errno in _REASONS:
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return f"{place}{_REASONS[error.errno]} ({error.strerror})"
     names = _names_of_parameters()
     if isinstance(error, BadArgumentError):
         shown = names.get(error.argument)

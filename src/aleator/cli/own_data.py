@@ -37,7 +37,8 @@ _SHOWN = {
     "recall_at_1": "Recall@1: share of items whose nearest item has the same label",
     "recall_at_1_surer_half": "Recall@1 of the surer half",
     "r_auroc": "R-AUROC: how well kappa tells hits from misses",
-    "match_ece_hits": "calibration error of match probabilities: ten hits of each question",
+    "match_ece_hits": "calibration error of match probabilities: ten nearest items of each question",
+    "match_ece_likeliest": "calibration error of match probabilities: ten likeliest items of each question",
     "match_ece_random": "calibration error of match probabilities: random pairs",
     "label_log_likelihood": "log-likelihood of the labels",
     "label_accuracy": "share of items whose likeliest label is right",
@@ -47,6 +48,7 @@ _SHOWN = {
     "mean_kappa": "mean kappa",
 }
 
+_FEW_QUESTIONS = 60  # with fewer, a line says how little they tell
 # Metrics of the comparison with rivals; of AURC and AUGRC, less is better.
 _COMPARED = {
     "recall_at_1": "Recall@1",
@@ -101,9 +103,12 @@ def train(
         float | None, typer.Option(help="concentration of the kernel: how close matching latents are")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="items, or matching pairs, in a batch")] = None,
-    steps: Annotated[int | None, typer.Option(help="training steps; default: what fits into --minutes")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="training steps; default: those that help, within --minutes")
+    ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="time to train a network from scratch; default: 5; it may need less")
+        float | None,
+        typer.Option(help="time to train; default: 5, for a head on features about 1; it may need less"),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="highest learning rate of the one-cycle schedule")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="weight decay of AdamW")] = None,
@@ -374,8 +379,19 @@ def _print_comparison(comparison: dict[str, Any]) -> None:
         table.add_row(_COMPARED[name], *(_with_interval(row.get(name)) for row in rows))
     Console().print(table)
     print("\n".join(_COMPARED_WORDS[name] for name in measured if name in _COMPARED_WORDS))
+    if comparison["questions"] < _FEW_QUESTIONS:
+        print(_few(comparison["questions"]))
     for line in comparison["verdicts"]:
         print(line)
+
+
+def _few(questions: int) -> str:
+    """A line that says how little few questions tell, even if all of them are answered right."""
+    possible = 0.05 ** (1 / questions)  # with this share of right answers, all are right in one of 20 such tests
+    return (
+        f"{questions} questions are few: even if all are answered right, the share of right answers may be as low as "
+        f"{percent(possible)}"
+    )
 
 
 def _with_interval(measured: dict[str, float] | None) -> str:

@@ -71,7 +71,7 @@ from aleator.evaluation.label_model import (
     top_labels,
     unpack_label_model,
 )
-from aleator.evaluation.log_odds import fit_log_odds_map
+from aleator.evaluation.log_odds import fit_hit_map, fit_log_odds_map
 from aleator.evaluation.mixtures import match_components, total_variation
 from aleator.evaluation.novelty import FeatureView, LetterPairView, NoveltyDetector, fit_novelty
 from aleator.evaluation.rankings import (
@@ -121,6 +121,7 @@ __all__ = [
     "duplicate_ratio",
     "entries_per_class",
     "expected_calibration_error",
+    "fit_hit_map",
     "fit_label_model",
     "fit_log_odds_map",
     "fit_novelty",

@@ -217,7 +217,7 @@ def fit_novelty(
     Returns:
         The detector. An ordinary input is flagged with a probability of at most `false_alarms`, whatever the features
         are, if it comes from the same source as the held-out items. With fewer than 1 / false_alarms held-out items
-        the probability is at most 1 / (H + 1), and about `false_alarms` if the scores have an exponential tail.
+        the probability is about `false_alarms` if the scores have an exponential tail.
 
     Raises:
         ValueError: If there are no items, or if the views differ.
@@ -242,14 +242,21 @@ def fit_novelty(
 
 
 def _threshold(scores: Tensor, false_alarms: float) -> float:
-    """The conformal quantile. For few scores there is none: then the end of an exponential tail, if it is larger."""
+    """The conformal quantile. For few scores there is none: then the end of an exponential tail, if it is larger.
+
+    The k largest of H scores exceed the next one by e_1 to e_k. A new score exceeds that one with the probability
+    (k + 1) / (H + 1), and then, if the tail is exponential, by more than x with the probability
+    (1 + x / (e_1 + ... + e_k))^-k. This counts in that the mean of a few e is itself uncertain.
+    """
     count = len(scores)
     level = conformal_quantile(scores.numpy(), min(1 - false_alarms, count / (count + 1)))
-    if count + 1 >= 1 / false_alarms:
+    if count + 1 >= 1 / false_alarms or count == 1:
         return level
-    start = scores.quantile(1 - _TAIL)
-    mean_excess = (scores[scores >= start] - start).mean()
-    return max(level, float(start + mean_excess * math.log(_TAIL / false_alarms)))
+    k = max(1, round(_TAIL * count))
+    largest = scores.topk(k + 1).values
+    share = (k + 1) / (count + 1)
+    excess = (largest[:k] - largest[k]).sum() * math.expm1(math.log(share / false_alarms) / k)
+    return max(level, float(largest[k] + excess))
 
 
 def _fit_view(training: Tensor, held_out: Tensor) -> FeatureView:

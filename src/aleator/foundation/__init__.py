@@ -16,7 +16,14 @@ from aleator.foundation.checks import (
     require_probability,
     require_type,
 )
-from aleator.foundation.files import holds_nothing, replace_file, write_json, writing_atomically
+from aleator.foundation.files import (
+    create_file,
+    holds_nothing,
+    naming_file,
+    replace_file,
+    write_json,
+    writing_atomically,
+)
 from aleator.foundation.integrity import (
     DamagedFileError,
     file_sha256,
@@ -65,6 +72,7 @@ __all__ = [
     "ProcessGroup",
     "ProgressLines",
     "command",
+    "create_file",
     "derived_seed",
     "describe_run",
     "duration",
@@ -74,6 +82,7 @@ __all__ = [
     "launched_process",
     "lock_beside",
     "matmul_precision",
+    "naming_file",
     "one_thread",
     "only_process",
     "pack_state",

@@ -7,10 +7,35 @@ written this way.
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+
+@contextmanager
+def naming_file(path: str | Path) -> Iterator[None]:
+    """Have errors of the operating system name a file. Python names it where a file is opened, not where it is written.
+
+    Args:
+        path: The file that is written.
+
+    Examples:
+        >>> import errno, os
+        >>> try:
+        ...     with naming_file("rows.bin"):
+        ...         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        ... except OSError as error:
+        ...     print(error.filename)
+        rows.bin
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
 
 
 @contextmanager
@@ -36,9 +61,10 @@ def writing_atomically(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")  # `holds_nothing` knows such names
     try:
-        yield temporary
-        _flush_to_disk(temporary)
-        os.replace(temporary, path)
+        with naming_file(path):
+            yield temporary
+            _flush_to_disk(temporary)
+            os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -55,6 +81,40 @@ def replace_file(path: Path, data: bytes) -> None:
     """
     with writing_atomically(path) as temporary:
         temporary.write_bytes(data)
+
+
+def create_file(path: Path, data: bytes) -> bool:
+    """Write `data` to `path`, unless there is such a file. Of several processes who do this, one succeeds.
+
+    The file is written under a temporary name, and then gets its name as a second link. So it is there whole, or not at
+    all. A file system without links raises an OSError.
+
+    Args:
+        path: Where the file belongs. Its folder must exist.
+        data: The whole content.
+
+    Returns:
+        Whether it was written.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> create_file(Path("winner.txt"), b"me"), create_file(Path("winner.txt"), b"you")
+        (True, False)
+    """
+    # Threads of one process may do this at the same time, too.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.{os.getpid()}.partial")
+    try:
+        with naming_file(path):
+            temporary.write_bytes(data)
+            _flush_to_disk(temporary)
+            os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    if os.name == "posix":
+        _flush_to_disk(path.parent)
+    return True
 
 
 def write_json(path: Path, value: Any) -> None:

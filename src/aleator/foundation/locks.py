@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aleator.foundation.checks import reject
+from aleator.foundation.files import naming_file
 
 
 def lock_beside(output: Path) -> Path:
@@ -51,9 +52,10 @@ def only_process(path: Path, argument: str, work: str) -> Iterator[None]:
     """
     descriptor = _acquire(path, argument)
     try:
-        os.ftruncate(descriptor, 0)
         holder = {"work": work, "pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%F %T")}
-        os.write(descriptor, json.dumps(holder).encode())
+        with naming_file(path):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, json.dumps(holder).encode())
         yield
     finally:
         with contextlib.suppress(OSError):

@@ -2,6 +2,7 @@
 
 from aleator.fused.angles import fused_basis
 from aleator.fused.bessel import fused_log_growth
+from aleator.fused.grid import fused_log_grid
 from aleator.fused.interpolant import SortedSide, fused_interpolated_backward, fused_interpolated_totals
 from aleator.fused.pairs import fused_pair_cosines, fused_pair_gradients
 from aleator.fused.pieces import triton_available
@@ -24,6 +25,7 @@ __all__ = [
     "fused_candidate_log_softmax_share_backward",
     "fused_interpolated_backward",
     "fused_interpolated_totals",
+    "fused_log_grid",
     "fused_log_growth",
     "fused_log_totals",
     "fused_log_totals_backward",

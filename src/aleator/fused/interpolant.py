@@ -8,6 +8,8 @@ its rows make of the polynomials,
 into a piece of memory of its own, for its slopes in kappa also the derivative of U. Then it goes through the columns of
 the class: a pair takes V_k = U_0k + U_1k z' + U_2k z'^2 + U_3k z'^3 and Clenshaw's rule over k. No pair needs float64.
 
+Of a kernel without a tail, log r of far pairs, c < 1 - w, goes on as a straight line.
+
 Pairs of classes that are not usable are left out here. fused/totals.py sums these, and only these.
 """
 
@@ -44,30 +46,31 @@ def fused_interpolated_totals(
     own: bool,
     scale: float,
     depth: float,
-) -> Tensor:
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     """log w_i + log sum_j w_j r_ij over the usable classes, (N,) float64; -1e30 for a row without any.
 
     `like` is any tensor on the device. `polynomials` is an `Interpolant` of the two sides, with a steepness if `depth`
-    is above 0. `own`: both sides are the anchors, and none is its own negative.
+    is above 0. `own`: both sides are the anchors, and none is its own negative. The second result is what `too_far`
+    (matching/interpolant.py) needs of a kernel without a tail.
     """
     count, others = len(first.mu), len(second.mu)
     rows = FORWARD["ROWS"]
     blocks, splits = triton.cdiv(count, rows), _splits(count, rows, polynomials)
     shape = _shape(polynomials)
     scratch = like.new_empty(blocks * splits * (shape["K"] + 1) * 4 * rows, dtype=torch.float32)
-    largest, total = (like.new_empty(splits, count, dtype=torch.float32) for _ in range(2))
+    largest, total, far = (like.new_empty(splits, count, dtype=torch.float32) for _ in range(3))
     _interpolated_kernel[(blocks, splits)](
         first.mu, first.kappa, second.mu, _column_places(second, polynomials.columns, scale),
-        polynomials.coefficients, polynomials.width, polynomials.usable, polynomials.degree,
+        polynomials.coefficients, polynomials.width, polynomials.slope, polynomials.usable, polynomials.degree,
         polynomials.rows.middle, polynomials.rows.half, _weights(first), _weights(second), _owner(first),
-        scratch, largest, total,
+        scratch, largest, total, far,
         count, others, first.mu.shape[1], len(polynomials.rows.middle), len(polynomials.columns.middle),
         polynomials.rows.size, polynomials.columns.size, scale, depth,
         OWN=own, SEVERAL=first.owner is not None, WEIGHTS1=first.log_weights is not None,
         WEIGHTS2=second.log_weights is not None,
         TAIL=depth > 0, PART=part_of_dimensions(first.mu.shape[1]), **shape, **FORWARD,
     )  # fmt: skip
-    return log_of_splits(largest, total, None)[0]
+    return log_of_splits(largest, total, None)[0], (largest, total, far)
 
 
 @on_its_own_device
@@ -102,7 +105,7 @@ def fused_interpolated_backward(
     grad_weight = grad_kappa if first.log_weights is None else torch.empty_like(grad_kappa)
     _interpolated_backward_kernel[(blocks, splits, parts)](
         grad, totals, first.mu, first.kappa, second.mu, _column_places(second, polynomials.columns, scale),
-        polynomials.coefficients, polynomials.width, polynomials.usable, polynomials.degree,
+        polynomials.coefficients, polynomials.width, polynomials.slope, polynomials.usable, polynomials.degree,
         polynomials.rows.middle, polynomials.rows.half, _weights(first), _weights(second), _owner(first),
         scratch, grad_mu, grad_kappa, grad_weight,
         count, others, dim, len(polynomials.rows.middle), len(polynomials.columns.middle),
@@ -215,9 +218,9 @@ if triton is not None:
 
     @triton.jit
     def _interpolated_kernel(
-        mu1_ptr, kappa1_ptr, mu2_ptr, place2_ptr, coefficients_ptr, width_ptr, usable_ptr, degree_ptr,
+        mu1_ptr, kappa1_ptr, mu2_ptr, place2_ptr, coefficients_ptr, width_ptr, slope_ptr, usable_ptr, degree_ptr,
         middle1_ptr, half1_ptr, weight1_ptr, weight2_ptr, owner_ptr, scratch_ptr, largest_ptr, total_ptr,
-        count, others, dim, classes1, classes2, size1, size2, scale, depth,
+        far_ptr, count, others, dim, classes1, classes2, size1, size2, scale, depth,
         OWN: tl.constexpr, SEVERAL: tl.constexpr, WEIGHTS1: tl.constexpr, WEIGHTS2: tl.constexpr, TAIL: tl.constexpr,
         PART: tl.constexpr, K: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
@@ -232,10 +235,14 @@ if triton is not None:
         z, slope = _places(kappa1_ptr, row, row_live, scale, tl.load(middle1_ptr + p), tl.load(half1_ptr + p))
         largest = tl.zeros([ROWS], dtype=tl.float32) - 1e30
         total = tl.zeros([ROWS], dtype=tl.float32)
+        far = tl.zeros([ROWS], dtype=tl.float32)
         for q in range(split, classes2, splits):
             if tl.load(usable_ptr + p * classes2 + q) != 0:
                 degree = tl.load(degree_ptr + p * classes2 + q)
-                stretch = (2.0 / tl.load(width_ptr + p * classes2 + q)).to(tl.float32)
+                width = tl.load(width_ptr + p * classes2 + q)
+                stretch = (2.0 / width).to(tl.float32)
+                start_far = (1.0 - width).to(tl.float32)
+                slope_far = tl.load(slope_ptr + p * classes2 + q).to(tl.float32)
                 tl.debug_barrier()
                 _write_rows(scratch, coefficients_ptr, degree, z, slope, p, q, classes1, classes2, local,
                             TAIL, False, K, A, ROWS)  # fmt: skip
@@ -245,14 +252,15 @@ if triton is not None:
                     column_live = column < others
                     c = cosines(mu1_ptr, mu2_ptr, row, row_live, column, column_live, dim, ROWS, COLUMNS, PART)
                     v = tl.load(place2_ptr + column, mask=column_live, other=0.0)
-                    beyond = c * 0.0
                     if TAIL:
                         steepness = tl.maximum(_mix(scratch, K, local, v, ROWS), 1e-20)
                         root = tl.rsqrt(steepness)
                         inside = tl.maximum(c, 1.0 - depth * (root * root))
                         beyond = steepness * (c - inside)
-                        c = inside
-                    y = 1.0 - stretch * (1.0 - c)
+                    else:
+                        inside = tl.maximum(c, start_far)
+                        beyond = slope_far * (c - inside)
+                    y = 1.0 - stretch * (1.0 - inside)
                     twice = y + y
                     now, after = c * 0.0, c * 0.0
                     for j in range(degree // 2):  # two terms at a time, so that no register is moved
@@ -267,18 +275,23 @@ if triton is not None:
                         apart = of_others(row, row_live, column, column_live, owner_ptr, SEVERAL)
                         value = tl.where(apart, value, -float("inf"))
                     larger = tl.maximum(largest, tl.max(value, 1))
-                    total = total * tl.exp(largest - larger) + tl.sum(tl.exp(value - larger[:, None]), 1)
+                    part = tl.exp(value - larger[:, None])
+                    total = total * tl.exp(largest - larger) + tl.sum(part, 1)
+                    if not TAIL:
+                        far = far * tl.exp(largest - larger) + tl.sum(tl.where(c < inside, part, 0.0), 1)
                     largest = larger
         if WEIGHTS1:
             largest += tl.load(weight1_ptr + row, mask=row_live, other=0.0)
         out = split.to(tl.int64) * count + row
         tl.store(largest_ptr + out, largest, mask=row_live)
         tl.store(total_ptr + out, total, mask=row_live)
+        if not TAIL:
+            tl.store(far_ptr + out, far, mask=row_live)
 
     @triton.jit
     def _interpolated_backward_kernel(
         grad_ptr, totals_ptr, mu1_ptr, kappa1_ptr, mu2_ptr, place2_ptr,
-        coefficients_ptr, width_ptr, usable_ptr, degree_ptr, middle1_ptr, half1_ptr,
+        coefficients_ptr, width_ptr, slope_ptr, usable_ptr, degree_ptr, middle1_ptr, half1_ptr,
         weight1_ptr, weight2_ptr, owner_ptr, scratch_ptr, grad_mu_ptr, grad_kappa_ptr, grad_weight_ptr,
         count, others, dim, classes1, classes2, size1, size2, scale, depth,
         OWN: tl.constexpr, OF_COLUMNS: tl.constexpr, SEVERAL: tl.constexpr, WEIGHTS1: tl.constexpr,
@@ -310,7 +323,10 @@ if triton is not None:
         for q in range(split, classes2, splits):
             if tl.load(usable_ptr + p * classes2 + q) != 0:
                 degree = tl.load(degree_ptr + p * classes2 + q)
-                stretch = (2.0 / tl.load(width_ptr + p * classes2 + q)).to(tl.float32)
+                width = tl.load(width_ptr + p * classes2 + q)
+                stretch = (2.0 / width).to(tl.float32)
+                start_far = (1.0 - width).to(tl.float32)
+                slope_far = tl.load(slope_ptr + p * classes2 + q).to(tl.float32)
                 tl.debug_barrier()
                 _write_rows(scratch, coefficients_ptr, degree, z, slope, p, q, classes1, classes2, local,
                             TAIL, True, K, A, ROWS)  # fmt: skip
@@ -320,10 +336,11 @@ if triton is not None:
                     column_live = column < others
                     c = cosines(mu1_ptr, mu2_ptr, row, row_live, column, column_live, dim, ROWS, COLUMNS, PART)
                     v = tl.load(place2_ptr + column, mask=column_live, other=0.0)
-                    inside = c
                     if TAIL:
                         root = tl.rsqrt(tl.maximum(_mix(scratch, K, local, v, ROWS), 1e-20))
                         inside = tl.maximum(c, 1.0 - depth * (root * root))
+                    else:
+                        inside = tl.maximum(c, start_far)
                     y = 1.0 - stretch * (1.0 - inside)
                     twice = y + y
                     now, after, d_now, d_after = c * 0.0, c * 0.0, c * 0.0, c * 0.0
@@ -350,6 +367,9 @@ if triton is not None:
                         turn = (by_c - steepness) * (depth * start * start) + (c - inside)
                         by_k += tl.where(outside, turn * steeper, 0.0)
                         by_c = tl.where(outside, steepness, by_c)
+                    else:
+                        value += slope_far * (c - inside)
+                        by_c = tl.where(c < inside, slope_far, by_c)
                     if WEIGHTS1:
                         value += weight1[:, None]
                     if WEIGHTS2:

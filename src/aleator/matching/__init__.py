@@ -2,7 +2,7 @@
 
 from aleator.matching.components import log_bilinear
 from aleator.matching.kernels import DEFAULT_KAPPA_POS, AcceptanceKernel, VMFKernel
-from aleator.matching.match_maps import FIRST_HITS, LEAST_SLOPE, LogOddsMap, MatchMaps
+from aleator.matching.match_maps import FIRST_HITS, LEAST_SLOPE, LogOddsMap, MatchMaps, OrderedBy, log_rank
 from aleator.matching.odds import NegativeLaw, log_match_odds
 from aleator.matching.positivity import (
     DEFAULT_PRIOR,
@@ -24,12 +24,14 @@ __all__ = [
     "LogOddsMap",
     "MatchMaps",
     "NegativeLaw",
+    "OrderedBy",
     "VMFKernel",
     "ZonalKernel",
     "check_kernel",
     "log_bilinear",
     "log_match_odds",
     "log_positivity",
+    "log_rank",
     "log_total_positivity",
     "match_probability",
     "pairwise_log_positivity",

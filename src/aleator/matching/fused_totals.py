@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from aleator.fused import fused_kernels
-from aleator.matching.interpolant import Interpolant, interpolant, kappa_scale
+from aleator.matching.interpolant import Interpolant, interpolant, kappa_scale, too_far
 from aleator.matching.series import DEPTH, FLOOR, TILT, row_weights
 from aleator.matching.tiles import TailScale, rescaled_recurrence, tail_scale
 from aleator.special import bessel_ratio
@@ -144,13 +144,18 @@ class _ManyPairs:
     def __init__(self, kernel: _Kernel, first: _Sorted, second: _Sorted, own: bool):
         self.kernel, self.first, self.second, self.own = kernel, first, second, own
         self.depth = 0.0 if kernel.tail is None else DEPTH
-        self.polynomials, done = self._polynomials(first, second)
-        self.pairs = self._series(first, second, done)
 
     def totals(self) -> Tensor:
         fused: Any = fused_kernels(self.first.side.mu)
+        self.polynomials = self._polynomials(self.first, self.second)
         options = (self.polynomials, self.own, kappa_scale(self.kernel.dim), self.depth)
-        part = fused.fused_interpolated_totals(*self._sides(False), *options)
+        part, sums = fused.fused_interpolated_totals(*self._sides(False), *options)
+        self.near: Tensor | None = None
+        if self.kernel.tail is None:  # if far pairs matter for any anchor, the series sums all pairs
+            self.near = ~too_far(*sums)
+            part = torch.where(self.near, part, -1e30)
+            self.polynomials.usable.mul_(self.near)
+        self.pairs = self._series(self.polynomials)
         self.all = torch.logaddexp(part, self.pairs.totals()[0])
         return self.first.unsorted(self.all)
 
@@ -158,8 +163,10 @@ class _ManyPairs:
         fused: Any = fused_kernels(grad)
         weight, polynomials, pairs = grad[0, self.first.order], self.polynomials, self.pairs
         if of_columns:  # classes of columns are finer and have fewer nodes, so the two sides change places
-            polynomials, done = self._polynomials(self.second, self.first)
-            pairs = self._series(self.first, self.second, done)
+            polynomials = self._polynomials(self.second, self.first)
+            if self.near is not None:
+                polynomials.usable.mul_(self.near)
+            pairs = self._series(polynomials)
         like, first, second = self._sides(of_columns)
         options = (polynomials, self.own, kappa_scale(self.kernel.dim), self.depth, of_columns)
         found = fused.fused_interpolated_backward(like, weight, self.all, first, second, *options)
@@ -174,18 +181,21 @@ class _ManyPairs:
         first, second = self.first.side, self.second.side
         return first.mu, *((second, first) if swapped else (first, second))
 
-    def _polynomials(self, first: _Sorted, second: _Sorted) -> tuple[Interpolant, Any]:
-        fused: Any = fused_kernels(first.side.mu)
+    def _polynomials(self, first: _Sorted, second: _Sorted) -> Interpolant:
         dim, log_lam, sign, tail, _ = self.kernel
-        found = interpolant(dim, first.side.kappa, second.side.kappa, log_lam, sign, tail)
-        return found, fused.Done(found.usable, found.usable.amin(), found.rows.size, found.columns.size)
+        return interpolant(dim, first.side.kappa, second.side.kappa, log_lam, sign, tail)
 
-    def _series(self, first: _Sorted, second: _Sorted, done: Any) -> _Pairs:
-        sides = [None if x is None else x[None] for x in (*first.side[:3], *second.side[:3])]
+    def _series(self, polynomials: Interpolant) -> _Pairs:
+        """The pairs that are left."""
+        fused: Any = fused_kernels(self.first.side.mu)
+        sizes = polynomials.rows.size, polynomials.columns.size
+        done = fused.Done(polynomials.usable, polynomials.usable.amin(), *sizes)
+        first, second = self.first.side, self.second.side
+        sides = [None if x is None else x[None] for x in (*first[:3], *second[:3])]
         mu1, kappa1, weights1, mu2, kappa2, weights2 = sides
         if self.own:
             mu2 = kappa2 = weights2 = None
-        return _Pairs(self.kernel, mu1, kappa1, mu2, kappa2, done, weights1, weights2, first.side.owner)  # type: ignore[arg-type]
+        return _Pairs(self.kernel, mu1, kappa1, mu2, kappa2, done, weights1, weights2, first.owner)  # type: ignore[arg-type]
 
 
 def _sorted(mu: Tensor, kappa: Tensor, log_weights: Tensor | None, modes: int) -> _Sorted:

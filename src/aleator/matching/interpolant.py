@@ -11,7 +11,11 @@ cancellation, so a pair is evaluated in float32, and its cost does not depend on
 
 A vMF kernel has a tail (series.py): the series is summed at inside = max(c, 1 - DEPTH/steepness) and continued as a
 straight line. So the grid of two classes covers only the cosines c >= 1 - w at which the series of some pair of theirs
-is summed, and the steepness is a polynomial too. For the other kernels w = 2, and log r has its floor.
+is summed, and the steepness is a polynomial too.
+
+The other kernels have a floor where the series cancels (series.py), and a polynomial that follows it would need many
+more nodes. So w is chosen such that pairs with c < 1 - w, the *far* pairs, have r below exp(-_DROP) of its maximum.
+There log r goes on as a straight line. `too_far` finds out whether any anchor's far pairs matter for its sum.
 
 **Accuracy.** Each axis has one more node than the polynomial needs, where the error of Chebyshev interpolation is
 largest. How far the polynomial is from the series there says whether two classes are `usable`: at most TOLERANCE. This
@@ -25,17 +29,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from aleator.matching.series import DEPTH, positivity_table, row_weights
+from aleator.fused import fused_kernels
+from aleator.matching.series import DEPTH, RowWeights, positivity_table, recurrences, row_weights
 from aleator.matching.tiles import TailScale, steepness
 
 TOLERANCE = 1e-6  # of log r, absolute
 # Nodes in kappa, kappa' and the cosine. Rows have more, because their slope in kappa is needed.
-ROW_NODES, COLUMN_NODES, COSINE_NODES = 8, 4, 32
-ROW_CLASSES, COLUMN_CLASSES = 8, 32
+ROW_NODES, COLUMN_NODES, COSINE_NODES = 8, 4, 40
+ROW_CLASSES, COLUMN_CLASSES = 16, 64
 CLASS_UNIT = 64  # a class has a multiple of so many members, so that no tile of pairs is in two classes
 _SCALE = 20.0  # s = D/2 + this
 _NARROWEST = 1e-2  # half of the width of a class in kappa/(kappa + s)
 _NOISE = 4.0  # by how much the error of one node is larger than what it adds to each coefficient
+_DROP = 14.0  # log r of a far pair is at least this far below its maximum
+_SCAN = 65  # cosines at which far pairs are looked for
+_FAR_SHARE = 1e-6  # of an anchor's sum, which far pairs may have
 _ROOM = 1.05  # the nodes of a class do not reach its ends, so its tails may start a little earlier
 
 
@@ -56,6 +64,7 @@ class Interpolant(NamedTuple):
     # (K + 1 or K + 2, P, a + 1, Q, b + 1) float64: G; the last index of each axis is the check; then the steepness
     coefficients: Tensor
     width: Tensor  # (P, Q) float64: w
+    slope: Tensor  # (P, Q) float64: d log r/dc of far pairs, for kernels without a tail
     usable: Tensor  # (P, Q) int32
     degree: Tensor  # (P, Q) int32: how many k are needed, an even number
 
@@ -87,14 +96,23 @@ def interpolant(
         The polynomials. Nothing waits for the device.
     """
     rows, columns = _classes(dim, kappa1, kappa2)
-    values, width = _grid(dim, rows, columns, log_lam, sign, tail)
+    values, width, slope = _grid(dim, rows, columns, log_lam, sign, tail)
     by_k, by_a, by_b, weights, degrees = _transforms(tail is not None, kappa1.device)
     table = (by_k @ values.flatten(1)).view_as(values) @ by_b.mT
     table = (by_a @ table.flatten(3)).view_as(values)
     size = table.abs()
     usable = (size * weights).sum((0, 2, 4)) <= TOLERANCE  # False for a NaN
     needed = ((size[:COSINE_NODES].amax((2, 4)) > TOLERANCE / 32) * degrees).amax(0)
-    return Interpolant(rows, columns, table, width, usable.int(), needed.clamp(min=2))
+    return Interpolant(rows, columns, table, width, slope, usable.int(), needed.clamp(min=2))
+
+
+def too_far(largest: Tensor, total: Tensor, far: Tensor) -> Tensor:
+    """Whether the far pairs of any anchor have more than their share of its sum, () bool.
+
+    `total` and `far` (S, N) are parts of the sums over all pairs and over far pairs, both times exp(-largest).
+    """
+    scale = (largest - largest.amax(0)).exp()
+    return ((far * scale).sum(0) > _FAR_SHARE * (total * scale).sum(0)).any()
 
 
 def class_size(count: int, classes: int) -> int:
@@ -124,25 +142,61 @@ def _classes(dim: int, kappa1: Tensor, kappa2: Tensor) -> tuple[Classes, Classes
 
 def _grid(
     dim: int, rows: Classes, columns: Classes, log_lam: Tensor, sign: Tensor, tail: TailScale | None
-) -> tuple[Tensor, Tensor]:
-    """log r at the nodes (K + 1, P, a + 1, Q, b + 1), after them the steepness of the tail, and w (P, Q)."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log r at the nodes (K + 1, P, a + 1, Q, b + 1), after them the steepness of the tail; w and slopes (P, Q)."""
     (P, a), (Q, b) = rows.nodes.shape, columns.nodes.shape
     weights = row_weights(dim, torch.cat([rows.nodes.flatten(), columns.nodes.flatten()]), log_lam)
-    first, second = weights.at((None, slice(P * a), None)), weights.at((None, None, slice(P * a, None)))
-    y = _nodes_and_check(COSINE_NODES, log_lam.device)[:, None, None]
     if tail is None:
-        width = torch.full((P, Q), 2.0, dtype=torch.float64, device=log_lam.device)
-        cosine = y.expand(-1, P * a, Q * b).contiguous()
-        table = positivity_table(dim, cosine, first, second.signed(sign), log_lam, None, False)
-        return table.log_r.view(-1, P, a, Q, b), width
-    steep = steepness(dim, first.mean_length, second.mean_length, tail)
-    lowest = steep.view(P, a, Q, b)[:, a - 2, :, b - 2]  # the nodes descend, and the last is that of the check
+        width = _near_width(dim, weights, log_lam, sign, (P, a, Q, b))
+        log_r = _log_r(dim, weights, log_lam, sign, width / 2, (a, b))
+        last = log_r[COSINE_NODES - 2 : COSINE_NODES, :, a // 2, :, b // 2]
+        return log_r, width, ((last[0] - last[1]) / (_last_spacing() * width)).clamp(min=0.0)
+    lengths = weights.mean_length
+    steep = steepness(dim, lengths[: P * a, None], lengths[None, P * a :], tail).view(1, P, a, Q, b)
+    lowest = steep[0, :, a - 2, :, b - 2]  # the nodes descend, and the last is that of the check
     width = (_ROOM * DEPTH / lowest).clamp(max=2.0)
-    half = (width / 2).view(P, 1, Q, 1).expand(P, a, Q, b).reshape(P * a, Q * b)
-    cosine = torch.addcmul(1 - half, half, y)
-    # Without its floor, which is for cosines in the tail.
-    log_r = positivity_table(dim, cosine, first, second, log_lam, None, False, floor=1e-30, tilt=0.0).log_r
-    return torch.cat([log_r, steep]).view(-1, P, a, Q, b), width
+    log_r = _log_r(dim, weights, log_lam, sign, width / 2, (a, b))
+    return torch.cat([log_r, steep]), width, width
+
+
+def _log_r(
+    dim: int, weights: RowWeights, log_lam: Tensor, sign: Tensor, half: Tensor, nodes: tuple[int, int]
+) -> Tensor:
+    """log r without its floor at the nodes of all pairs of classes, (K + 1, P, a + 1, Q, b + 1)."""
+    (P, Q), (a, b) = half.shape, nodes
+    y = _nodes_and_check(COSINE_NODES, half.device)
+    if fused := fused_kernels(half):
+        factors = recurrences(dim, len(log_lam), half.device)
+        return fused.fused_log_grid(weights.weights, weights.log_length, sign, factors, y, half, nodes)
+    half = half.view(P, 1, Q, 1).expand(P, a, Q, b).reshape(P * a, Q * b)
+    first, second = weights.at((None, slice(P * a), None)), weights.at((None, None, slice(P * a, None)))
+    cosine = torch.addcmul(1 - half, half, y[:, None, None])
+    table = positivity_table(dim, cosine, first, second.signed(sign), log_lam, None, False, floor=1e-30, tilt=0.0)
+    return table.log_r.view(-1, P, a, Q, b)
+
+
+def _near_width(
+    dim: int, weights: RowWeights, log_lam: Tensor, sign: Tensor, nodes: tuple[int, int, int, int]
+) -> Tensor:
+    """w (P, Q) of a kernel without a tail. The widest posteriors of two classes, whose log r falls last, decide."""
+    P, a, Q, b = nodes
+    first = weights.at((None, slice(a - 2, P * a, a), None))
+    second = weights.at((None, None, slice(P * a + b - 2, None, b))).signed(sign)
+    cosine = _scan(log_lam.device).expand(-1, P, Q).contiguous()
+    log_r = positivity_table(dim, cosine, first, second, log_lam, None, False).log_r
+    near = log_r >= log_r.amax(0) - _DROP
+    return torch.where(near, 1 - cosine, 1 / _SCAN).amax(0)
+
+
+def _last_spacing() -> float:
+    """Half of the distance of the last two nodes in y: their distance in the cosine, for w = 1."""
+    return math.sin(math.pi / COSINE_NODES) * math.sin(math.pi / (2 * COSINE_NODES))
+
+
+@lru_cache(maxsize=64)
+def _scan(device: torch.device) -> Tensor:
+    """Cosines from 1 to -1, (_SCAN, 1, 1)."""
+    return torch.linspace(1, -1, _SCAN, dtype=torch.float64, device=device)[:, None, None]
 
 
 @lru_cache(maxsize=64)

@@ -5,14 +5,16 @@ the log odds of a match exceed those of the prior,
 
     logit P(match) = g(log r) + logit(prior).
 
-g increases, so it never changes an order. `aleator.evaluation.fit_log_odds_map` fits it.
+g increases, so it never changes an order of r. The hits of a search are a selection, and the first hit is the one that
+gained most by chance. Their log odds ratio therefore depends on the rank, too: g(log r) + s log(rank).
+`aleator.evaluation.fit_log_odds_map` and `fit_hit_map` fit them.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,7 +25,9 @@ from aleator.foundation import require
 _LEFT_SLOPE = 1.0
 # Right of the last knot it hardly rises: nothing is surer than what was seen. It rises all the same, to keep the order.
 LEAST_SLOPE = 0.02
-FIRST_HITS = 10  # the map of hits belongs to this many first hits of a search
+FIRST_HITS = 10  # the maps of hits belong to this many first hits of a search
+# What a search orders its hits by: the cosine (nearest and credible searches), or the match probability.
+OrderedBy = Literal["cosine", "match"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,8 @@ class LogOddsMap:
 
     Args:
         knots: Values of log r, increasing.
-        values: What the map makes of them, increasing.
+        values: What the map makes of them, increasing; for a map of hits, at rank 1.
+        rank_slope: What is added for each unit of log(rank), up to rank 10.
 
     Examples:
         >>> import torch
@@ -42,12 +47,15 @@ class LogOddsMap:
         tensor([-2., -1.,  1.,  3.])
         >>> calibrated.inverse(1.0)
         1.0
+        >>> LogOddsMap((0.0, 2.0), (-1.0, 3.0), rank_slope=0.5)(torch.tensor([1.0, 1.0]), torch.tensor([1, 2]))
+        tensor([1.0000, 1.3466])
         >>> LogOddsMap()(torch.tensor([0.5]))
         tensor([0.5000])
     """
 
     knots: tuple[float, ...] = ()
     values: tuple[float, ...] = ()
+    rank_slope: float = 0.0
 
     def __post_init__(self) -> None:
         same = len(self.knots) == len(self.values)
@@ -56,20 +64,25 @@ class LogOddsMap:
             numbers = getattr(self, name)
             increasing = all(a < b for a, b in pairwise(numbers)) and all(map(math.isfinite, numbers))
             require(increasing, name, numbers, "are not finite and increasing", "give each knot a larger number")
+        require(math.isfinite(self.rank_slope), "rank_slope", self.rank_slope, "is not finite", "0 ignores the rank")
 
-    def __call__(self, log_r: Tensor) -> Tensor:
+    def __call__(self, log_r: Tensor, rank: Tensor | None = None) -> Tensor:
         """Map values of log r.
 
         Args:
             log_r: Values of log r, any shape.
+            rank: Ranks from 1, in a shape that broadcasts to that of log_r. Default: 1.
 
         Returns:
-            Log odds ratios, in the same shape and dtype.
+            Log odds ratios, in the shape and dtype of log_r.
         """
-        return _interpolate(log_r, self.knots, self.values, _LEFT_SLOPE, LEAST_SLOPE)
+        mapped = _interpolate(log_r, self.knots, self.values, _LEFT_SLOPE, LEAST_SLOPE)
+        if rank is None or self.rank_slope == 0:
+            return mapped
+        return mapped + (self.rank_slope * log_rank(rank)).to(mapped.dtype)
 
     def inverse(self, log_odds: float) -> float:
-        """The log r that is mapped to a log odds ratio.
+        """The log r that is mapped to a log odds ratio at rank 1.
 
         Args:
             log_odds: A log odds ratio.
@@ -80,17 +93,30 @@ class LogOddsMap:
         asked = torch.tensor(log_odds, dtype=torch.float64)
         return _interpolate(asked, self.values, self.knots, 1 / _LEFT_SLOPE, 1 / LEAST_SLOPE).item()
 
+    def least_log_r(self, log_odds: float) -> float:
+        """The smallest log r that reaches a log odds ratio at some rank.
+
+        Args:
+            log_odds: A log odds ratio.
+
+        Returns:
+            The log r.
+        """
+        return self.inverse(log_odds - max(0.0, self.rank_slope * math.log(FIRST_HITS)))
+
 
 @dataclass(frozen=True)
 class MatchMaps:
-    """The maps of calibrated match probabilities: one for any two items, one for the hits of a search.
+    """The maps of calibrated match probabilities: one for any two items, two for the hits of a search.
 
-    Hits need a map of their own. They are the pairs whose r came out largest, partly by chance. Among pairs of the same
-    r, the first hits therefore match less often. Later hits are more and more like any pair, see `hit_log_odds`.
+    Hits need maps of their own. They are the pairs whose r came out largest, partly by chance. Among pairs of the same
+    r, the first hits therefore match less often, above all if the search orders by r itself. Later hits are more and
+    more like any pair, see `hit_log_odds`.
 
     Args:
         pair: Map for any two items.
-        hit: Map for the first ten items that a search finds.
+        hit: Map for the first ten items that a search by cosine finds: a nearest or a credible one.
+        likeliest: Map for the first ten items that a search by match finds. Default: `hit`, as in earlier releases.
 
     Examples:
         >>> import torch
@@ -104,13 +130,38 @@ class MatchMaps:
 
     pair: LogOddsMap = field(default_factory=LogOddsMap)
     hit: LogOddsMap = field(default_factory=LogOddsMap)
+    likeliest: LogOddsMap | None = None
 
     @property
     def calibrated(self) -> bool:
-        """Whether a map was fitted. If not, both are the identity."""
+        """Whether a map was fitted. If not, all are the identity."""
         return bool(self.pair.knots or self.hit.knots)
 
-    def hit_log_odds(self, log_r: Tensor, rank: Tensor, matches: float) -> Tensor:
+    def of_hits(self, ordered_by: OrderedBy) -> LogOddsMap:
+        """The map of the first ten hits of a search.
+
+        Args:
+            ordered_by: What the search orders its hits by: "cosine" or "match".
+
+        Returns:
+            The map.
+        """
+        return self.hit if ordered_by == "cosine" or self.likeliest is None else self.likeliest
+
+    def least_log_r(self, log_odds: float, ordered_by: OrderedBy) -> float:
+        """The smallest log r with which a hit reaches a log odds ratio at some rank.
+
+        Args:
+            log_odds: A log odds ratio.
+            ordered_by: What the search orders its hits by: "cosine" or "match".
+
+        Returns:
+            The log r.
+        """
+        # Whatever its rank, the log odds ratio of a hit lies between the two maps.
+        return min(each.least_log_r(log_odds) for each in (self.of_hits(ordered_by), self.pair))
+
+    def hit_log_odds(self, log_r: Tensor, rank: Tensor, matches: float, ordered_by: OrderedBy = "cosine") -> Tensor:
         """Log odds ratio of hits by their rank in an answer.
 
         The first ten hits have the map of hits. From there the map of pairs takes over in proportion to the logarithm
@@ -120,13 +171,14 @@ class MatchMaps:
             log_r: log r of the hits, shape (...).
             rank: Their ranks from 1, shape (...).
             matches: Number of items that match a query: the prior times the number of items.
+            ordered_by: What the search orders its hits by: "cosine" or "match".
 
         Returns:
             Log odds ratios, shape (...), in the dtype of log_r.
         """
         depth = (rank.double() / FIRST_HITS).log() / max(math.log(max(matches, 1.0) / FIRST_HITS), 1e-6)
         of_pairs = depth.clamp(0.0, 1.0)
-        hit, pair = self.hit(log_r).double(), self.pair(log_r).double()
+        hit, pair = self.of_hits(ordered_by)(log_r, rank).double(), self.pair(log_r).double()
         mixed = torch.where(of_pairs == 0, hit, torch.where(of_pairs == 1, pair, torch.lerp(hit, pair, of_pairs)))
         return mixed.to(log_r.dtype)
 
@@ -134,11 +186,12 @@ class MatchMaps:
         """The maps as JSON can hold them.
 
         Returns:
-            Knots and values of each map.
+            Knots, values and the slope of the rank of each map.
         """
         return {
-            name: {"knots": list(each.knots), "values": list(each.values)}
-            for name, each in (("pair", self.pair), ("hit", self.hit))
+            name: {"knots": list(each.knots), "values": list(each.values), "rank_slope": each.rank_slope}
+            for name, each in vars(self).items()
+            if each is not None
         }
 
     @classmethod
@@ -146,7 +199,8 @@ class MatchMaps:
         """The maps that `to_dict` described.
 
         Args:
-            stored: What `to_dict` returned. None, as in files of older versions, gives identities.
+            stored: What `to_dict` returned, in this or an earlier release. None, as in files of older versions, gives
+                identities.
 
         Returns:
             The maps.
@@ -156,8 +210,19 @@ class MatchMaps:
         """
         if stored is None:
             return cls()
-        maps = (LogOddsMap(tuple(stored[name]["knots"]), tuple(stored[name]["values"])) for name in ("pair", "hit"))
-        return cls(*maps)
+        maps = {
+            name: LogOddsMap(
+                tuple(stored[name]["knots"]), tuple(stored[name]["values"]), stored[name].get("rank_slope", 0.0)
+            )
+            for name in ("pair", "hit", "likeliest")
+            if name in stored or name != "likeliest"  # earlier releases had one map for all hits
+        }
+        return cls(**maps)
+
+
+def log_rank(rank: Tensor) -> Tensor:
+    """The logarithm of ranks from 1, as far as maps of hits distinguish them: up to rank 10; float64."""
+    return rank.double().clamp_max(FIRST_HITS).log()
 
 
 def _interpolate(

@@ -193,6 +193,7 @@ def match_probability(
     kernel: ZonalKernel,
     prior: float | Tensor = DEFAULT_PRIOR,
     calibration: LogOddsMap | None = None,
+    rank: Tensor | None = None,
 ) -> Tensor:
     """Probability that two inputs match, given both posteriors: prior r / (prior r + 1 - prior).
 
@@ -203,6 +204,7 @@ def match_probability(
         kernel: What counts as a match.
         prior: Share of matches among the pairs in question, inside (0, 1). A number, or a tensor that broadcasts.
         calibration: Map from log r to a log odds ratio that was fitted on held-out pairs. Default: log r itself.
+        rank: Ranks from 1 of hits in an answer, shape (...), for a map of hits. Default: 1.
 
     Returns:
         Probabilities, shape (...), in the dtype of the posteriors.
@@ -221,7 +223,7 @@ def match_probability(
     require_probability("prior", prior, "pass the share of matching pairs, for example 0.5")
     log_r = log_positivity(q1, q2, kernel)
     share = torch.as_tensor(prior, dtype=log_r.dtype, device=log_r.device)
-    log_odds_ratio = log_r if calibration is None else calibration(log_r)
+    log_odds_ratio = log_r if calibration is None else calibration(log_r, rank)
     return torch.sigmoid(log_odds_ratio + torch.logit(share))
 
 

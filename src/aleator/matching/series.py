@@ -242,12 +242,10 @@ def positivity_table(
     """log r at cosines (N, M) or (G, N, M), with `slopes` if asked for, and those of a `learned` kernel."""
     fused = None if learned else fused_kernels(cosine)
     if fused:
-        recurrences = _recurrences(dim, len(log_lam), cosine.device)
+        factors = recurrences(dim, len(log_lam), cosine.device)
         constants = (DEPTH, floor, tilt)
         return PositivityTable(
-            *fused.fused_positivity_table(
-                dim, cosine, first, second, recurrences, log_lam, kappa_pos, constants, slopes
-            )
+            *fused.fused_positivity_table(dim, cosine, first, second, factors, log_lam, kappa_pos, constants, slopes)
         )
     if learned or cosine.device.type != "cpu" or cosine.numel() <= _BLOCK:
         return plain_positivity_table(dim, cosine, first, second, log_lam, kappa_pos, slopes, floor, tilt)
@@ -400,7 +398,7 @@ def _next(dim: int, n: int, cosine: Tensor, P: Tensor, before: Tensor) -> tuple[
 
 
 @lru_cache(maxsize=256)
-def _recurrences(dim: int, terms: int, device: torch.device) -> Tensor:
+def recurrences(dim: int, terms: int, device: torch.device) -> Tensor:
     """(5, terms), for the fused pass: a, b of P_n; the factor of P_n' and a, b of the Q_{n-1} that it multiplies."""
     columns = []
     for n in range(terms):

@@ -7,7 +7,7 @@ from aleator.retrieval.encoder_names import encoder_name
 from aleator.retrieval.filters import Filter
 from aleator.retrieval.hits import Hit, group_by_mode
 from aleator.retrieval.index import CredibleIndex
-from aleator.retrieval.index_files import index_from_file
+from aleator.retrieval.index_files import finish_index, index_from_file
 from aleator.retrieval.items import Items, decode_id, directions, encode_id
 from aleator.retrieval.label_share import share_of_matches
 from aleator.retrieval.mixture_search import highest_log_density, region_thresholds
@@ -64,6 +64,7 @@ __all__ = [
     "directions",
     "encode_id",
     "encoder_name",
+    "finish_index",
     "group_by_mode",
     "highest_log_density",
     "index_from_file",

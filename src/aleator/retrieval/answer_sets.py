@@ -162,7 +162,7 @@ def answer(store: Store, request: SearchRequest | MixtureRequest, promise: Promi
         plain, mode = request, None
     else:
         plain, mode = request.components, place(request, candidates)[1]
-    probability = calibrated(plain, log_ratio, np.ones(len(candidates)), len(store))
+    probability = calibrated(plain, log_ratio, np.ones(len(candidates)), len(store), "match")
     hits = make_hits(store, ScoredCandidates(candidates, cosine, probability, mode), len(chosen))
     least = -np.inf if promise.rejection is None else promise.rejection.threshold
     return [

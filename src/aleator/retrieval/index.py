@@ -13,7 +13,7 @@ from aleator.retrieval.filters import Filter, compile_filter
 from aleator.retrieval.hits import Hit, make_hits
 from aleator.retrieval.index_answers import AnsweringIndex
 from aleator.retrieval.index_facts import encode_kernel
-from aleator.retrieval.items import Id, NumberKeys, decode_id, directions, encode_id, encode_ids, make_items
+from aleator.retrieval.items import Id, NumberKeys, decode_id, directions, encode_id, encode_ids, items_of, make_items
 from aleator.retrieval.labels import label_numbers
 from aleator.retrieval.mixture_search import (
     MixtureRequest,
@@ -109,10 +109,9 @@ class CredibleIndex(AnsweringIndex):
         Raises:
             ValueError: If an argument is not valid, or if `location` holds an index and `replace` is false.
         """
-        mu = directions(posteriors, "posteriors")
         require_probability("prior", prior, "pass for example 0.5")
         require(0 < recall <= 1, "recall", recall, "is not a share in (0, 1]", "pass for example 0.99")
-        keys = NumberKeys(range(len(mu))) if ids is None else encode_ids(ids)
+        items = items_of(posteriors, ids, metadata)
         config = {
             "dim": posteriors.dim,
             "kernel": encode_kernel(VMFKernel() if kernel is None else kernel),
@@ -127,7 +126,6 @@ class CredibleIndex(AnsweringIndex):
         }
         if posteriors.modes > 1:
             config["modes"] = posteriors.modes
-        items = make_items(posteriors, mu, keys, metadata, mixtures=posteriors.modes > 1)
         if location is not None and is_lance(location):
             return cls(_lance_store().create(str(location), items, config, replace, storage_options))
         _require_no_options(storage_options)

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from aleator.foundation import BadArgumentError
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.retrieval.index import CredibleIndex
-from aleator.retrieval.items import Id, Metadata
+from aleator.retrieval.items import Id, Metadata, items_of
 from aleator.retrieval.label_share import share_of_matches
 from aleator.retrieval.posteriors_file import match_settings, read_answers, read_header, read_posteriors
 
@@ -70,3 +71,44 @@ def index_from_file(
     )
     index.remember_encoder(header)
     return index
+
+
+def finish_index(
+    posteriors: Path,
+    location: str,
+    ids: Sequence[Id] | None,
+    metadata: Sequence[Metadata] | None,
+    storage_options: Mapping[str, str] | None = None,
+) -> bool:
+    """Finish an index on Lance that `index_from_file` was building when its process was killed.
+
+    Args:
+        posteriors: The posteriors file.
+        location: Where the index may be.
+        ids: Ids of the items.
+        metadata: Metadata of the items.
+        storage_options: Options of the object store.
+
+    Returns:
+        Whether the index is there, with these items and no others. If not, nothing was changed.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pathlib import Path
+        >>> from aleator.retrieval import finish_index
+        >>> np.savez("two.npz", mu=np.eye(2, 3), kappa=np.array([5.0, 50.0]))
+        >>> finish_index(Path("two.npz"), "lance:never-begun", ["a", "b"], None)
+        False
+    """
+    header = read_header(posteriors)
+    try:
+        index = CredibleIndex.open(location, storage_options=storage_options)
+    except BadArgumentError:  # there is none, or one of another kind
+        return False
+    with index:
+        items = items_of(read_posteriors(posteriors), ids, metadata)
+        if index.fingerprint != header.get("fingerprint") or not index.store.holds(items):
+            return False
+        index.save()
+        index.remember_encoder(header)
+    return True

@@ -163,6 +163,15 @@ def directions(posteriors: PosteriorBatch, argument: str, dim: int | None = None
     return rounded if posteriors.modes == 1 else rounded.reshape(len(posteriors), posteriors.modes, -1)
 
 
+def items_of(
+    posteriors: PosteriorBatch, ids: Iterable[Id] | None, metadata: Sequence[Mapping[str, Any] | None] | None
+) -> Items:
+    """Items of a new index. Without ids they are numbered."""
+    mu = directions(posteriors, "posteriors")
+    keys = NumberKeys(range(len(mu))) if ids is None else encode_ids(ids)
+    return make_items(posteriors, mu, keys, metadata, mixtures=posteriors.modes > 1)
+
+
 def make_items(
     posteriors: PosteriorBatch,
     mu: np.ndarray,

@@ -63,6 +63,8 @@ def probabilities(log_odds_ratio: np.ndarray, prior: float) -> np.ndarray:
 class CosineBound:
     """The least cosine at which an item can reach the threshold, for each of Q queries and each kappa of an item.
 
+    It is made for searches by match.
+
     Args:
         dim: D.
         kappa: Certainties of the queries, shape (Q,).
@@ -87,8 +89,7 @@ class CosineBound:
         needed = -np.inf
         if threshold > 0:
             log_odds_ratio = np.log(threshold / (1 - threshold)) - np.log(prior / (1 - prior))
-            # Whatever its rank, the log odds ratio of a hit lies between the two maps.
-            needed = min(each.inverse(log_odds_ratio - _ROUNDING) for each in (maps.hit, maps.pair))
+            needed = maps.least_log_r(log_odds_ratio - _ROUNDING, "match")
         edges = _interval_edges(dim, *kappa_range)
         rise = np.diff(_log_density_at_mode(dim, edges)) + _ROUNDING
         # An infinite kappa is an interval of its own, of one point.

@@ -161,7 +161,7 @@ def search_mixtures_by_match(store: Store, request: MixtureRequest) -> ScoredCan
     cosine, mode = place(request, candidates)
     order = rank_candidates(candidates, (probabilities(log_r, plain.prior), cosine), plain.limit)
     candidates = candidates.take(order)
-    probability = calibrated(plain, log_r[order], rank_of(candidates), len(store))
+    probability = calibrated(plain, log_r[order], rank_of(candidates), len(store), "match")
     if plain.maps.calibrated:
         probability = never_rising(candidates.query, probability)
     scored = ScoredCandidates(candidates, cosine[order], probability, mode[order])
@@ -222,7 +222,7 @@ def _scored(
     if len(known) < len(candidates):  # removed while this search ran
         keep = np.isin(candidates.row, known.row)
         candidates, cosine, mode = candidates.take(keep), cosine[keep], mode[keep]
-    probability = calibrated(request.components, log_r, rank_of(candidates), len(store))
+    probability = calibrated(request.components, log_r, rank_of(candidates), len(store), "cosine")
     return ScoredCandidates(candidates, cosine, probability, mode)
 
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from aleator.matching import MatchMaps, ZonalKernel
+from aleator.matching import MatchMaps, OrderedBy, ZonalKernel
 from aleator.retrieval.filters import Predicate
 from aleator.retrieval.items import decode_metadata
 from aleator.retrieval.match_scoring import CosineBound, match_log_ratios, posteriors, probabilities
@@ -108,7 +108,7 @@ def search_by_match(store: Store, request: SearchRequest) -> ScoredCandidates:
     log_r = log_ratios(request, candidates)
     order = rank_candidates(candidates, (probabilities(log_r, request.prior), cosine), request.limit)
     candidates, cosine = candidates.take(order), cosine[order]
-    probability = calibrated(request, log_r[order], rank_of(candidates), len(store))
+    probability = calibrated(request, log_r[order], rank_of(candidates), len(store), "match")
     if request.maps.calibrated:
         probability = never_rising(candidates.query, probability)
     scored = ScoredCandidates(candidates, cosine, probability)
@@ -116,9 +116,9 @@ def search_by_match(store: Store, request: SearchRequest) -> ScoredCandidates:
 
 
 def score_matches(request: SearchRequest, candidates: Candidates, rank: np.ndarray, items: int) -> np.ndarray:
-    """Match probabilities (n,) of n candidates with their queries, given their ranks (n,) among `items` items."""
+    """Match probabilities (n,) of n candidates with their queries, given their ranks (n,) by cosine."""
     log_r = log_ratios(request, candidates)
-    return calibrated(request, log_r, rank, items)
+    return calibrated(request, log_r, rank, items, "cosine")
 
 
 def log_ratios(request: SearchRequest, candidates: Candidates) -> np.ndarray:
@@ -127,10 +127,12 @@ def log_ratios(request: SearchRequest, candidates: Candidates) -> np.ndarray:
     return match_log_ratios(queries, items, candidates.query, None, request.kernel)
 
 
-def calibrated(request: SearchRequest, log_r: np.ndarray, rank: np.ndarray, items: int) -> np.ndarray:
-    """Match probabilities (n,) from log r (n,) and ranks (n,)."""
+def calibrated(
+    request: SearchRequest, log_r: np.ndarray, rank: np.ndarray, items: int, ordered_by: OrderedBy
+) -> np.ndarray:
+    """Match probabilities (n,) from log r (n,) and ranks (n,) in an answer out of `items` items."""
     matches = request.prior * items
-    log_odds_ratio = request.maps.hit_log_odds(torch.as_tensor(log_r), torch.as_tensor(rank), matches)
+    log_odds_ratio = request.maps.hit_log_odds(torch.as_tensor(log_r), torch.as_tensor(rank), matches, ordered_by)
     return probabilities(log_odds_ratio.numpy(), request.prior)
 
 

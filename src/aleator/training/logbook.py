@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from aleator.foundation import ProgressLines, progress_bar, replace_file, require_one_of
+from aleator.foundation import ProgressLines, naming_file, progress_bar, replace_file, require_one_of
 
 LoggerName = Literal["csv", "tensorboard", "wandb"]
 Table = Literal["training", "validation"]
@@ -91,7 +91,7 @@ class Logbook:
         path = self.folder / f"{table}.csv"
         if append:
             writer.writerow(rows[-1])
-            with open(path, "a") as file:
+            with naming_file(path), open(path, "a") as file:
                 file.write(text.getvalue())
             return
         writer.writeheader()

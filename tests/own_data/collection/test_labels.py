@@ -28,7 +28,7 @@ def test_features_with_every_kind_of_labels(tmp_path):
     ("labels", "problem"),
     [
         (np.zeros(3, int), r"y\.npy.*has 3 rows, and .*x\.npy has 4"),
-        (np.zeros(4), "is not labels"),
+        (np.full(4, 0.5), "is not labels"),
         (np.array([[0.5, 0.5]] * 3 + [[0.5, 0.6]]), r"row 3 of .*y\.npy.*sum to 1\.1"),
     ],
 )
@@ -86,3 +86,13 @@ def test_joins_that_do_not_fit(tmp_path):
         read_labels(write(tmp_path / "twice.csv", "id,label\na,1\na,2\n"), 1, "photos", ids=["a"])
     with pytest.raises(ValueError, match="no column of labels"):
         read_labels(write(tmp_path / "none.csv", "id\na\n"), 1, "photos", ids=["a"])
+
+
+def test_floats_that_are_whole_numbers_are_classes(tmp_path):
+    """pandas makes 7.0 of 7 in a column where one number was missing."""
+    np.save(tmp_path / "y.npy", np.array([10.0, 7.0, 7.0]))
+    labels = read_labels(tmp_path / "y.npy", 3, "x.npy")
+    assert (labels.names, labels.values.tolist()) == (("10", "7"), [0, 1, 1])
+    np.save(tmp_path / "y.npy", np.array([10.0, 7.5, np.nan]))
+    with pytest.raises(ValueError, match="is not labels"):
+        read_labels(tmp_path / "y.npy", 3, "x.npy")

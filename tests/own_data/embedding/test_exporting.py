@@ -105,6 +105,47 @@ def test_stopped_work_goes_on(run, collection, whole, tmp_path, monkeypatch):
     assert parquet.read_table(output).num_rows == 400
 
 
+STOPS = {
+    "before the vector index": "aleator.retrieval.stores.lance.LanceStore.save",
+    "before the name of the encoder": "aleator.retrieval.CredibleIndex.remember_encoder",
+    "before the clean-up": "shutil.rmtree",
+}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_an_index_whose_embedding_was_killed_is_finished(stop, run, collection, whole, tmp_path, monkeypatch):
+    """At any moment after the items were there. Another index stays as it is."""
+    output = f"lance:{tmp_path / 'index'}/"
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(STOPS[stop], killed)
+        with pytest.raises(KeyboardInterrupt):
+            embed_into(run, collection, output, device="cpu")
+    work = unfinished_work(output).parent
+    assert work.is_dir()
+    if stop == "before the clean-up":  # or in the middle of it
+        (work / "posteriors.safetensors").unlink()
+    embed_into(run, collection, output, device="cpu")
+    check_index(output, whole)
+    assert not work.exists()
+    work.mkdir()
+    with CredibleIndex.open(output) as index:
+        index.remove([next(iter(index.search(VonMisesFisher.uniform(index.dim, (1,)))[0])).id])
+    with pytest.raises(ValueError, match="already holds an index"):
+        embed_into(run, collection, output, device="cpu")
+
+
+def test_parquet_that_was_written_is_cleaned_up_after(run, collection, tmp_path, monkeypatch):
+    output = str(tmp_path / "all.parquet")
+    embed_into(run, collection, output, device="cpu")
+    (work := unfinished_work(output).parent).mkdir()
+    embed_into(run, collection, output, device="cpu")
+    assert not work.exists()
+
+
 def test_images_on_a_store_have_the_posteriors_of_those_on_disk(photos, tmp_path, bucket_url):
     torch.manual_seed(0)
     run = Run(tmp_path, Encoder(ResNet18(width=2), 4), Inputs("images", size=8), VMFKernel(), 0.5, "abc", {}, {})

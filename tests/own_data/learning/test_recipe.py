@@ -1,6 +1,7 @@
 """The recipe of a run: steps that fit into the time, held-out likelihood, batches and loss for each kind of labels."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,6 +59,27 @@ def test_more_time_than_the_passes_need_is_not_used(photos, tmp_path, monkeypatc
     run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
     items = run.config["data"]["items"]
     assert run.config["settings"]["steps"] <= items // 16 + 1
+
+
+def test_a_head_on_features_keeps_the_minutes_too(features, tmp_path, monkeypatch):
+    collection, lines = read_collection(features / "x.npy", features / "y.npy"), []
+    monkeypatch.setattr(recipe, "seconds_per_step", lambda *_: 1.0)
+    settings = Settings(minutes=0.5, width=8, batch_size=8, holdout=0.4)  # thirty steps
+    run = train(collection, tmp_path / "short", settings, device="cpu", rivals=False, log=lines.append)
+    assert run.config["settings"]["steps"] == 30
+    assert any(line.startswith("steps = 30: ") for line in lines)
+    # More time than helps is not used: it makes the steps that it would make without --minutes.
+    monkeypatch.setattr(recipe, "usual_steps_of_head", lambda *_: 40)
+    run = train(collection, tmp_path / "long", replace(settings, minutes=60.0), device="cpu", rivals=False)
+    assert run.config["settings"]["steps"] == 40
+
+
+def test_the_trial_of_modes_works_with_minutes(features, tmp_path, monkeypatch):
+    monkeypatch.setattr(recipe, "seconds_per_step", lambda *_: 1.0)
+    settings = Settings(minutes=0.2, width=8, batch_size=8, holdout=0.4, modes="auto")
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    run = train(collection, tmp_path / "run", settings, device="cpu", rivals=False)
+    assert run.config["settings"]["modes"] in (1, 2)
 
 
 def test_measuring_a_step_changes_no_weight_and_uses_no_random_number(features):

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from aleator.own_data import read_collection
-from aleator.own_data.learning.splits import require_trainable, select_labels, split_items
+from aleator.own_data.learning.splits import (
+    allowed_share,
+    describe_single_items,
+    require_trainable,
+    select_labels,
+    split_items,
+)
 from tests.own_data.conftest import image, write
 
 
@@ -14,11 +20,21 @@ def labelled(tmp_path, values):
     return read_collection(tmp_path / "x.npy", tmp_path / "y.npy")
 
 
-def test_a_class_with_one_item_is_named(tmp_path, pets):
+def test_a_class_with_one_item_is_trained_on_and_named(tmp_path, pets):
     image(pets / "bird/only.png")
-    with pytest.raises(ValueError, match=r"class bird of .*photos.*one item only \(bird/only\.png\)"):
-        require_trainable(read_collection(pets))
-    with pytest.raises(ValueError, match=r"class 3 .*row 2"):
+    labels = require_trainable(read_collection(pets))
+    assert "1 class has one item only (bird)" in describe_single_items(labels)
+    values = np.repeat([0, 1, 2], [20, 20, 1])
+    collection = labelled(tmp_path, values)
+    parts = split_items(collection, collection.labels, 0.2, seed=0)
+    assert 40 in parts.train
+    assert describe_single_items(labelled(tmp_path, [0, 0, 1, 1]).labels) == ""
+    many = describe_single_items(labelled(tmp_path, [0, 0, 1, 1, 2, 3, 4, 5]).labels)
+    assert "4 classes have one item only (2, 3, 4 and 1 more)" in many
+
+
+def test_what_cannot_be_learned_from_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="fewer than two classes have two items"):
         require_trainable(labelled(tmp_path, [1, 1, 3, 1]))
     with pytest.raises(ValueError, match="one class only"):
         require_trainable(labelled(tmp_path, [1, 1, 1]))
@@ -38,6 +54,20 @@ def test_a_split_holds_out_its_share_of_every_class(tmp_path):
     again = split_items(collection, collection.labels, 0.2, seed=1)
     assert np.array_equal(parts.test, again.test)
     assert not np.array_equal(parts.test, split_items(collection, collection.labels, 0.2, seed=2).test)
+
+
+def test_small_classes_get_a_larger_share_that_can_be_tested(tmp_path):
+    """A fifth of eight items is one item. Two of a class are needed to calibrate, and two to test."""
+    collection = labelled(tmp_path, np.repeat(np.arange(30), 8))
+    with pytest.raises(ValueError, match="too few items"):
+        split_items(collection, collection.labels, 0.2, seed=0)
+    share = allowed_share(collection, collection.labels, 0.2, seed=0)
+    assert share == 0.5
+    split_items(collection, collection.labels, share, seed=0)
+    large = labelled(tmp_path, np.repeat(np.arange(3), 50))
+    assert allowed_share(large, large.labels, 0.2, seed=0) == 0.2
+    hopeless = labelled(tmp_path, np.repeat(np.arange(3), 2))
+    assert allowed_share(hopeless, hopeless.labels, 0.2, seed=0) == 0.2
 
 
 def test_groups_and_pairs_are_held_out_whole(tmp_path):

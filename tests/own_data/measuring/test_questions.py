@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from aleator.matching import VMFKernel, pairwise_log_positivity
+from aleator.evaluation import fit_log_odds_map
+from aleator.matching import LogOddsMap, VMFKernel, pairwise_log_positivity
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.measuring.evaluation import evaluate
-from aleator.own_data.measuring.questions import Questions, fit_match_maps, held_out_questions
+from aleator.own_data.measuring.questions import Questions, fit_match_maps, held_out_questions, ranks
 from aleator.posteriors import VonMisesFisher
 
 SOFT = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.2, 0.0, 0.8], [0.0, 0.4, 0.6]], np.float32)
@@ -116,6 +117,66 @@ def test_match_probabilities_are_right_on_hits_and_on_random_pairs():
     assert random < 0.01
     before = errors(0.5)
     assert min(before) > 0.05
+
+
+def test_hits_of_each_rank_and_of_each_search_are_right():
+    generator = torch.Generator().manual_seed(2)
+    kernel, (gallery, gallery_labels) = VMFKernel(10.0), clustered(3000, generator)
+
+    def ask(count: int) -> Questions:
+        return Questions(*clustered(count, generator), gallery, gallery_labels, np.full(count, -1))
+
+    calibration, test = ask(600), ask(2000)
+    maps = fit_match_maps(calibration, kernel)
+    for hits, own_map in ((test.hits(), maps.hit), (test.likeliest(kernel), maps.likeliest)):
+        rank, log_r = ranks(hits), test.log_r(hits, kernel)
+        p = torch.sigmoid(own_map(log_r, rank) + torch.logit(torch.tensor(calibration.prior)))
+        for k in (1, 3, 10):
+            assert abs((p - hits.match)[rank == k].mean()) < 0.04  # 600 questions are a sample, too
+    assert maps.likeliest.rank_slope > 0.05  # the first hit by match is the one that gained most by chance
+
+
+def test_ranks_count_the_hits_of_each_question():
+    q, labels = random_posteriors(5), hard([0, 0, 1, 1, 1])
+    hits = Questions(q[:2], hard([0, 0]), q, labels, np.array([0, -1])).hits(3)
+    assert ranks(hits).tolist() == [1, 2, 3, 1, 2, 3]
+
+
+def test_pairs_of_few_questions_are_few_observations():
+    """Eight questions have thousands of pairs. A map that took these for independent would know the questions by
+    heart; what counts is how likely the pairs of new questions are."""
+    generator = torch.Generator().manual_seed(3)
+    kernel, (gallery, gallery_labels) = VMFKernel(10.0), clustered(1000, generator)
+
+    def ask(count: int) -> Questions:
+        return Questions(*clustered(count, generator), gallery, gallery_labels, np.full(count, -1))
+
+    new = ask(1000)
+    pairs = new.random_pairs(0)
+    log_r = new.log_r(pairs, kernel).double()
+
+    def log_likelihood(g: LogOddsMap, prior: float) -> float:
+        log_odds = g(log_r) + torch.logit(torch.tensor(prior, dtype=torch.float64))
+        return -torch.nn.functional.binary_cross_entropy_with_logits(log_odds, pairs.match).item()
+
+    gains = []
+    for _ in range(5):
+        few = ask(8)
+        matching, random = few.matching_pairs(0), few.random_pairs(1)
+        by_heart = fit_log_odds_map(
+            torch.cat([few.log_r(matching, kernel), few.log_r(random, kernel)]),
+            torch.cat([matching.match, torch.zeros(len(random))]),
+            few.prior,
+            weight=torch.cat(
+                [
+                    torch.full((len(matching),), few.prior / len(matching)),
+                    (1 - random.match) * (1 - few.prior) / (1 - random.match).sum(),
+                ]
+            ),
+        )
+        fitted = fit_match_maps(few, kernel).pair
+        gains.append(log_likelihood(fitted, few.prior) - log_likelihood(by_heart, few.prior))
+    assert np.mean(gains) > 0
 
 
 def test_labels_that_say_nothing_are_refused():

@@ -246,6 +246,8 @@ def require_different(table: Table, index: int, first: int, second: int) -> None
 
 def _labels_from_array(path: Path) -> Labels:
     array = read_array(path, "labels")
+    if array.ndim == 1 and array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.round(array)).all():
+        array = array.astype(np.int64)  # pandas makes floats of whole numbers where one was missing
     if array.ndim == 1 and array.dtype.kind in "iubU":
         return named_labels([str(name) for name in array.tolist()], "classes")
     require(

@@ -4,9 +4,10 @@
     folder/*.png                            images without labels
     items.csv                               a column `path` or `text`, and `label`, `group`, or one column for each
                                             class with its probability; or two columns `first`, `second`: pairs
+    numbers.csv                             a column of numbers for each feature, and `label` or `group`
     features.npy                            (N, F), with labels in a second file: .npy or .csv
     items.txt                               one text per line
-    items.parquet                           a column `features`, `path` or `text`, and labels as in a table
+    items.parquet                           a column `features`, or the columns of a table
 
 A folder and a .parquet file may also be on an object store: s3://bucket/name.
 
@@ -25,6 +26,7 @@ from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import (
     ID_COLUMNS,
+    LABEL_COLUMNS,
     PAIR_COLUMNS,
     labels_from_table,
     named_labels,
@@ -33,6 +35,7 @@ from aleator.own_data.collection.labels import (
     require_label,
     rows_by_id,
 )
+from aleator.own_data.collection.number_tables import TableFeatures, feature_columns, require_numbers
 from aleator.own_data.collection.object_store import AnyPath, ObjectPath, is_object
 from aleator.own_data.collection.parquet import FEATURES, ParquetFeatures, parquet_columns, read_parquet_table
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at, usable_rows
@@ -57,10 +60,10 @@ def read_collection(
     """Read a collection and check it.
 
     Args:
-        source: A folder of images, with or without class folders; a .csv file with a column `path` or `text`, or with
-            the columns `first` and `second`; a .npy file of features (N, F); a .parquet file with a column `features`
-            (lists of F numbers), `path` or `text`; or a .txt file with one text per line. A folder and a .parquet file
-            may be on an object store: s3://bucket/name.
+        source: A folder of images, with or without class folders; a .csv file with a column `path` or `text`, with the
+            columns `first` and `second`, or with a column of numbers for each feature; a .npy file of features (N, F);
+            a .parquet file with a column `features` (lists of F numbers) or the columns of a .csv file; or a .txt file
+            with one text per line. A folder and a .parquet file may be on an object store: s3://bucket/name.
         labels: Labels of .npy features, of the images of a folder, or of the lines of a .txt file; see `read_labels`.
             Tables contain their labels.
         labels_optional: Whether to read a folder without labels if its subfolders cannot be its classes. Otherwise
@@ -251,12 +254,10 @@ def _read_items(table: Table) -> Collection:
     if set(PAIR_COLUMNS) <= set(table.header):
         return _read_pairs(table)
     item_columns = [name for name in ITEM_COLUMNS if name in table.header]
+    if not item_columns:
+        return _read_numbers(table)
     require(
-        len(item_columns) == 1,
-        "data",
-        str(path),
-        f"has the columns {', '.join(table.header)}",
-        "name one of them path or text, or two of them first and second (pairs of paths)",
+        len(item_columns) == 1, "data", str(path), "has the columns path and text", "rename the one that is no item"
     )
     (item_column,) = item_columns
     columns = [name for name in table.header if name != item_column]
@@ -277,9 +278,33 @@ def _read_items(table: Table) -> Collection:
     labels, items = labels_from_table(usable, columns), usable.column(item_column)
     if item_column == "path":
         return Collection("images", path, items, path.parent, labels, problems=tuple(problems))
+    return Collection("text", path, items, None, labels, problems=tuple(problems), numbers=_kept(table, usable))
+
+
+def _read_numbers(table: Table) -> Collection:
+    """Rows of features from a table of numbers."""
+    columns = feature_columns(table)
+    named = [name for name in LABEL_COLUMNS if name in table.header]
+
+    def check(index: int) -> None:
+        require_numbers(table, index, columns)
+        require_label(table, index, named)
+
+    usable, problems = usable_rows(table, check)
+    if not len(usable):
+        stop_at(problems, len(table))
+    rows, labels = TableFeatures(usable, columns), labels_from_table(usable, named)
+    return Collection(
+        "features", table.path, rows, None, labels, problems=tuple(problems), numbers=_kept(table, usable)
+    )
+
+
+def _kept(table: Table, usable: Table) -> list[int] | None:
+    """The numbers of the usable rows in the table, from 0; None if all are."""
+    if len(usable) == len(table):
+        return None
     row_of_line = {line: number for number, line in enumerate(table.lines)}
-    numbers = [row_of_line[line] for line in usable.lines] if problems else None
-    return Collection("text", path, items, None, labels, problems=tuple(problems), numbers=numbers)
+    return [row_of_line[line] for line in usable.lines]
 
 
 def _require_new(table: Table, index: int, path: str, first_line: dict[str, int]) -> None:

@@ -20,7 +20,15 @@ from aleator.own_data.collection.parquet import open_parquet
 from aleator.own_data.embedding.embedding import embed
 from aleator.own_data.runs.run import Run
 from aleator.posteriors import VonMisesFisher
-from aleator.retrieval import index_from_file, is_lance, read_answers, read_header, read_items_beside, read_posteriors
+from aleator.retrieval import (
+    finish_index,
+    index_from_file,
+    is_lance,
+    read_answers,
+    read_header,
+    read_items_beside,
+    read_posteriors,
+)
 
 _ROWS = 65_536  # of a row group of Parquet
 
@@ -80,6 +88,7 @@ def _into_parquet(run: Run, collection: Collection, output: AnyPath, replace: bo
     if written and not replace:
         same = _parquet_header(output).items() >= {"fingerprint": run.fingerprint, "items": collection.digest()}.items()
         require(same, "output", str(output), "holds something else", "name another file, or replace it with --replace")
+        shutil.rmtree(_work_folder(str(output)), ignore_errors=True)  # of a process that was killed while it did this
         return str(output)
     with _made_posteriors(run, collection, str(output), replace, options) as posteriors:
         if isinstance(output, ObjectPath):
@@ -100,8 +109,11 @@ def _into_lance(
     storage_options: Mapping[str, str] | None,
     options: dict[str, Any],
 ) -> str:
+    unfinished = _work_folder(output).is_dir()
     with _made_posteriors(run, collection, output, replace, options) as posteriors:
         ids, metadata = read_items_beside(posteriors)
+        if unfinished and not replace and finish_index(posteriors, output, ids, metadata, storage_options):
+            return output
         index_from_file(posteriors, output, ids, metadata, replace=replace, storage_options=storage_options).close()
     return output
 

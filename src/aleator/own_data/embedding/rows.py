@@ -11,6 +11,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from aleator.data import Inputs
-from aleator.foundation import CountBar
+from aleator.foundation import CountBar, naming_file
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.problems import Problem, stop_at
 from aleator.own_data.embedding.left_out import prepare_readable, unreadable_items
@@ -52,18 +53,19 @@ class RowFile:
     def append(self, rows: np.ndarray) -> None:
         """Append rows (n, width)."""
         data = np.ascontiguousarray(rows, dtype=np.float32).tobytes()
-        self.file.write(data)
-        self.file.flush()
-        self.sums.write(_SUM.pack(len(data), zlib.crc32(data)))
-        self.sums.flush()
+        for file, part in ((self.file, data), (self.sums, _SUM.pack(len(data), zlib.crc32(data)))):
+            with naming_file(file.name):
+                file.write(part)
+                file.flush()
         if time.monotonic() - self.synced > _SYNC_SECONDS:
             self._sync()
         self.done += len(rows)
 
     def _sync(self) -> None:
         for file in (self.file, self.sums):
-            file.flush()
-            os.fsync(file.fileno())
+            with naming_file(file.name):
+                file.flush()
+                os.fsync(file.fileno())
         self.synced = time.monotonic()
 
     def close(self) -> None:
@@ -71,8 +73,9 @@ class RowFile:
         try:
             self._sync()
         finally:
-            self.file.close()
-            self.sums.close()
+            for file in (self.file, self.sums):
+                with suppress(OSError):  # everything is on the disk, or `_sync` has said why not
+                    file.close()
 
     def __enter__(self) -> "RowFile":
         return self

@@ -64,8 +64,9 @@ class Settings:
         kappa_pos: Concentration of the kernel: how close two latents must be to match.
         batch_size: Number of items in a batch; for groups and pairs, number of matching pairs.
         steps: Number of training steps. Default: as many passes as help, within `minutes`.
-        minutes: Time that the training of a network may take, from scratch or of a pretrained one. Other steps, such as
-            reading the items, come on top. It has no effect if `steps` is given.
+        minutes: Time that training may take: of a network from scratch, of a pretrained one, or of a head on features.
+            Other steps, such as reading the items, come on top. It has no effect if `steps` is given. Default: 5 for a
+            network; a head makes the steps that help, about a minute.
         learning_rate: Highest learning rate of the one-cycle schedule.
         weight_decay: Weight decay of AdamW.
         dropout: Share of the units of the head's hidden layers that are left out in training.
@@ -147,7 +148,7 @@ def choose_settings(
     settings["modes"] = 1 if settings["modes"] is None else settings["modes"]
     with_classes = compares_with_classes(labels)
     # A head that learns classes from many features can fill more directions, and gains from a wider network.
-    large_head = not from_scratch and with_classes and labels.kind == "classes" and train_items >= _MANY_ITEMS
+    large_head = not from_scratch and _is_large(labels, train_items)
     dim = 2 ** round(math.log2((10 if large_head else 5) * math.sqrt(lift)))
     dim = min(128 if large_head else 64, max(8, dim))
     choose("dim", dim, f"about one in {lift:.3g} random pairs matches; more classes need more directions")
@@ -156,7 +157,7 @@ def choose_settings(
     kappa_pos = kernel_width(settings["dim"], lift, peak)
     reason = f"a certain match is {peak:g} x {lift:.3g} times as likely as a random pair"
     if not from_scratch and labels.kind == "classes" and with_classes and kappa_pos < _SHARPNESS * settings["dim"]:
-        kappa_pos, reason = _SHARPNESS * settings["dim"], "many classes lie close together, so the kernel is sharp"
+        kappa_pos, reason = _SHARPNESS * settings["dim"], "a sharp kernel tells classes apart better"
     choose("kappa_pos", kappa_pos, reason)
 
     batch_size = 64 if from_scratch and not gpu else 256 if gpu or large_head or not with_classes else 128
@@ -179,10 +180,10 @@ def choose_settings(
         way_out = f"pass at most {settings['batch_size']}"
         enough = settings["members"] <= settings["batch_size"]
         require(enough, "members", settings["members"], "each needs items of its own in a batch", way_out)
-        steps = _steps_of_head(train_items, settings["batch_size"], settings["members"], with_classes)
-        steps = min(steps, _MOST_STEPS_OF_MANY) if large_head else steps
-        passes_of_each = steps * settings["batch_size"] / train_items / settings["members"]
-        choose("steps", steps, f"{passes_of_each:.0f} passes of each network over the training items")
+        if settings["minutes"] is None or settings["tune"] not in (None, "head"):
+            steps = usual_steps_of_head(labels, train_items, settings)
+            passes_of_each = steps * settings["batch_size"] / train_items / settings["members"]
+            choose("steps", steps, f"{passes_of_each:.0f} passes of each network over the training items")
         choose("learning_rate", 2e-3 if with_classes else 1e-3, "highest rate of the one-cycle schedule")
         choose("weight_decay", 0.01 if with_classes else 1e-4, "for a head on features")
         dropout = 0.0 if not with_classes else 0.5 if labels.kind == "soft" else 0.2
@@ -227,6 +228,27 @@ def _members(train_items: int, batch_size: int) -> int:
     """Number of networks in a head on features: as many as a minute is enough for, but no more than four."""
     each = max(_PASSES_OF_MEMBER * train_items // batch_size, _LEAST_STEPS)
     return min(_MOST_MEMBERS, max(1, _MOST_STEPS // each))
+
+
+def usual_steps_of_head(labels: Labels, train_items: int, settings: dict[str, Any]) -> int:
+    """Number of steps of a head on features if the user does not say how long it may train.
+
+    Args:
+        labels: Labels of the collection.
+        train_items: Number of items to train on.
+        settings: Settings with "batch_size" and "members".
+
+    Returns:
+        The number. More would not help.
+    """
+    with_classes = compares_with_classes(labels)
+    steps = _steps_of_head(train_items, settings["batch_size"], settings["members"], with_classes)
+    return min(steps, _MOST_STEPS_OF_MANY) if _is_large(labels, train_items) else steps
+
+
+def _is_large(labels: Labels, train_items: int) -> bool:
+    """Whether a head learns classes from many items."""
+    return compares_with_classes(labels) and labels.kind == "classes" and train_items >= _MANY_ITEMS
 
 
 def _steps_of_head(train_items: int, batch_size: int, members: int, with_classes: bool) -> int:

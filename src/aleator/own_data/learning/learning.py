@@ -40,7 +40,14 @@ from aleator.own_data.learning.defaults import AUTO, Settings, choose_settings, 
 from aleator.own_data.learning.mode_trial import try_modes
 from aleator.own_data.learning.preparation import Job, PreparedTraining, prepare
 from aleator.own_data.learning.recipe import learned_labels, train_encoder
-from aleator.own_data.learning.splits import Split, require_trainable, select_labels, split_items
+from aleator.own_data.learning.splits import (
+    Split,
+    allowed_share,
+    describe_single_items,
+    require_trainable,
+    select_labels,
+    split_items,
+)
 from aleator.own_data.learning.tuning import tune_network
 from aleator.own_data.learning.used_items import save_used_items
 from aleator.own_data.measuring.answers import fit_answers, gallery_sample
@@ -108,12 +115,18 @@ def train(
     folder = Path(folder).expanduser()
     gpu = resolve_device(device).type == "cuda"  # a device that is not there is refused before any work
     labels = require_trainable(collection)
-    holdout = settings.holdout if settings.holdout is not None else held_out_share(len(collection))
-    settings = replace(settings, holdout=holdout)
     first = None if settings.start is None else load_run(settings.start)
-    seen = None
+    seen = None if first is None else seen_items(first, collection)
+    notes = [describe_single_items(labels)]
+    holdout = settings.holdout
+    if holdout is None:
+        usual = held_out_share(len(collection))
+        holdout = allowed_share(collection, labels, usual, settings.seed, seen)
+        if holdout > usual:
+            notes.append(f"holdout = {holdout:g}: {usual:.2g} would leave no two items of a class to test")
+        settings = replace(settings, holdout=holdout)
     if first is not None:
-        settings, seen = continued_settings(settings, first, collection), seen_items(first, collection)
+        settings = continued_settings(settings, first, collection)
     split = split_items(collection, labels, holdout, settings.seed, seen)
     complete_settings, choices = choose_settings(collection, labels, len(split.train), settings, gpu)
     config: dict[str, Any] = {
@@ -131,6 +144,8 @@ def train(
             return load_run(folder)
         if group.first:
             log(_summary(collection, labels, split))
+            for note in filter(None, notes):
+                log(note)
             for choice in choices:
                 log(f"{choice.name} = {choice.value}: {choice.reason}")
             if first is not None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from aleator.foundation import read_json, write_json
 from aleator.losses import PrototypeLoss
 from aleator.own_data.collection.labels import Labels
-from aleator.own_data.learning.defaults import compares_with_classes
+from aleator.own_data.learning.defaults import compares_with_classes, usual_steps_of_head
 from aleator.own_data.learning.preparation import Job, PreparedTraining, with_modes
 from aleator.own_data.learning.recipe import item_log_likelihoods, train_encoder
 from aleator.own_data.learning.splits import Split
@@ -89,7 +89,8 @@ def _trial(
     identity: dict[str, Any],
 ) -> dict[str, Any]:
     """Train both for some steps: what is written to RUN/modes.json."""
-    began, steps, likelihoods = time.perf_counter(), max(_LEAST_STEPS, settings["steps"] // _SHARE), []
+    planned = settings["steps"] or usual_steps_of_head(labels, len(split.train), settings)
+    began, steps, likelihoods = time.perf_counter(), max(_LEAST_STEPS, planned // _SHARE), []
     folder = job.folder / "trial"
     for modes in (1, 2):
         shutil.rmtree(folder, ignore_errors=True)  # of a trial that was stopped

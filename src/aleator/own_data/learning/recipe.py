@@ -20,7 +20,7 @@ from aleator.foundation import one_thread, read_json, write_json
 from aleator.losses import ExactInfoNCE, PrototypeLoss
 from aleator.matching import VMFKernel
 from aleator.own_data.collection.labels import Labels
-from aleator.own_data.learning.defaults import compares_with_classes
+from aleator.own_data.learning.defaults import compares_with_classes, usual_steps_of_head
 from aleator.own_data.learning.preparation import Job, PreparedTraining
 from aleator.own_data.learning.splits import Split, select_labels
 from aleator.own_data.measuring.answers import label_rows
@@ -72,7 +72,10 @@ def train_encoder(
     if begin is not None and isinstance(loss, PrototypeLoss):
         begin(loss, own_labels)
     if settings["steps"] is None:
-        settings["steps"] = _steps_in_time(training, loss, batches, settings, job)
+        most = steps_of_passes(_MOST_PASSES, batches, settings)
+        if not training.learns_from_pixels:
+            most = usual_steps_of_head(labels, len(split.train), settings)
+        settings["steps"] = _steps_in_time(training, loss, batches, settings, job, most)
     validate = label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
     # On a small head, a second thread would only wait for the first.
     small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
@@ -200,16 +203,36 @@ def _label_rows(labels: Labels, split: Split) -> Tensor:
     return held_out / held_out.sum(1, keepdim=True).clamp_min(1e-9)
 
 
-def _steps_in_time(training: PreparedTraining, loss: Any, batches: Any, settings: dict[str, Any], job: Job) -> int:
+def _steps_in_time(
+    training: PreparedTraining, loss: Any, batches: Any, settings: dict[str, Any], job: Job, most: int
+) -> int:
     """Number of steps that fit into the minutes of the settings. It is measured once and kept in RUN/steps.json."""
-    plan = plan_steps("steps.json", training, loss, batches, settings, job, _LEAST_STEPS, _MOST_PASSES)
+    plan = plan_steps("steps.json", training, loss, batches, settings, job, _LEAST_STEPS, most)
     if job.group.first:
-        passes = plan["steps"] * settings["batch_size"] / len(batches)
+        networks = settings["members"] or 1  # each of them learns from its part of a batch
+        passes = plan["steps"] * settings["batch_size"] / len(batches) / networks
         minutes = plan["steps"] * plan["seconds_per_step"] / 60
-        job.log(f"steps = {plan['steps']}: {passes:.2g} passes over the training items in about {minutes:.2g} minutes")
-        if passes < min(_FEW_PASSES, _MOST_PASSES):
+        each = " of each network" if networks > 1 else ""
+        job.log(
+            f"steps = {plan['steps']}: {passes:.2g} passes{each} over the training items in about {minutes:.2g} minutes"
+        )
+        if plan["steps"] < most and passes < _FEW_PASSES:
             job.log("that is little: more --minutes would make the answers better")
     return plan["steps"]
+
+
+def steps_of_passes(passes: int, batches: Any, settings: dict[str, Any]) -> int:
+    """Number of steps that make some passes over the items.
+
+    Args:
+        passes: Number of passes.
+        batches: The batches.
+        settings: Settings with "batch_size".
+
+    Returns:
+        The number of steps.
+    """
+    return -(-passes * len(batches) // settings["batch_size"])
 
 
 def plan_steps(
@@ -220,7 +243,7 @@ def plan_steps(
     settings: dict[str, Any],
     job: Job,
     least: int,
-    most_passes: int,
+    most: int,
 ) -> dict[str, Any]:
     """How many steps fit into the minutes of the settings, measured once and kept in a file of the run folder.
 
@@ -232,7 +255,7 @@ def plan_steps(
         settings: Settings with "minutes" and "batch_size".
         job: Where it runs.
         least: Least number of steps.
-        most_passes: Most passes over the items.
+        most: Most steps.
 
     Returns:
         "steps" and "seconds_per_step".
@@ -241,8 +264,7 @@ def plan_steps(
     if job.group.first and not path.is_file():
         seconds = seconds_per_step(training, loss, batches, job.torch_device)
         fitting = int(60 * settings["minutes"] / seconds)
-        enough = -(-most_passes * len(batches) // settings["batch_size"])
-        write_json(path, {"steps": max(least, min(fitting, enough)), "seconds_per_step": seconds})
+        write_json(path, {"steps": max(min(least, most), min(fitting, most)), "seconds_per_step": seconds})
     job.group.wait()
     return read_json(path, "remove it, and start again")
 

@@ -9,6 +9,9 @@ from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.measuring.evaluation import evaluation_labels
 
+_LARGER_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)  # held out from collections that are too small for the usual share
+_NAMED = 3  # classes that a line of the log names
+
 
 @dataclass(frozen=True)
 class Split:
@@ -31,16 +34,27 @@ def require_trainable(collection: Collection) -> Labels:
     for c in np.flatnonzero(counts == 0)[:1]:
         reject("data", f"class {labels.names[c]} of {source}", "has no item", "leave it out")
     require(len(counts) >= 2, "data", source, "has one class only", "add items of another class")
-    if labels.kind == "classes":
-        for c in np.flatnonzero(counts == 1)[:1]:
-            i = int(np.flatnonzero(labels.values == c)[0])
-            item = collection.items[i] if collection.kind != "features" else f"row {i}"
-            way_out = "add another one, or leave the class out"
-            reject("data", f"class {labels.names[c]} of {source}", f"has one item only ({item})", way_out)
-    if labels.kind == "groups":
+    if labels.kind in ("classes", "groups"):
         shared = int((counts > 1).sum())
-        require(shared >= 2, "data", source, "fewer than two groups have two items", "check the groups")
+        problem = f"fewer than two {labels.kind} have two items"
+        require(shared >= 2, "data", source, problem, f"check the {labels.kind}, or add items")
     return labels
+
+
+def describe_single_items(labels: Labels) -> str:
+    """A line of the log about classes with one item; empty if there are none.
+
+    Such an item is trained on, because it tells where its class is, but no held-out item can be asked about the class.
+    """
+    if labels.kind != "classes":
+        return ""
+    single = np.flatnonzero(labels.counts() == 1)
+    if not len(single):
+        return ""
+    more = f" and {len(single) - _NAMED} more" if len(single) > _NAMED else ""
+    names = ", ".join(labels.names[c] for c in single[:_NAMED]) + more
+    has = "class has" if len(single) == 1 else "classes have"
+    return f"{len(single)} {has} one item only ({names}), which is trained on; no question tests such a class"
 
 
 def split_items(
@@ -76,6 +90,23 @@ def split_items(
         "add items of each class, or raise --holdout",
     )
     return split
+
+
+def allowed_share(
+    collection: Collection, labels: Labels, usual: float, seed: int, seen: np.ndarray | None = None
+) -> float:
+    """The usual share of held-out items, or the least larger one that leaves enough to calibrate and evaluate on.
+
+    Classes of eight items, for example, have one of them in a share of 20 %. Each half needs two of a class.
+    If no share is enough, the usual one is returned; `split_items` then says what is missing.
+    """
+    for share in (usual, *_LARGER_SHARES):
+        try:
+            split_items(collection, labels, share, seed, seen)
+        except ValueError:
+            continue
+        return share
+    return usual
 
 
 def select_labels(labels: Labels, items: np.ndarray) -> Labels:

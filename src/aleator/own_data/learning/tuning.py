@@ -33,7 +33,14 @@ from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.learning.defaults import Tuning
 from aleator.own_data.learning.preparation import Job, PreparedTraining, decoded_images
-from aleator.own_data.learning.recipe import Loss, label_likelihood, one_cycle, plan_steps, training_batches
+from aleator.own_data.learning.recipe import (
+    Loss,
+    label_likelihood,
+    one_cycle,
+    plan_steps,
+    steps_of_passes,
+    training_batches,
+)
 from aleator.own_data.learning.splits import Split, select_labels
 from aleator.training import fit
 
@@ -252,7 +259,8 @@ def _improved(before: float, after: float) -> bool:
 
 def _steps_in_time(training: PreparedTraining, loss: Any, batches: Any, settings: dict[str, Any], job: Job) -> int:
     """Number of steps that fit into the minutes. It is measured once and kept in RUN/tune_steps.json."""
-    plan = plan_steps("tune_steps.json", training, loss, batches, settings, job, _LEAST_STEPS, _MOST_PASSES)
+    most = steps_of_passes(_MOST_PASSES, batches, settings)
+    plan = plan_steps("tune_steps.json", training, loss, batches, settings, job, _LEAST_STEPS, most)
     if job.group.first:
         passes = plan["steps"] * settings["batch_size"] / len(batches)
         job.log(f"tune_steps = {plan['steps']}: {passes:.1f} passes over the training items")

@@ -26,7 +26,7 @@ from aleator.foundation import require, sample_numbers
 from aleator.matching import DEFAULT_PRIOR, LogOddsMap, MatchMaps, VMFKernel, match_probability
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.measuring.one_mode import certainty_score, one_mode
-from aleator.own_data.measuring.questions import Questions, draw_columns, label_probabilities
+from aleator.own_data.measuring.questions import Questions, draw_columns, label_probabilities, ranks
 from aleator.posteriors import PosteriorBatch
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def evaluate(
         - reject_curve: recall_at_1 of the most certain items, for each share that is kept
         - match_ece, reliability: calibration error and reliability diagram of match probabilities, on pairs of which
           half are drawn to match; the prior is then 1/2
-        - match_ece_hits, reliability_hits: the same on the first ten hits of each question
+        - match_ece_hits, reliability_hits: the same on the first ten hits of each question, the nearest items
+        - match_ece_likeliest, reliability_likeliest: the same on the first ten hits of a search by match
         - match_ece_random, reliability_random: the same on random pairs of a question and an item
         - mean_kappa, kappa_quantiles, kappa_histogram; for several modes of the closest vMF
 
@@ -131,7 +132,8 @@ def evaluate(
         "r_auroc": r_auroc(certainty, hits),
         "reject_curve": {"kept": list(KEPT), "recall_at_1": curve},
         **_reliability("", _half_matching(questions, kernel, prior, maps, seed)),
-        **_reliability("_hits", _asked(questions, questions.hits(), kernel, prior, maps.hit)),
+        **_reliability("_hits", _found(questions, questions.hits(), kernel, prior, maps.of_hits("cosine"))),
+        **_reliability("_likeliest", _likeliest(questions, kernel, prior, maps)),
         **_reliability("_random", _asked(questions, questions.random_pairs(seed), kernel, prior, maps.pair)),
         "mean_kappa": shown.kappa.double().mean().item(),
         "kappa_quantiles": dict(zip(("5%", "25%", "50%", "75%", "95%"), quantiles.tolist(), strict=True)),
@@ -167,6 +169,21 @@ def _asked(
     """Predictions for pairs of questions and items."""
     first, second = questions.q[pairs.first], questions.gallery[pairs.second]
     return match_probability(first, second, kernel, prior, calibration), pairs.match
+
+
+def _found(
+    questions: Questions, hits: MatchPairs, kernel: VMFKernel, prior: float, calibration: LogOddsMap
+) -> Prediction:
+    """Predictions for the first hits of searches."""
+    first, second = questions.q[hits.first], questions.gallery[hits.second]
+    return match_probability(first, second, kernel, prior, calibration, ranks(hits)), hits.match
+
+
+def _likeliest(questions: Questions, kernel: VMFKernel, prior: float, maps: MatchMaps) -> Prediction:
+    """Predictions for the first hits of searches by match, which shows no hit as likelier than the one before it."""
+    hits = questions.likeliest(kernel)
+    predicted, match = _found(questions, hits, kernel, prior, maps.of_hits("match"))
+    return predicted.view(len(questions.q), -1).cummin(1).values.flatten(), match
 
 
 def _half_matching(questions: Questions, kernel: VMFKernel, prior: float, maps: MatchMaps, seed: int) -> Prediction:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from aleator.evaluation import MatchPairs, fit_log_odds_map, nearest_neighbours
+from aleator.evaluation import MatchPairs, fit_hit_map, fit_log_odds_map, nearest_neighbours
 from aleator.foundation import require
 from aleator.matching import FIRST_HITS, MatchMaps, VMFKernel, log_positivity
 from aleator.own_data.collection.labels import Labels
@@ -20,6 +20,9 @@ from aleator.posteriors import PosteriorBatch
 
 _AMONG = 100  # nearest items among which the likeliest are looked for
 _PAIRS = 10_000  # random pairs, and pairs that match
+# Pairs of one question have its posterior in common, so many of them tell little more than a few. Maps from 8 to 100
+# questions are likeliest on new ones if the pairs of a question count as 5 to 20 observations; from 600, it is all one.
+_PAIRS_OF_A_QUESTION = 10
 
 
 @dataclass(frozen=True)
@@ -169,8 +172,8 @@ class Questions:
 def fit_match_maps(questions: Questions, kernel: VMFKernel, seed: int = 0) -> MatchMaps:
     """Fit the maps under which match probabilities of held-out questions are right.
 
-    The map of pairs is fitted on random pairs, and on pairs that match, which count with their share. The map of hits
-    is fitted on the first ten hits of each question: the nearest ones and the likeliest ones.
+    The map of pairs is fitted on random pairs, and on pairs that match, which count with their share. The maps of hits
+    are fitted on the first ten hits of each question: one on the nearest items, one on the likeliest.
 
     Args:
         questions: Questions that the encoder was not trained on, and the gallery that they are asked against.
@@ -202,16 +205,25 @@ def fit_match_maps(questions: Questions, kernel: VMFKernel, seed: int = 0) -> Ma
         torch.cat([matching.match, torch.zeros(len(random), dtype=torch.float64)]),
         prior,
         weight=torch.cat([share, (1 - random.match) * (1 - prior) / (1 - random.match).sum()]),
+        observations=_PAIRS_OF_A_QUESTION * len(questions.q),
     )
-    found = questions.hits(), questions.likeliest(kernel)
-    hit = fit_log_odds_map(
-        torch.cat([questions.log_r(hits, kernel) for hits in found]),
-        torch.cat([hits.match for hits in found]),
-        prior,
-        observations=len(questions.q),
-        start=pair,
+    hit, likeliest = (
+        fit_hit_map(
+            questions.log_r(hits, kernel),
+            ranks(hits),
+            hits.match,
+            prior,
+            observations=len(questions.q),
+            start=pair,
+        )
+        for hits in (questions.hits(), questions.likeliest(kernel))
     )
-    return MatchMaps(pair, hit)
+    return MatchMaps(pair, hit, likeliest)
+
+
+def ranks(hits: MatchPairs) -> torch.Tensor:
+    """The rank from 1 of each of P hits among those of its question, shape (P,); the hits are in their order."""
+    return torch.arange(len(hits)) - torch.searchsorted(hits.first, hits.first) + 1
 
 
 def held_out_questions(

@@ -16,18 +16,15 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from aleator.evaluation import label_certainty
 from aleator.foundation import require, require_one_of
-from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels, soft_labels
 from aleator.own_data.collection.reading import read_collection
-from aleator.own_data.learning.defaults import Settings, held_out_share
+from aleator.own_data.learning.defaults import Settings
 from aleator.own_data.learning.learning import train
-from aleator.own_data.learning.splits import require_trainable, split_items
 from aleator.own_data.measuring.one_mode import one_mode
 from aleator.own_data.runs.model import AleatorModel
 from aleator.posteriors import PosteriorBatch
 
 UncertaintyScore = Literal["labels", "kappa"]
-_LARGER_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)  # held out from collections that are too small for the usual share
 
 
 class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
@@ -124,7 +121,7 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
             run = train(
                 collection,
                 Path(temporary) / "run",
-                self._settings(collection, labels),
+                self._settings(),
                 device=self.device,
                 rivals=False,
                 figures=False,
@@ -240,24 +237,10 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         require(len(classes) >= 2, "y", "1 class", "there is nothing to tell apart", way_out)
         return X, Labels("classes", numbers.astype(np.int64), tuple(map(str, classes))), classes
 
-    def _settings(self, collection: Collection, labels: Labels) -> Settings:
-        """Settings of the training, with a share of held-out items that such a collection allows."""
+    def _settings(self) -> Settings:
+        """Settings of the training."""
         random = check_random_state(self.random_state)
         seed = self.random_state if isinstance(self.random_state, int) else int(random.randint(2**31 - 1))
         names = ("dim", "modes", "kappa_pos", "steps", "batch_size", "learning_rate", "weight_decay")
         given = {name: getattr(self, name) for name in (*names, "dropout", "width", "members")}
-        holdout = self.holdout if self.holdout is not None else _allowed_share(collection, labels, seed)
-        return Settings(**given, holdout=holdout, seed=seed)
-
-
-def _allowed_share(collection: Collection, labels: Labels, seed: int) -> float:
-    """The usual share of held-out items, or the least larger one that leaves enough to calibrate on."""
-    require_trainable(collection)
-    usual = held_out_share(len(collection))
-    for share in (usual, *_LARGER_SHARES):
-        try:
-            split_items(collection, labels, share, seed)
-        except ValueError:
-            continue
-        return share
-    return usual  # training says what is missing
+        return Settings(**given, holdout=self.holdout, seed=seed)

@@ -23,7 +23,8 @@ _ALONE = {
     "label_accuracy": "share of items whose likeliest label is right",
     "label_log_likelihood": "log-likelihood of the labels",
     "label_ece": "calibration error of label probabilities",
-    "match_ece_hits": "calibration error of match probabilities, ten hits of each question",
+    "match_ece_hits": "calibration error of match probabilities, ten nearest items of each question",
+    "match_ece_likeliest": "calibration error of match probabilities, ten likeliest items of each question",
     "match_ece_random": "calibration error of match probabilities, random pairs",
 }
 _TASKS = {"images": "image-feature-extraction", "text": "sentence-similarity", "features": "feature-extraction"}

@@ -1,16 +1,18 @@
 """A store on Lance: in a folder or on an object store, shared by many readers and writers on many machines.
 
-A place holds two tables of LanceDB. The table of items has the vectors. The ledger (`lance_ledger.py`) says which of
-them are in the index, and decides between writers:
+A place holds a table of LanceDB and a ledger. The table has the items with their vectors. The ledger
+(`lance_ledger.py`) says which of them are in the index, and decides between writers:
 
 - `insert` takes numbers for its rows in the ledger, appends the items, and shows them by one change of the ledger;
 - `delete` hides the items by one change of the ledger, and then removes them from the table;
 - `create` with `replacing` writes a new table, and makes it current by one change of the ledger.
 
 So a change happens completely or not at all, also when a writer is killed. An id is never stored twice: a change is
-made again if another writer came in between. A search reads one version of both tables (`lance_reading.py`).
+made again if another writer came in between. A search reads the version of the table that one state of the ledger names
+(`lance_reading.py`).
 
-Lance does not verify checksums of its files. The tables have checksums of their own (`lance_checksums.py`).
+Lance does not verify checksums. The rows have checksums of their own (`lance_checksums.py`), and so have the files of
+an index in a folder (`lance_files.py`).
 """
 
 import contextlib
@@ -24,12 +26,14 @@ import pyarrow as pa
 from aleator.foundation import reject, require
 from aleator.retrieval.items import Items, decode_id
 from aleator.retrieval.recall import tune_recall
-from aleator.retrieval.stores.lance_building import TABLES, bring_up_to_date, drop_abandoned
-from aleator.retrieval.stores.lance_checksums import Totals, combined, table_files
+from aleator.retrieval.stores.lance_building import TABLES, bring_up_to_date, drop_abandoned, drop_old_versions
+from aleator.retrieval.stores.lance_checksums import Totals, combined
+from aleator.retrieval.stores.lance_files import table_files
+from aleator.retrieval.stores.lance_folder_ledger import create_ledger, find_ledger
 from aleator.retrieval.stores.lance_items import batches, schema
-from aleator.retrieval.stores.lance_ledger import FORMAT, Ledger, State, gone
 from aleator.retrieval.stores.lance_place import ConflictError, Place
 from aleator.retrieval.stores.lance_reading import LanceReader
+from aleator.retrieval.stores.lance_state import FORMAT, State, gone
 
 _TRIES = 5  # of compaction and of appending, while others write
 
@@ -50,7 +54,7 @@ class LanceStore(LanceReader):
         place = Place.parse(location, options)
         require(place.version is None, "location", str(place), "an older version cannot change", "leave out the #")
         connection = place.connect()
-        ledger = Ledger.find(place, connection)
+        ledger = find_ledger(place, connection)
         if ledger is not None and not replacing:
             reject("location", str(place), "already holds an index", "add to it, or pass replace=True")
         name = TABLES + secrets.token_hex(8)
@@ -60,9 +64,10 @@ class LanceStore(LanceReader):
             reader = pa.RecordBatchReader.from_batches(columns, batches(items, 0, columns, totals))
             table = connection.create_table(name, reader, schema=columns)
             version = table.version
-        first = State(0, name, version, len(items), len(items), config, format=FORMAT, totals=totals)
+        files = table_files(place, name, version, {})
+        first = State(0, name, version, len(items), len(items), config, format=FORMAT, totals=totals, files=files)
         if ledger is None:
-            ledger = Ledger.create(place, connection, first)
+            ledger = create_ledger(place, connection, first)
         else:
             fresh = {key: value for key, value in vars(first).items() if key not in ("number", "tokens")}
             ledger.change(lambda _: fresh)
@@ -75,10 +80,21 @@ class LanceStore(LanceReader):
         """Open an index that `create` made."""
         place = Place.parse(location, options)
         connection = place.connect()
-        ledger = Ledger.find(place, connection)
+        ledger = find_ledger(place, connection)
         if ledger is None:
             reject("location", str(place), "holds no index", "build one there first")
         return cls(place, connection, ledger)
+
+    def holds(self, items: Items) -> bool:
+        """Whether the index holds these items, as `create` writes them, and no others."""
+        with self._up_to_date() as state:
+            same = len(items) == state.count and items.mu.shape[1] == self.config["dim"]
+            if not same or (items.weight is not None) != self._items.mixtures or not self._items.checked:
+                return False
+            totals: Totals = {}
+            for _ in batches(items, 0, self._items.schema, totals):
+                pass  # the totals grow
+            return totals == state.totals
 
     def reserve_ids(self, count: int) -> list[int]:
         with self._changing():
@@ -97,10 +113,8 @@ class LanceStore(LanceReader):
                 self._require_table(state, table)
                 self._load(state)
                 self._refuse_existing(items)
-                still_open = {other: rows for other, rows in state.open.items() if other != token}
-                version = self._items.table.version
                 shown = {"count": state.count + count, "totals": combined(state.totals, totals)}
-                return {"open": still_open, "version": version, **shown}
+                return {"open": _without(state.open, token), **shown, **self._newest(state)}
 
             try:
                 self._ledger.change(show)
@@ -109,7 +123,7 @@ class LanceStore(LanceReader):
                 # If they cannot be removed now, the caller must still learn why the items were refused.
                 if not isinstance(refused, ConnectionError):
                     with contextlib.suppress(ConnectionError):
-                        self._items.delete([(start, start + count)])
+                        self._withdraw(table, token, (start, start + count))
                 raise
 
     def delete(self, keys: list[str]) -> None:
@@ -142,15 +156,17 @@ class LanceStore(LanceReader):
             if state.removed:
                 self._clear()
             drop_abandoned(self._place, self._connection, state.table)
+            self._to_latest(state)
             partitions = bring_up_to_date(self._items, state.partitions, state.count, state.config, _TRIES)
-
-            files = table_files(self._place, self._name, self._items.table) if self._items.checked else {}
 
             def indexed(newest: State) -> dict[str, Any]:
                 self._require_table(newest, state.table)
-                return {"partitions": partitions, "version": self._items.table.version, "files": files}
+                return {"partitions": partitions, **self._newest(newest)}
 
-            self._ledger.change(indexed)
+            version = self._ledger.change(indexed).version
+            drop_old_versions(self._items)  # only now, because others were reading the version before
+            if self._items.table.version != version:
+                self._ledger.change(indexed)
             self._load(self._ledger.state)
             report = tune_recall(self, self.config["recall"]) if partitions else None
             if report != self.config["report"]:
@@ -186,11 +202,41 @@ class LanceStore(LanceReader):
 
             start = self._ledger.change(begin).open[token][0]
             try:
+                self._to_latest(self._ledger.state)
                 return token, start, self._items.add(items, start)
             except ConflictError:
                 if not tries_left:
                     raise
         raise AssertionError  # not reached
+
+    def _to_latest(self, state: State) -> None:
+        """Have the newest version of the table, which alone can change."""
+        with self._place.plain_errors():
+            self._items.table.checkout_latest()
+            newest = self._items.table.version
+        if newest < state.version:
+            raise self._place.damaged(f"its table has the version {newest}, and its ledger names {state.version}")
+
+    def _newest(self, state: State) -> dict[str, Any]:
+        """What the ledger says about the newest version of the table. The table stays at this version."""
+        self._to_latest(state)
+        version = self._items.table.version
+        if not self._items.checked:
+            return {"version": version}
+        files = table_files(self._place, self._name, version, {**self._files_verified, **state.files})
+        self._files_verified |= files
+        return {"version": version, "files": files}
+
+    def _withdraw(self, table: str, token: str, rows: tuple[int, int]) -> None:
+        """Take rows that were appended and refused out of the table."""
+        self._to_latest(self._ledger.state)
+        self._items.delete([rows])
+
+        def close(newest: State) -> dict[str, Any]:
+            self._require_table(newest, table)
+            return {"open": _without(newest.open, token), **self._newest(newest)}
+
+        self._ledger.change(close)
 
     def _refuse_existing(self, items: Items) -> None:
         held = self._rows_of(list(items.keys))
@@ -204,18 +250,23 @@ class LanceStore(LanceReader):
         done = {(start, stop) for start, stop in state.removed}
         self._load(state)
         try:
+            self._to_latest(state)
             self._items.delete(sorted(done))
         except ConflictError:
             return  # they stay hidden; the next `delete` or `save` tries again
-        table, version = self._name, self._items.table.version
+        table = self._name
 
         def clear(newest: State) -> dict[str, Any]:
             if newest.table != table:
                 return {}
             left = [rows for rows in newest.removed if tuple(rows) not in done]
-            return {"removed": left, "version": max(version, newest.version)}
+            return {"removed": left, **self._newest(newest)}
 
         self._ledger.change(clear)
+
+
+def _without(open_rows: dict[str, tuple[int, int]], token: str) -> dict[str, tuple[int, int]]:
+    return {other: rows for other, rows in open_rows.items() if other != token}
 
 
 def _ranges(rows: np.ndarray) -> list[tuple[int, int]]:

@@ -1,5 +1,6 @@
 """Building the vector index of an index on Lance, and keeping its files in order."""
 
+import contextlib
 import datetime
 import math
 from typing import Any
@@ -11,6 +12,7 @@ from aleator.retrieval.stores.lance_place import ConflictError, Place
 TABLES = "items-"  # starts the names of tables of items
 _ABANDONED = datetime.timedelta(days=1)  # a table that no ledger names after this long was left by a killed writer
 
+_FOR_EVER = datetime.timedelta(days=36_500)
 _SAMPLES = 64  # vectors for each partition, to train on
 _ROUNDS = 10  # of k-means
 _GROWTH = 4  # the index is trained again when the collection has grown this many times
@@ -54,10 +56,17 @@ def _compact(items: ItemTable, tries: int) -> None:
         try:
             with items.place.plain_errors():
                 items.table.checkout_latest()
-                items.table.optimize()
+                items.table.optimize(cleanup_older_than=_FOR_EVER)
             return
         except ConflictError:
             continue  # the files stay as they are, which is slower and as right
+
+
+def drop_old_versions(items: ItemTable) -> None:
+    """Remove versions of the table that are older than a week, and the files that only they need."""
+    with contextlib.suppress(ConflictError), items.place.plain_errors():
+        items.table.checkout_latest()
+        items.table.optimize()
 
 
 def drop_abandoned(place: Place, connection: Any, current: str) -> None:
@@ -66,6 +75,13 @@ def drop_abandoned(place: Place, connection: Any, current: str) -> None:
         for name in connection.list_tables().tables:
             if name in (LEDGER, current) or not name.startswith(TABLES):
                 continue
-            written = connection.open_table(name).list_versions()[-1]["timestamp"]
-            if datetime.datetime.now() - written > _ABANDONED:
+            if datetime.datetime.now() - _last_written(place, connection, name) > _ABANDONED:
                 connection.drop_table(name)
+
+
+def _last_written(place: Place, connection: Any, name: str) -> datetime.datetime:
+    if place.folder is None:
+        return connection.open_table(name).list_versions()[-1]["timestamp"]
+    # Lance must not read the files of a table that nobody verifies.
+    times = [path.stat().st_mtime for path in (place.folder / f"{name}.lance").rglob("*")]
+    return datetime.datetime.fromtimestamp(max(times, default=0.0))

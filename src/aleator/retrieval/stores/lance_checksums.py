@@ -2,8 +2,7 @@
 
 Every row of the table of items has two: of what decides whether the item is in an answer, and of what a hit shows. The
 ledger has their totals, over all rows of the index, so that rows that are lost or come back are noticed as well. In a
-folder it also has the SHA-256 of the files of the last save, vectors and vector index, because Lance may end the
-process when it reads a damaged file; an object store keeps checksums itself.
+folder it also has the SHA-256 of the files (`lance_files.py`).
 
 The checksum of a row is a sum of its words times odd random constants, modulo 2**64, mixed. One damaged word always
 changes the sum. It costs one multiplication for each number, so that a million rows are verified in seconds.
@@ -14,9 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-
-from aleator.foundation import file_sha256
-from aleator.retrieval.stores.lance_place import Place
 
 VECTOR_CHECK, TEXT_CHECK = "vector_check", "text_check"  # columns
 Totals = dict[str, int]  # "vectors", "texts" and "kappas": sums of checksums, modulo 2**64
@@ -125,32 +121,3 @@ def totals_of(row: np.ndarray, kappa: np.ndarray, first: np.ndarray | None, vect
 def combined(totals: Totals, more: Totals, sign: int = 1) -> Totals:
     """Totals with those of other rows added, or taken away (sign -1)."""
     return {name: (totals.get(name, 0) + sign * more[name]) % 2**64 for name in more} if more else totals
-
-
-# Files
-
-
-def table_files(place: Place, name: str, table: Any) -> dict[str, str]:
-    """SHA-256 of the files of a table and its indexes, by their path in the folder; nothing on an object store."""
-    if place.folder is None:
-        return {}
-    with place.plain_errors():
-        indexes = table.list_indices()
-        above = place.folder / f"{name}.lance"
-        # An index of several parts names one of them. Then old files are verified, too.
-        one_part = all(index.num_segments == 1 for index in indexes)
-        folders = [above / "_indices" / index.index_uuid for index in indexes] if one_part else [above / "_indices"]
-        files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-        # The manifest of a version names its data files. Others are of older versions, or are being written.
-        manifest = above / "_versions" / f"{2**64 - 1 - table.version:020d}.manifest"
-        named = manifest.read_bytes() if manifest.is_file() else b""
-        files += [path for path in (above / "data").glob("*") if path.name.encode() in named]
-        return {path.relative_to(place.folder).as_posix(): file_sha256(path) for path in sorted(files)}
-
-
-def verify_files(place: Place, files: dict[str, str]) -> None:
-    """Raise unless the files match their SHA-256. Lance itself names one that is missing and needed."""
-    for name, sha256 in files.items():
-        path = place.folder / name if place.folder is not None else None
-        if path is not None and path.is_file() and file_sha256(path) != sha256:
-            raise place.damaged(f"{name} does not match its checksum")

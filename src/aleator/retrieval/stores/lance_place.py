@@ -107,6 +107,8 @@ class Place:
             return ConflictError(f"{self}: others write at the same time; repeat it")
         if has("no space left", "storage full", "quota"):
             return OSError(f"{self}: there is no space left; free some and repeat it")
+        if has("file too large"):
+            return OSError(f"{self}: a file may not grow that large; raise the limit (ulimit -f) and repeat it")
         if has("nosuchbucket", "bucket does not exist", "bucket not found"):
             return ConnectionError(f"{self}: there is no such bucket; check its name, or create it")
         denied = ("accessdenied", "access denied", "status: 403", "status: 401", "forbidden", "permission denied")

@@ -12,18 +12,19 @@ from aleator.retrieval.scoring import slack
 from aleator.retrieval.stores.base import Candidates, Finder, Store
 from aleator.retrieval.stores.consistency import directions_problem
 from aleator.retrieval.stores.exact import closest_exactly, within_exactly
+from aleator.retrieval.stores.lance_certainties import Certainties, shown_kappas
 from aleator.retrieval.stores.lance_checksums import (
     TEXT_CHECK,
     VECTOR_CHECK,
     Totals,
-    kappa_checks,
     total_of,
     totals_of,
-    verify_files,
 )
+from aleator.retrieval.stores.lance_files import verify_files
 from aleator.retrieval.stores.lance_items import ItemTable, contains_any_of_each
-from aleator.retrieval.stores.lance_ledger import Ledger, State, gone
+from aleator.retrieval.stores.lance_ledger import Ledger
 from aleator.retrieval.stores.lance_place import Place
+from aleator.retrieval.stores.lance_state import State, gone
 
 _MOST_IN_MEMORY = 2**24  # numbers in the vectors of a collection that is kept in memory: 64 MiB
 _MOST_DESCRIBED = 100_000  # items whose ids and metadata are kept after a search
@@ -51,8 +52,7 @@ class LanceReader(Store):
         self._name = ""  # of the open table of items
         self._described: dict[int, tuple[str, str]] = {}  # what the last search learned, at this version
         self._held: Candidates | None = None  # all vectors at this version, if they are few
-        self._kappas: np.ndarray | None = None  # at this version, ascending
-        self._certain: tuple[np.ndarray, np.ndarray] | None = None  # kappas at this version, and which are heaviest
+        self._certain: Certainties | None = None  # at this version, or at an earlier one
         self._texts_verified = False  # at this version
         self._files_verified: dict[str, str] = {}
         self._where: tuple[str, np.ndarray] | None = None  # the last condition and its rows, at this version
@@ -145,16 +145,11 @@ class LanceReader(Store):
 
     def kappa_range(self) -> tuple[float, float]:
         with self._up_to_date():
-            kappa, _ = self._certainties()
-            finite = kappa[np.isfinite(kappa)]
-            return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+            return self._certainties().finite_range
 
     def count_below(self, kappa: np.ndarray) -> np.ndarray:
         with self._up_to_date():
-            if self._kappas is None:
-                stored, heaviest = self._certainties()
-                self._kappas = np.sort(stored[heaviest])
-            return np.searchsorted(self._kappas, np.asarray(kappa, np.float32))
+            return np.searchsorted(self._certainties().heaviest, np.asarray(kappa, np.float32))
 
     def sample_directions(self, count: int) -> np.ndarray:
         with self._up_to_date():
@@ -216,7 +211,9 @@ class LanceReader(Store):
                 self._pinned -= 1
 
     def _load(self, state: State) -> None:
-        """Read a state, and the version of the items that belongs to it."""
+        """Read a state, and the version of the items that belongs to it. Its files are verified before."""
+        verify_files(self._place, {k: v for k, v in state.files.items() if self._files_verified.get(k) != v})
+        self._files_verified = dict(state.files)
         if state.table != self._name:
             with self._place.plain_errors():
                 table = self._connection.open_table(state.table)
@@ -224,16 +221,10 @@ class LanceReader(Store):
             self._items = ItemTable(self._place, table, state.config["dim"], mixtures, checked=state.format > 1)
             self._name = state.table
         with self._place.plain_errors():
-            if self._place.version is None:
-                self._items.table.checkout_latest()
-            else:
-                self._items.table.checkout(state.version)
-        new_files = {name: sha for name, sha in state.files.items() if self._files_verified.get(name) != sha}
-        verify_files(self._place, new_files)
-        self._files_verified = dict(state.files)
+            self._items.table.checkout(state.version)
         self._state, self.config = state, state.config
-        self._described, self._held, self._kappas, self._where = {}, None, None, None
-        self._certain, self._texts_verified = None, False
+        self._described, self._held, self._where = {}, None, None
+        self._texts_verified = False
 
     def _require_state(self) -> State:
         assert self._state is not None
@@ -289,25 +280,18 @@ class LanceReader(Store):
     def _none(self) -> Candidates:
         return self._items.candidates(self._items.schema.empty_table(), np.zeros(0, int))
 
-    def _certainties(self) -> tuple[np.ndarray, np.ndarray]:
-        """Kappas of all vectors, and whether each is of the heaviest component of its item."""
-        if self._certain is None:
-            total, kappas, heaviest = 0, [np.zeros(0, np.float32)], [np.zeros(0, bool)]
-            for batch in self._items.scan(self._items.kappa_columns):
-                row, kappa, first = self._kappa_values(batch)
-                total += total_of(kappa_checks(row, kappa, first))
-                kappas.append(kappa)
-                heaviest.append(np.ones(len(row), bool) if first is None else first)
-            self._require_total("kappas", total)
-            self._certain = np.concatenate(kappas), np.concatenate(heaviest)
-        return self._certain
-
-    def _kappa_values(self, found: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Row, kappa and `first` of the rows of Arrow that are in the index."""
-        row = self._items.column(found, "row")
-        shown = self._require_state().shows(row)
-        first = self._items.column(found, "first")[shown] if self._items.mixtures else None
-        return row[shown], self._items.column(found, "kappa")[shown], first
+    def _certainties(self) -> Certainties:
+        """Kappas of all vectors at this version, which match their total."""
+        state, known = self._require_state(), self._certain
+        if known is not None and known.state.number != state.number:
+            known = known.moved_on(self._items, self._ledger.since(known.state.number))
+            if known is not None and known.total != self._total("kappas", known.total):
+                known = None  # all of them decide
+        if known is None:
+            known = Certainties.read(self._items, state)
+            self._require_total("kappas", known.total)
+        self._certain = known
+        return known
 
     def _rows_of(self, keys: list[str]) -> dict[str, int]:
         """Rows of those keys that the index holds."""
@@ -328,16 +312,20 @@ class LanceReader(Store):
         items.candidates(found, np.zeros(len(found), np.int64))  # verifies the vectors
         shown = self._require_state().shows(items.column(found, "row"))
         checks = (items.column(found, name)[shown] for name in (VECTOR_CHECK, TEXT_CHECK))
-        return self._shown_keys(found), totals_of(*self._kappa_values(found), *checks)
+        return self._shown_keys(found), totals_of(*shown_kappas(items, self._require_state(), found), *checks)
 
     # Verifying
 
     def _require_total(self, name: str, total: int) -> None:
         """Raise unless a total over all rows is that of the ledger."""
-        if self._items.checked and self._require_state().totals.get(name, 0) != total % 2**64:
+        if self._total(name, total % 2**64) != total % 2**64:
             raise self._place.damaged(
                 f"the {name} of all items do not match their checksum: some are lost, or too many"
             )
+
+    def _total(self, name: str, without: int) -> int:
+        """A total of the ledger; an index of an earlier release has none."""
+        return self._require_state().totals.get(name, 0) if self._items.checked else without
 
     def _require_found(self, rows: list[int], found: set[int]) -> None:
         """Raise if rows of this version are not there. Between two versions they may have been removed."""
@@ -346,7 +334,10 @@ class LanceReader(Store):
             raise self._place.damaged(f"the item in row {lost[0]} cannot be found")
 
     def _require_rows(self) -> None:
-        """In a folder: no row is lost, and none that was removed has come back. Looked at once for each version."""
+        """In a folder: no row is lost, and none that was removed has come back. Looked at once for each version.
+
+        After a change only the rows that were added or removed are read.
+        """
         if self._items.checked and self._place.folder is not None:
             self._certainties()
 

@@ -1,0 +1,78 @@
+"""Tables of numbers as collections: features, labels, and rows that cannot be used."""
+
+import numpy as np
+import pytest
+
+from aleator.own_data import Settings, embed, read_collection, read_embedded, train
+
+
+def table(path, *rows: str):
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_columns_of_numbers_are_features_and_the_label_is_not(tmp_path):
+    path = table(tmp_path / "flowers.csv", "id,length,width,label", "7,1.5,2,rose", "8,-3e2,0.25,lily")
+    collection = read_collection(path)
+    assert (collection.kind, collection.features, collection.labels.names) == ("features", 2, ("lily", "rose"))
+    np.testing.assert_array_equal(collection.raw(0, 2), np.float32([[1.5, 2], [-300, 0.25]]))
+    assert collection.labels.values.tolist() == [1, 0]
+    assert collection.ids() == [0, 1]
+
+
+def test_row_numbers_without_a_name_are_no_feature(tmp_path):
+    """So pandas writes them. In a sorted table they would give the class away."""
+    path = table(tmp_path / "pandas.csv", ",a,b,group", "0,1,2,x", "1,3,4,x")
+    collection = read_collection(path)
+    assert collection.features == 2
+    assert collection.labels.kind == "groups"
+
+
+def test_decimal_commas_between_semicolons(tmp_path):
+    path = table(tmp_path / "excel.csv", "a;b", "1,5;2", "0,25;3")
+    np.testing.assert_array_equal(read_collection(path).raw(0, 2), np.float32([[1.5, 2], [0.25, 3]]))
+
+
+def test_rows_that_cannot_be_used_are_listed_and_left_out(tmp_path):
+    path = table(tmp_path / "x.csv", "a,b,label", "1,2,u", "1,,u", "nan,2,v", "3,oops,v", "5,6,v", "7,8,")
+    with pytest.raises(ValueError, match="4 of 6 items cannot be used"):
+        read_collection(path)
+    collection = read_collection(path, strict=False)
+    assert collection.ids() == [0, 4]
+    reasons = [problem.reason for problem in collection.problems]
+    assert reasons == [
+        "b: is empty",
+        "a: 'nan' is not a finite number",
+        "b: 'oops' is not a finite number",
+        "label: is empty",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "message"),
+    [
+        ("a,b,species", "1,2,rose", "its column species holds no numbers; call it label"),
+        ("name,species", "x,rose", "has the columns name, species; name one of them path or text"),
+        ("id,label", "1,rose", "has the columns id, label"),
+    ],
+)
+def test_columns_of_words_are_named_with_the_way_out(tmp_path, header, row, message):
+    with pytest.raises(ValueError, match=message):
+        read_collection(table(tmp_path / "x.csv", header, row))
+
+
+def test_train_and_embed_take_a_table_of_numbers(tmp_path):
+    generator = np.random.default_rng(0)
+    classes = np.arange(90) % 3
+    rows = 3 * np.eye(3, 4)[classes] + generator.standard_normal((90, 4))
+    lines = [",".join(f"{x:.6g}" for x in row) for row in rows]
+    known = table(
+        tmp_path / "known.csv", "a,b,c,d,label", *(f"{line},{'uvw'[c]}" for line, c in zip(lines, classes, strict=True))
+    )
+    run = train(read_collection(known), tmp_path / "run", Settings(steps=20, width=16), device="cpu", rivals=False)
+    new = table(tmp_path / "new.csv", "a,b,c,d", *lines[:5])
+    embedded = read_embedded(embed(run, read_collection(new), tmp_path / "new.safetensors", device="cpu"))
+    np.testing.assert_allclose(embedded.q.mu, run.posteriors(np.float32(rows[:5])).mu, atol=1e-3)
+    narrow = read_collection(table(tmp_path / "narrow.csv", "a,b", "1,2"))
+    with pytest.raises(ValueError, match="2"):
+        embed(run, narrow, tmp_path / "narrow.safetensors", device="cpu")
