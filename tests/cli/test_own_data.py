@@ -78,6 +78,7 @@ def test_evaluate(trained, features, tmp_path):
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         "reject-curve.png",
         "reliability-hits.png",
+        "reliability-likeliest.png",
         "reliability-random.png",
         "reliability.png",
         "kappa.png",
