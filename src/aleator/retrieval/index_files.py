@@ -107,7 +107,8 @@ def finish_index(
         return False
     with index:
         items = items_of(read_posteriors(posteriors), ids, metadata)
-        if index.fingerprint != header.get("fingerprint") or not index.store.holds(items):
+        holds = getattr(index.store, "holds", None)  # only Lance's store has it
+        if holds is None or index.fingerprint != header.get("fingerprint") or not holds(items):
             return False
         index.save()
         index.remember_encoder(header)
