@@ -44,8 +44,8 @@ def read(report: Path) -> list[str]:
     return report.read_text().splitlines() if report.exists() else []
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE
+def wait_until(condition, patience=PATIENCE):
+    deadline = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.001)

@@ -222,7 +222,7 @@ def write_together(jobs, location, tmp_path, each, clients=4) -> None:
     reports = [tmp_path / f"client-{c}" for c in range(clients)]
     for ids, report in zip(wanted, reports, strict=True):
         jobs.start(location, [["insist", [id]] for id in ids], report)
-    wait_until(lambda: all(read(report)[-1:] == ["end"] for report in reports))
+    wait_until(lambda: all(read(report)[-1:] == ["end"] for report in reports), patience=60 + 5 * each)
     with CredibleIndex.open(location) as index:
         assert set(everything_in(index)) == {id for ids in wanted for id in ids}
         assert len(index) == each * clients
