@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -47,6 +48,24 @@ def test_a_folder_has_a_file_for_each_state_and_no_other(tmp_path):
     assert index.store._ledger.since(index.store.version - 2) == states[-1:]
     (tmp_path / "ledger" / names[-2]).write_text("damaged")
     assert index.store._ledger.since(0) == states[-1:]
+
+
+def test_saving_forgets_states_that_are_older_than_a_week(tmp_path):
+    index, late = build(f"lance:{tmp_path}", ["a"]), CredibleIndex.open(f"lance:{tmp_path}")
+    stalled = ledger_at(f"lance:{tmp_path}")
+    add(index, ["b"])
+    (tmp_path / "ledger" / ".left.partial").touch()
+    for path in (tmp_path / "ledger").iterdir():
+        os.utime(path, (0, 0))
+    newest = index.store.version
+    index.save()
+    numbers = sorted(int(path.stem) for path in (tmp_path / "ledger").iterdir())
+    assert min(numbers) >= newest  # the newest before the save was of 1970, too
+    assert "b" in late  # it had a state that is forgotten
+    assert stalled.swap(stalled.state, next_row=0) is None  # so had this writer, and nothing happens
+    assert everything_in(CredibleIndex.open(f"lance:{tmp_path}")).keys() == {"a", "b"}
+    add(late, ["c"])
+    assert "c" in index
 
 
 def test_every_change_happens_once_and_in_order(place):

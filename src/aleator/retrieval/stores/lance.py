@@ -164,7 +164,7 @@ class LanceStore(LanceReader):
                 return {"partitions": partitions, **self._newest(newest)}
 
             version = self._ledger.change(indexed).version
-            drop_old_versions(self._items)  # only now, because others were reading the version before
+            drop_old_versions(self._items, self._ledger)  # only now, because others were reading the version before
             if self._items.table.version != version:
                 self._ledger.change(indexed)
             self._load(self._ledger.state)

@@ -6,12 +6,13 @@ import math
 from typing import Any
 
 from aleator.retrieval.stores.lance_items import ItemTable
-from aleator.retrieval.stores.lance_ledger import LEDGER
+from aleator.retrieval.stores.lance_ledger import LEDGER, Ledger
 from aleator.retrieval.stores.lance_place import ConflictError, Place
 
 TABLES = "items-"  # starts the names of tables of items
 _ABANDONED = datetime.timedelta(days=1)  # a table that no ledger names after this long was left by a killed writer
 
+_KEPT = datetime.timedelta(days=7)
 _FOR_EVER = datetime.timedelta(days=36_500)
 _SAMPLES = 64  # vectors for each partition, to train on
 _ROUNDS = 10  # of k-means
@@ -62,11 +63,12 @@ def _compact(items: ItemTable, tries: int) -> None:
             continue  # the files stay as they are, which is slower and as right
 
 
-def drop_old_versions(items: ItemTable) -> None:
-    """Remove versions of the table that are older than a week, and the files that only they need."""
+def drop_old_versions(items: ItemTable, ledger: Ledger) -> None:
+    """Remove versions of the index that are older than a week, and the files that only they need."""
     with contextlib.suppress(ConflictError), items.place.plain_errors():
         items.table.checkout_latest()
-        items.table.optimize()
+        items.table.optimize(cleanup_older_than=_KEPT)
+    ledger.forget(_KEPT)
 
 
 def drop_abandoned(place: Place, connection: Any, current: str) -> None:

@@ -2,9 +2,12 @@
 
 The file of a state is written under another name, and then gets its name as a second link to it. The file system gives
 a name once: of two writers who change the same state, one gets the name of the next one. So a state is there whole, or
-not at all, and it has a checksum that is verified before anything else is read.
+not at all, and it has a checksum that is verified before anything else is read. `save` removes states that are older
+than a week, as it does versions of the table.
 """
 
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +53,27 @@ class FolderLedger(Ledger):
         except (DamagedFileError, IndexGoneError):  # older states are not needed
             return [self.state]
 
-    def _has_changed(self) -> bool:
+    def forget(self, age: timedelta) -> None:
+        # A writer that still has a forgotten state may write the file after it. It then sees that newer states exist,
+        # and makes its change again from the newest.
+        old = time.time() - age.total_seconds()
         with self._place.plain_errors():
-            if (self._folder / _name(self.state.number + 1)).exists():
+            states = [self._folder / _name(number) for number in _numbers(self._folder)[:-1]]
+            for path in (*states, *self._folder.glob(".*.partial")):  # and what killed writers left
+                if path.stat().st_mtime < old:
+                    path.unlink(missing_ok=True)
+
+    def _has_changed(self) -> bool:
+        number = self.state.number
+        with self._place.plain_errors():
+            if (self._folder / _name(number + 1)).exists():
                 return True
-            still_there = (self._folder / _name(self.state.number)).exists()
-        if not still_there:
+            if (self._folder / _name(number)).exists():
+                return False
+            newest = max(_numbers(self._folder), default=-1)
+        if newest < number:
             raise gone(self._place, "its ledger is not there any more")
-        return False
+        return True  # ours was forgotten
 
     def _put(self, old: State, new: State) -> None:
         with self._place.plain_errors():

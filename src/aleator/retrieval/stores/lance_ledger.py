@@ -16,6 +16,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -55,6 +56,10 @@ class Ledger(ABC):
     def since(self, number: int) -> list[State]:
         """The states after the one with a number until the current one, as far as they are at hand."""
         return [self.state]
+
+    @abstractmethod
+    def forget(self, age: timedelta) -> None:
+        """Remove states that are older than this, where that saves much. The newest state stays."""
 
     def refresh(self) -> State:
         """The newest state; the state of an older version never changes."""
@@ -115,6 +120,9 @@ class TableLedger(Ledger):
             with place.plain_errors():
                 table.checkout(place.version)
         return cls(place, table)
+
+    def forget(self, age: timedelta) -> None:
+        pass  # versions of one row are small
 
     def _has_changed(self) -> bool:
         with self._place.plain_errors():
