@@ -24,7 +24,7 @@ def test_a_tensor_on_the_cpu_takes_the_plain_functions():
 
 
 # Parts of other fused functions have no plain twin of their own.
-PARTS = {"interpolant": "matching/totals", "pairs": "matching/fused_pairs"}
+PARTS = {"grid": "matching/interpolant", "interpolant": "matching/totals", "pairs": "matching/fused_pairs"}
 TWINS = [
     name
     for name in functions.__all__

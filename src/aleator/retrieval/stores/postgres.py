@@ -32,7 +32,7 @@ from aleator.retrieval.stores.consistency import config_problem
 _LARGEST_DIM = 16_000  # of pgvector's type
 _LARGEST_INDEXED_DIM = 2_000  # of an HNSW index
 _LARGEST_INLINE_DIM = 1_500  # of a vector that fits into a page beside its row
-_FIRST_NEIGHBOURS = 64
+_FIRST_NEIGHBOURS = 16  # a graph gives few neighbours much faster than many
 _MOST_NEIGHBOURS = 16_384  # for more than this, a scan of the table is faster
 
 _SCHEMA = """
@@ -60,6 +60,9 @@ FROM unnest(%s::int[], %s::vector[], %s::float8[]) AS q (n, mu, bound)
 JOIN {schema}.{vectors} AS i ON (i.mu <#> q.mu) <= q.bound
 ORDER BY q.n
 """
+_GRAPH_SEARCH = (
+    "SELECT set_config('hnsw.ef_search', %s, false), set_config('hnsw.iterative_scan', 'strict_order', false)"
+)
 _CLOSEST = """
 SELECT q.n, i.seq, i.mu, i.kappa, i.weight, i.distance
 FROM unnest(%s::int[], %s::vector[]) AS q (n, mu)
@@ -96,7 +99,10 @@ class PostgresStore(Store):
         self._lock = threading.RLock()
         self._connection: psycopg.Connection | None = None
         self._indexed = False
-        self._seen: tuple[str, object] | None = None  # of `state`: the snapshot of the server, and what it held
+        self._effort: int | None = None  # of the searches on this connection
+        self._seen: tuple[str, tuple[int, Any, Any]] | None = (
+            None  # of `state`: the snapshot of the server, and what it held
+        )
 
     @classmethod
     def create(cls, location: str, items: Items, config: dict[str, Any], replace: bool = False) -> "PostgresStore":
@@ -129,16 +135,16 @@ class PostgresStore(Store):
         return self._location
 
     def __len__(self) -> int:
-        with self._transaction() as cursor:
-            return cursor.execute(self._sql("SELECT count(*) FROM {schema}.items")).fetchone()[0]  # type: ignore[index]
+        return self.state()[0]
 
-    def state(self) -> object:
+    def state(self) -> tuple[int, Any, Any]:
+        """Number of items, and sum and largest of their rows."""
         with self._transaction() as cursor:
-            # While nothing is committed in the whole database, its snapshots are equal: no need to look.
-            (snapshot,) = cursor.execute("SELECT pg_current_snapshot()::text").fetchone() or ("",)
+            # While nothing is committed in the whole database, its snapshots are equal: no need to count.
+            (snapshot,) = cursor.execute("SELECT pg_current_snapshot()::text", prepare=True).fetchone() or ("",)
             if self._seen is None or self._seen[0] != snapshot:
                 look = self._sql("SELECT count(*), sum(seq)::text, max(seq) FROM {schema}.items")
-                self._seen = snapshot, cursor.execute(look).fetchone()
+                self._seen = snapshot, cursor.execute(look).fetchone() or (0, None, None)
             return self._seen[1]
 
     @property
@@ -168,7 +174,7 @@ class PostgresStore(Store):
                 reject("ids", decode_id(unknown[0]), "not in the index", "remove only items that it holds")
 
     def existing(self, keys: list[str]) -> set[str]:
-        with self._transaction() as cursor:
+        with self._reading() as cursor:
             statement = self._sql("SELECT key FROM {schema}.items WHERE key = ANY(%s)")
             return {key for (key,) in cursor.execute(statement, (keys,), prepare=True)}
 
@@ -176,18 +182,18 @@ class PostgresStore(Store):
         wide = radius - slack(mu.shape[1])
         if effort is not None:
             return self._within_approximately(mu, wide, effort)
-        with self._transaction() as cursor:
+        with self._reading() as cursor:
             parameters = list(range(len(mu))), list(mu), (-wide).tolist()
             rows = cursor.execute(self._sql(_WITHIN), parameters, prepare=True).fetchall()
         return self._candidates(rows)
 
     def closest(self, mu: np.ndarray, k: int, effort: int | None) -> tuple[Candidates, np.ndarray]:
-        with self._transaction() as cursor:
+        with self._transaction() if effort is None else self._reading() as cursor:
             if effort is None:
                 cursor.execute("SET LOCAL enable_indexscan = off")
-            else:
-                cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", (str(effort),))
-                cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
+            elif effort != self._effort:  # it holds until it is changed, or the connection is lost
+                cursor.execute(_GRAPH_SEARCH, (str(effort),))
+                self._effort = effort
             rows = cursor.execute(self._sql(_CLOSEST), (list(range(len(mu))), list(mu), k), prepare=True).fetchall()
         candidates = self._candidates(rows)
         distance = np.array([row[5] for row in rows], np.float64)
@@ -199,7 +205,7 @@ class PostgresStore(Store):
 
     def describe(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
         statement = self._sql("SELECT seq, key, note FROM {schema}.items WHERE seq = ANY(%s)")
-        with self._transaction() as cursor:
+        with self._reading() as cursor:
             described = cursor.execute(statement, (np.unique(rows).tolist(),), prepare=True)
             return {row: (key, metadata) for row, key, metadata in described}
 
@@ -209,7 +215,7 @@ class PostgresStore(Store):
             FROM unnest(%s::bigint[]) WITH ORDINALITY AS q (seq, n) JOIN {schema}.components AS i ON i.seq = q.seq
             ORDER BY q.n, i.weight DESC
         """)
-        with self._transaction() as cursor:
+        with self._reading() as cursor:
             return self._candidates(cursor.execute(statement, (rows.tolist(),), prepare=True).fetchall())
 
     def kappa_range(self) -> tuple[float, float]:
@@ -222,13 +228,13 @@ class PostgresStore(Store):
 
     def count_below(self, kappa: np.ndarray) -> np.ndarray:
         statement = self._sql("SELECT count(*) FROM {schema}.items WHERE kappa < %s")
-        with self._transaction() as cursor:
+        with self._reading() as cursor:
             counts = [cursor.execute(statement, (float(value),)).fetchone() for value in kappa]
         return np.array([count[0] for count in counts if count], np.int64)
 
     def sample_directions(self, count: int) -> np.ndarray:
         statement = self._sql("SELECT mu FROM {schema}.{vectors} ORDER BY md5(seq::text) LIMIT %s")
-        with self._transaction() as cursor:
+        with self._reading() as cursor:
             rows = cursor.execute(statement, (count,)).fetchall()
         return np.array([vector.to_numpy() for (vector,) in rows], np.float32)
 
@@ -367,6 +373,7 @@ class PostgresStore(Store):
             self._connection = psycopg.connect(self._url, autocommit=True)
             self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
             register_vector(self._connection)
+            self._effort = None
         return self._connection
 
     @property
@@ -398,6 +405,12 @@ class PostgresStore(Store):
         except BaseException:
             self.close()
             raise
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[psycopg.Cursor]:
+        """For one statement that reads. It needs no transaction, and so fewer messages."""
+        with self._lock, self._plain_errors(), self._connected().cursor(binary=True) as cursor:
+            yield cursor
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[psycopg.Cursor]:
