@@ -10,6 +10,7 @@ Each file replaces the plain functions of one module of the same name; `fused_x`
     pairs.py             matching/fused_pairs.py      its parts: cosines of pairs, and gradients
     totals.py            matching/totals.py           plain_log_totals
     interpolant.py       matching/totals.py           the same for very many pairs, together with totals.py
+    grid.py              matching/interpolant.py      its part: log r on a grid
     sampled_cosines.py   losses/sampled_cosines.py    plain_sampled_cosines, plain_sampled_cosines_backward
     softmax_share.py     losses/softmax_share.py      plain_candidate_log_softmax_share,
                                                       plain_shared_log_softmax_share, and their gradients
