@@ -98,14 +98,15 @@ def clustered(count: int, generator: torch.Generator) -> tuple[VonMisesFisher, L
     return VonMisesFisher(seen, 3 * kappa), hard(label.numpy())
 
 
+def clustered_questions(seed: int, items: int, *counts: int) -> list[Questions]:
+    """So many questions each, about one gallery of clustered posteriors."""
+    generator = torch.Generator().manual_seed(seed)
+    gallery, labels = clustered(items, generator)
+    return [Questions(*clustered(count, generator), gallery, labels, np.full(count, -1)) for count in counts]
+
+
 def test_match_probabilities_are_right_on_hits_and_on_random_pairs():
-    generator = torch.Generator().manual_seed(1)
-    kernel, (gallery, gallery_labels) = VMFKernel(10.0), clustered(2000, generator)
-
-    def ask(count: int) -> Questions:
-        return Questions(*clustered(count, generator), gallery, gallery_labels, np.full(count, -1))
-
-    calibration, test = ask(800), ask(800)
+    kernel, (calibration, test) = VMFKernel(10.0), clustered_questions(1, 2000, 800, 800)
     maps = fit_match_maps(calibration, kernel)
 
     def errors(prior: float, **how) -> tuple[float, float]:
@@ -120,13 +121,7 @@ def test_match_probabilities_are_right_on_hits_and_on_random_pairs():
 
 
 def test_hits_of_each_rank_and_of_each_search_are_right():
-    generator = torch.Generator().manual_seed(2)
-    kernel, (gallery, gallery_labels) = VMFKernel(10.0), clustered(3000, generator)
-
-    def ask(count: int) -> Questions:
-        return Questions(*clustered(count, generator), gallery, gallery_labels, np.full(count, -1))
-
-    calibration, test = ask(600), ask(2000)
+    kernel, (calibration, test) = VMFKernel(10.0), clustered_questions(2, 3000, 600, 2000)
     maps = fit_match_maps(calibration, kernel)
     for hits, own_map in ((test.hits(), maps.hit), (test.likeliest(kernel), maps.likeliest)):
         rank, log_r = ranks(hits), test.log_r(hits, kernel)

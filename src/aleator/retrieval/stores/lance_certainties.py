@@ -72,7 +72,7 @@ class Certainties:
         if any(map(_compacted, [old, *later], later)):
             return None
         try:
-            new = self._added(items, state, added)
+            new = Certainties.read(items, state, _condition(added))
             lost = self._lost(items, state, removed)
             vectors = len(self.every) + len(new.every) - len(lost.every)
             if _count(items, state) != vectors:
@@ -86,9 +86,6 @@ class Certainties:
         if every is None or heaviest is None:
             return None
         return Certainties(state, (self.total + new.total - lost.total) % 2**64, every, heaviest)
-
-    def _added(self, items: ItemTable, state: State, ranges: Ranges) -> "Certainties":
-        return Certainties.read(items, state, _condition(ranges))
 
     def _lost(self, items: ItemTable, state: State, ranges: Ranges) -> "Certainties":
         """Of rows that were removed since. The version before has them."""
