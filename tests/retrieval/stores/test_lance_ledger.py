@@ -68,6 +68,14 @@ def test_saving_forgets_states_that_are_older_than_a_week(tmp_path):
     assert "c" in index
 
 
+def test_a_folder_of_another_name_among_the_indexes_is_left_alone(tmp_path):
+    index = build(f"lance:{tmp_path}", ["a"])
+    (indexes,) = (table / "_indices" for table in tmp_path.glob("items-*.lance"))
+    (indexes / "notes").mkdir(parents=True)
+    add(index, ["b"])
+    assert everything_in(CredibleIndex.open(f"lance:{tmp_path}")).keys() == {"a", "b"}
+
+
 def test_every_change_happens_once_and_in_order(place):
     build(place, []).close()
     first = ledger_at(place).state.next_row

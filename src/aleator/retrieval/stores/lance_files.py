@@ -58,9 +58,17 @@ def _paths(place: Place, above: Path, version: int) -> list[Path]:
     except (AttributeError, LookupError, ValueError, TypeError, struct.error):
         raise place.damaged(f"the manifest of version {version} cannot be read") from None
     # The manifest also has the ids of its indexes. Other folders are of older versions, or are being written.
-    folders = [folder for folder in (above / "_indices").glob("*") if uuid.UUID(folder.name).bytes in data]
+    folders = [folder for folder in (above / "_indices").glob("*") if _has_id(data, folder.name)]
     indexes = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     return [manifest, *named, *indexes]
+
+
+def _has_id(data: bytes, name: str) -> bool:
+    """Whether a manifest has the id that a folder is called by. Folders that are called otherwise are not Lance's."""
+    try:
+        return uuid.UUID(name).bytes in data
+    except ValueError:
+        return False
 
 
 def _named(data: bytes) -> Iterator[str]:
