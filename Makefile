@@ -14,7 +14,8 @@ WHEEL_EXTRAS ?= hub-tests
 # Which tests `make test` runs. "not slow" adds the tutorials.
 TESTS ?= not slow and not tutorial
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+COMMA  := ,
+STAMP  := $(VENV)/.installed-$(subst $(COMMA),-,$(EXTRAS))
 
 .PHONY: install demo test test-all check audit lint format docs tutorials notebooks wheel sbom bench clean
 
