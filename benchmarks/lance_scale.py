@@ -32,7 +32,6 @@ from benchmarks.retrieval import DIM, LEVEL, RECALL, answers, directions, poster
 QUERIES = 100
 NEIGHBOURS = 10
 OUTPUT = "lance_scale.json"
-LARGEST_FOLDER = 1_000_000  # with ten million it was not built after 35 minutes of two busy cores
 LOCATIONS = {"lance": "lance:{}/lance", "folder": "{}/folder"}
 
 
@@ -61,11 +60,10 @@ def measure(work: Path, size: int) -> dict:
     np.savez(work / "queries.npz", Q=Q, radius=radius, nearest=nearest[:, :NEIGHBOURS])
     del X
     row: dict = {"load before": os.getloadavg()[0]}
-    kinds = [kind for kind in LOCATIONS if kind == "lance" or size <= LARGEST_FOLDER]
-    for kind in kinds:
+    for kind in LOCATIONS:
         row[f"build, {kind}"] = apart("build", kind, work)
     row["asking"] = apart("ask", "all", work)
-    for kind in kinds:
+    for kind in LOCATIONS:
         row[f"memory while asking, {kind}"] = apart("memory", kind, work)["peak GB"]
     row["load after"] = os.getloadavg()[0]
     return row
