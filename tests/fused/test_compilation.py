@@ -13,8 +13,8 @@ triton = pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
-from aleator.fused import interpolant, pairs, series, totals  # noqa: E402
-from aleator.matching.interpolant import Classes, Interpolant  # noqa: E402
+from aleator.fused import draws, interpolant, pairs, series, totals  # noqa: E402
+from aleator.matching.interpolant import COSINE_NODES, Classes, Interpolant  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 
@@ -77,7 +77,9 @@ def test_every_launch_compiles(groups, count, others, dim, tail, weighted, compi
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("count", "others", "dim", "tail"), [(70, None, 64, True), (65, 1, 3, False)])
+@pytest.mark.parametrize(
+    ("count", "others", "dim", "tail"), [(70, None, 64, True), (65, 1, 3, False), (64, None, 300, True)]
+)
 def test_the_polynomials_compile(count, others, dim, tail, weighted, compiled):
     def classes(members: int, nodes: int) -> Classes:
         number = -(-members // 64)
@@ -85,18 +87,21 @@ def test_the_polynomials_compile(count, others, dim, tail, weighted, compiled):
         return Classes(64, zeros, zeros, zeros[:, None].expand(-1, nodes + 1))
 
     own = others is None
-    sides = [interpolant.SortedSide(torch.zeros(n, dim), torch.zeros(n).double()) for n in (count, others or count)]
+    sides = [interpolant.sorted_side(torch.zeros(n, dim), torch.zeros(n).double()) for n in (count, others or count)]
     if weighted:
         sides = [x._replace(log_weights=torch.zeros(len(x.mu)), owner=torch.zeros(len(x.mu)).int()) for x in sides]
     rows, columns = classes(count, 8), classes(others or count, 4)
     flags = torch.zeros(len(rows.middle), len(columns.middle), dtype=torch.int32)
-    coefficients = torch.zeros(33 + tail, len(rows.middle), 9, len(columns.middle), 5, dtype=torch.float64)
-    polynomials = Interpolant(rows, columns, coefficients, flags.double(), flags, flags)
+    coefficients = torch.zeros(
+        COSINE_NODES + 1 + tail, len(rows.middle), 9, len(columns.middle), 5, dtype=torch.float64
+    )
+    polynomials = Interpolant(rows, columns, coefficients, flags.double(), flags.double(), flags, flags)
     options = (polynomials, own, 52.0, 14.0 if tail else 0.0)
     interpolant.fused_interpolated_totals(sides[0].mu, *sides, *options)
     numbers = torch.zeros(count)
     interpolant.fused_interpolated_backward(sides[0].mu, numbers, numbers, *sides, *options, False)
     assert set(compiled) == {
+        "_halves_kernel",
         "_places_kernel",
         "_interpolated_kernel",
         "_splits_kernel",
@@ -115,3 +120,11 @@ def test_pairs_compile(compiled):
     pairs.fused_pair_cosines(mu, mu)
     pairs.fused_pair_gradients(numbers, (numbers, numbers, numbers), mu, mu)
     assert compiled == ["_cosines_kernel", "_gradients_kernel"]
+
+
+@pytest.mark.parametrize(("count", "others"), [(1, 1), (128, 700)])
+def test_draws_compile(count, others, compiled):
+    u = torch.ones(2, count, others, dtype=torch.float64)
+    tables = (torch.zeros(6, 2 * count, dtype=torch.float64), *(torch.zeros(6, dtype=torch.float64) for _ in range(2)))
+    draws.fused_smallest(u, torch.zeros(2, count, 10), tables[0], torch.zeros(2, others, 10), *tables[1:])
+    assert compiled == ["_smallest_kernel"]

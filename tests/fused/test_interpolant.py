@@ -10,10 +10,12 @@ import torch
 from torch.nn import functional as F
 
 from aleator import AcceptanceKernel, VMFKernel, ZonalKernel
+from aleator.fused import functions
 from aleator.matching import fused_totals
 from aleator.matching import interpolant as polynomials
 from aleator.matching.interpolant import interpolant, too_far
-from tests.fused.test_totals import INTERPRETED, compare, device, some, some_mixtures  # noqa: F401
+from aleator.matching.positivity import log_total_positivity
+from tests.fused.test_totals import INTERPRETED, compare, device, posterior, some, some_mixtures  # noqa: F401
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 
@@ -49,6 +51,27 @@ def test_other_members_of_a_batch(name, device, shares):  # noqa: F811
     kernel = KERNELS[name]()
     compare(some(70, dim=64, low=40.0, high=45.0), None, kernel, device, all_terms(kernel, 64))
     assert shares == [1.0]
+
+
+@pytest.mark.parametrize("dim", [100, 256, 300])
+def test_many_dimensions(dim, device, shares):  # noqa: F811
+    """Up to 256 dimensions a tile takes all at once, beyond in parts."""
+    torch.manual_seed(dim)
+    kernel = VMFKernel(100.0)
+    # The gradient in kappa is a sum of slopes that nearly cancel.
+    compare(some(70, dim=dim, low=100.0, high=110.0), None, kernel, device, all_terms(kernel, dim), limit=5e-6)
+    assert shares == [1.0]
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e8])
+def test_gradients_of_any_size(size, device, shares):  # noqa: F811
+    """Weights of pairs are scaled to what float16 can hold. Relative errors do not depend on their size."""
+    torch.manual_seed(0)
+    q = posterior(some(70, dim=16, low=40.0, high=45.0), torch.float32, device)
+    total = log_total_positivity(q, None, VMFKernel(20.0))
+    grad = torch.randn(70, dtype=torch.float64, device=device)
+    one, scaled = (torch.autograd.grad(total, q.mu, grad * x, retain_graph=True)[0].double() for x in (1.0, size))
+    assert (scaled / size - one).abs().max() <= 1e-6 * one.abs().max()
 
 
 @pytest.mark.parametrize("name", ["vmf", "acceptance"])
@@ -144,3 +167,19 @@ def test_equal_and_extreme_posteriors(device):  # noqa: F811
     compare((mu, torch.full_like(kappa, 30.0)), None, VMFKernel(20.0), device, 58)
     kappa = torch.tensor([0.0, 1e-6, 40.0, 1e6, math.inf]).repeat(14)
     compare((mu, kappa), None, VMFKernel(20.0), device, 58)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter cannot run this kernel")
+def test_rows_that_are_left_out_hold_no_nan(device):  # noqa: F811
+    """Their memory is not written. The slopes of their means are multiplied by sums of nothing."""
+    kappa, scale = (
+        torch.ones(20, dtype=torch.float64, device=device),
+        torch.zeros(6, dtype=torch.float64, device=device),
+    )
+    torch.use_deterministic_algorithms(True)  # new memory is full of NaN
+    try:
+        unused = torch.ones((), dtype=torch.int32, device=device)
+        mean_slope = functions.fused_row_weights(4.0, kappa, scale, None, 40.0, 36, (0.1, 0.2), unused)[-1]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert mean_slope.tolist() == [0.0] * 20

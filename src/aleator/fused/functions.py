@@ -2,8 +2,9 @@
 
 from aleator.fused.angles import fused_basis
 from aleator.fused.bessel import fused_log_growth
+from aleator.fused.draws import fused_smallest
 from aleator.fused.grid import fused_log_grid
-from aleator.fused.interpolant import SortedSide, fused_interpolated_backward, fused_interpolated_totals
+from aleator.fused.interpolant import fused_interpolated_backward, fused_interpolated_totals, sorted_side
 from aleator.fused.pairs import fused_pair_cosines, fused_pair_gradients
 from aleator.fused.pieces import triton_available
 from aleator.fused.sampled_cosines import fused_sampled_cosines, fused_sampled_cosines_backward
@@ -19,7 +20,6 @@ from aleator.fused.totals import Done, fused_log_totals, fused_log_totals_backwa
 
 __all__ = [
     "Done",
-    "SortedSide",
     "fused_basis",
     "fused_candidate_log_softmax_share",
     "fused_candidate_log_softmax_share_backward",
@@ -39,6 +39,8 @@ __all__ = [
     "fused_sampled_cosines_backward",
     "fused_shared_log_softmax_share",
     "fused_shared_log_softmax_share_backward",
+    "fused_smallest",
     "rows_on_device",
+    "sorted_side",
     "triton_available",
 ]

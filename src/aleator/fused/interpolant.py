@@ -8,6 +8,9 @@ its rows make of the polynomials,
 into a piece of memory of its own, for its slopes in kappa also the derivative of U. Then it goes through the columns of
 the class: a pair takes V_k = U_0k + U_1k z' + U_2k z'^2 + U_3k z'^3 and Clenshaw's rule over k. No pair needs float64.
 
+Matrix products take each float32 as two float16 (fused/halves.py). A program keeps the directions of its rows, and loads
+those of its columns once, for the cosines and for the gradient.
+
 Of a kernel without a tail, log r of far pairs, c < 1 - w, goes on as a straight line.
 
 Pairs of classes that are not usable are left out here. fused/totals.py sums these, and only these.
@@ -18,14 +21,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import cosines, of_others, on_its_own_device, part_of_dimensions, tl, triton
+from aleator.fused.halves import (
+    LARGEST_PART,
+    UNIT,
+    add_pull,
+    cosines_of_halves,
+    load_halves,
+    shape_of_halves,
+    split_directions,
+)
+from aleator.fused.pieces import of_others, on_its_own_device, tl, triton
 from aleator.fused.totals import log_of_splits
 
 # Tiles and warps, forward and backward. The row counts divide matching/interpolant.py's CLASS_UNIT.
 FORWARD = {"ROWS": 64, "COLUMNS": 64, "num_warps": 4}
 BACKWARD = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4}
+MANY_DIMENSIONS = 256  # from here on tiles have half the columns, because directions and gradient take more room
 PROGRAMS = 2112  # enough for every multiprocessor of a large GPU, several times
-LARGEST_PART = 256  # dimensions of the gradient that one program holds
 
 
 class SortedSide(NamedTuple):
@@ -33,8 +45,17 @@ class SortedSide(NamedTuple):
 
     mu: Tensor  # (N, D) float32
     kappa: Tensor  # (N,) float64
-    log_weights: Tensor | None = None  # (N,) float32, if rows are components of mixtures
-    owner: Tensor | None = None  # (N,) int32: the posterior that a row belongs to, if it has several
+    log_weights: Tensor | None  # (N,) float32, if rows are components of mixtures
+    owner: Tensor | None  # (N,) int32: the posterior that a row belongs to, if it has several
+    halves: Tensor  # (2, N, E) float16, `split_directions` of mu
+
+
+@on_its_own_device
+def sorted_side(
+    mu: Tensor, kappa: Tensor, log_weights: Tensor | None = None, owner: Tensor | None = None
+) -> SortedSide:
+    """A side from what is already in order."""
+    return SortedSide(mu, kappa, log_weights, owner, split_directions(mu))
 
 
 @on_its_own_device
@@ -60,15 +81,15 @@ def fused_interpolated_totals(
     scratch = like.new_empty(blocks * splits * (shape["K"] + 1) * 4 * rows, dtype=torch.float32)
     largest, total, far = (like.new_empty(splits, count, dtype=torch.float32) for _ in range(3))
     _interpolated_kernel[(blocks, splits)](
-        first.mu, first.kappa, second.mu, _column_places(second, polynomials.columns, scale),
+        first.halves, first.kappa, second.halves, _column_places(second, polynomials.columns, scale),
         polynomials.coefficients, polynomials.width, polynomials.slope, polynomials.usable, polynomials.degree,
         polynomials.rows.middle, polynomials.rows.half, _weights(first), _weights(second), _owner(first),
         scratch, largest, total, far,
-        count, others, first.mu.shape[1], len(polynomials.rows.middle), len(polynomials.columns.middle),
+        count, others, first.halves.shape[2], len(polynomials.rows.middle), len(polynomials.columns.middle),
         polynomials.rows.size, polynomials.columns.size, scale, depth,
         OWN=own, SEVERAL=first.owner is not None, WEIGHTS1=first.log_weights is not None,
         WEIGHTS2=second.log_weights is not None,
-        TAIL=depth > 0, PART=part_of_dimensions(first.mu.shape[1]), **shape, **FORWARD,
+        TAIL=depth > 0, **shape_of_halves(first.mu.shape[1]), **shape, **_tile(FORWARD, first),
     )  # fmt: skip
     return log_of_splits(largest, total, None)[0], (largest, total, far)
 
@@ -95,8 +116,9 @@ def fused_interpolated_backward(
     """
     count, others, dim = len(first.mu), len(second.mu), first.mu.shape[1]
     rows = BACKWARD["ROWS"]
-    held = min(max(16, triton.next_power_of_2(dim)), LARGEST_PART)
-    parts = triton.cdiv(dim, held)
+    padded = first.halves.shape[2]
+    held = min(padded, LARGEST_PART)
+    parts = triton.cdiv(padded, held)
     blocks, splits = triton.cdiv(count, rows), _splits(count, rows, polynomials)
     shape = _shape(polynomials)
     scratch = like.new_empty(blocks * splits * parts * (shape["K"] + 1) * 8 * rows, dtype=torch.float32)
@@ -104,17 +126,24 @@ def fused_interpolated_backward(
     grad_kappa = like.new_empty(splits, count, dtype=torch.float32)
     grad_weight = grad_kappa if first.log_weights is None else torch.empty_like(grad_kappa)
     _interpolated_backward_kernel[(blocks, splits, parts)](
-        grad, totals, first.mu, first.kappa, second.mu, _column_places(second, polynomials.columns, scale),
+        grad, totals, first.halves, first.kappa, second.halves, _column_places(second, polynomials.columns, scale),
         polynomials.coefficients, polynomials.width, polynomials.slope, polynomials.usable, polynomials.degree,
         polynomials.rows.middle, polynomials.rows.half, _weights(first), _weights(second), _owner(first),
         scratch, grad_mu, grad_kappa, grad_weight,
-        count, others, dim, len(polynomials.rows.middle), len(polynomials.columns.middle),
+        count, others, dim, padded, len(polynomials.rows.middle), len(polynomials.columns.middle),
         polynomials.rows.size, polynomials.columns.size, scale, depth,
         OWN=own, OF_COLUMNS=of_columns, SEVERAL=first.owner is not None, WEIGHTS1=first.log_weights is not None,
         WEIGHTS2=second.log_weights is not None,
-        TAIL=depth > 0, PART=part_of_dimensions(dim), HELD=held, **shape, **BACKWARD,
+        TAIL=depth > 0, HELD=held, UNIT=UNIT, **shape_of_halves(dim), **shape, **_tile(BACKWARD, first),
     )  # fmt: skip
     return grad_mu, grad_kappa, None if first.log_weights is None else grad_weight
+
+
+def _tile(usual: dict[str, int], side: SortedSide) -> dict[str, int]:
+    """Tile and warps for the dimension of a side."""
+    if side.halves.shape[2] < MANY_DIMENSIONS:
+        return usual
+    return {**usual, "COLUMNS": usual["COLUMNS"] // 2}
 
 
 def _weights(side: SortedSide) -> Tensor:
@@ -218,11 +247,11 @@ if triton is not None:
 
     @triton.jit
     def _interpolated_kernel(
-        mu1_ptr, kappa1_ptr, mu2_ptr, place2_ptr, coefficients_ptr, width_ptr, slope_ptr, usable_ptr, degree_ptr,
+        halves1_ptr, kappa1_ptr, halves2_ptr, place2_ptr, coefficients_ptr, width_ptr, slope_ptr, usable_ptr, degree_ptr,
         middle1_ptr, half1_ptr, weight1_ptr, weight2_ptr, owner_ptr, scratch_ptr, largest_ptr, total_ptr,
-        far_ptr, count, others, dim, classes1, classes2, size1, size2, scale, depth,
+        far_ptr, count, others, padded, classes1, classes2, size1, size2, scale, depth,
         OWN: tl.constexpr, SEVERAL: tl.constexpr, WEIGHTS1: tl.constexpr, WEIGHTS2: tl.constexpr, TAIL: tl.constexpr,
-        PART: tl.constexpr, K: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        PART: tl.constexpr, WHOLE: tl.constexpr, SCALE: tl.constexpr, K: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS anchors and a share of the column classes. A running logsumexp."""
         block, split = tl.program_id(0), tl.program_id(1)
@@ -233,6 +262,7 @@ if triton is not None:
         p = block * ROWS // size1
         scratch = scratch_ptr + (split * tl.num_programs(0) + block).to(tl.int64) * ((K + 1) * 4 * ROWS)
         z, slope = _places(kappa1_ptr, row, row_live, scale, tl.load(middle1_ptr + p), tl.load(half1_ptr + p))
+        high1, low1 = load_halves(halves1_ptr, row, row_live, 0, count, padded, PART)
         largest = tl.zeros([ROWS], dtype=tl.float32) - 1e30
         total = tl.zeros([ROWS], dtype=tl.float32)
         far = tl.zeros([ROWS], dtype=tl.float32)
@@ -250,7 +280,11 @@ if triton is not None:
                 for start in range(q * size2, tl.minimum((q + 1) * size2, others), COLUMNS):
                     column = start + tl.arange(0, COLUMNS)
                     column_live = column < others
-                    c = cosines(mu1_ptr, mu2_ptr, row, row_live, column, column_live, dim, ROWS, COLUMNS, PART)
+                    high2, low2 = load_halves(halves2_ptr, column, column_live, 0, others, padded, PART)
+                    c = cosines_of_halves(
+                        high1, low1, high2, low2, halves1_ptr, halves2_ptr, row, row_live, column, column_live, count,
+                        others, padded, PART, WHOLE, SCALE,
+                    )  # fmt: skip
                     v = tl.load(place2_ptr + column, mask=column_live, other=0.0)
                     if TAIL:
                         steepness = tl.maximum(_mix(scratch, K, local, v, ROWS), 1e-20)
@@ -290,13 +324,13 @@ if triton is not None:
 
     @triton.jit
     def _interpolated_backward_kernel(
-        grad_ptr, totals_ptr, mu1_ptr, kappa1_ptr, mu2_ptr, place2_ptr,
+        grad_ptr, totals_ptr, halves1_ptr, kappa1_ptr, halves2_ptr, place2_ptr,
         coefficients_ptr, width_ptr, slope_ptr, usable_ptr, degree_ptr, middle1_ptr, half1_ptr,
         weight1_ptr, weight2_ptr, owner_ptr, scratch_ptr, grad_mu_ptr, grad_kappa_ptr, grad_weight_ptr,
-        count, others, dim, classes1, classes2, size1, size2, scale, depth,
+        count, others, dim, padded, classes1, classes2, size1, size2, scale, depth,
         OWN: tl.constexpr, OF_COLUMNS: tl.constexpr, SEVERAL: tl.constexpr, WEIGHTS1: tl.constexpr,
-        WEIGHTS2: tl.constexpr, TAIL: tl.constexpr, PART: tl.constexpr, HELD: tl.constexpr,
-        K: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        WEIGHTS2: tl.constexpr, TAIL: tl.constexpr, HELD: tl.constexpr, UNIT: tl.constexpr,
+        PART: tl.constexpr, WHOLE: tl.constexpr, SCALE: tl.constexpr, K: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS posteriors, a share of the column classes, and HELD dimensions of mu."""
         block, split, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -314,7 +348,9 @@ if triton is not None:
         if OWN or not OF_COLUMNS:
             grad1 = tl.load(grad_ptr + row, mask=row_live, other=0.0).to(tl.float32)
             total1 = tl.load(totals_ptr + row, mask=row_live, other=0.0).to(tl.float32)
+        high1, low1 = load_halves(halves1_ptr, row, row_live, 0, count, padded, PART)
         pull = tl.zeros([ROWS, HELD], dtype=tl.float32)
+        top = tl.zeros([ROWS], dtype=tl.float32) + 2.0**-100
         by_kappa = tl.zeros([ROWS], dtype=tl.float32)
         by_weight = tl.zeros([ROWS], dtype=tl.float32)
         weight1 = tl.zeros([ROWS], dtype=tl.float32)
@@ -334,7 +370,11 @@ if triton is not None:
                 for start in range(q * size2, tl.minimum((q + 1) * size2, others), COLUMNS):
                     column = start + tl.arange(0, COLUMNS)
                     column_live = column < others
-                    c = cosines(mu1_ptr, mu2_ptr, row, row_live, column, column_live, dim, ROWS, COLUMNS, PART)
+                    high2, low2 = load_halves(halves2_ptr, column, column_live, 0, others, padded, PART)
+                    c = cosines_of_halves(
+                        high1, low1, high2, low2, halves1_ptr, halves2_ptr, row, row_live, column, column_live, count,
+                        others, padded, PART, WHOLE, SCALE,
+                    )  # fmt: skip
                     v = tl.load(place2_ptr + column, mask=column_live, other=0.0)
                     if TAIL:
                         root = tl.rsqrt(tl.maximum(_mix(scratch, K, local, v, ROWS), 1e-20))
@@ -387,12 +427,10 @@ if triton is not None:
                     by_kappa += tl.sum(share * by_k, 1)
                     if WEIGHTS1:
                         by_weight += tl.sum(share, 1)
-                    mu2 = tl.load(
-                        mu2_ptr + column.to(tl.int64)[:, None] * dim + held[None, :],
-                        mask=column_live[:, None] & (held < dim)[None, :],
-                        other=0.0,
-                    )
-                    pull = tl.dot(share * by_c, mu2, pull, input_precision="tf32x3")
+                    if not WHOLE:
+                        high2, low2 = load_halves(halves2_ptr, column, column_live, part * HELD, others, padded, HELD)
+                    pull, top = add_pull(pull, top, share * by_c, high2, low2, UNIT)
+        pull = pull * (top / (UNIT * SCALE))[:, None]
         out = split.to(tl.int64) * count + row
         tl.store(grad_mu_ptr + out[:, None] * dim + held[None, :], pull, mask=row_live[:, None] & (held < dim)[None, :])
         if part == 0:

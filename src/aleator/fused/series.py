@@ -129,6 +129,8 @@ if triton is not None:
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         live = i < count
         kappa = tl.load(kappa_ptr + i, mask=live, other=1.0)
+        if MAYBE:  # without terms nothing else writes it, and no sum may meet a NaN
+            tl.store(mean_slope_ptr + i, kappa * 0.0, mask=live)
         kappa2 = kappa * kappa
         order = order.to(tl.float64)
         top = top.to(tl.float64)

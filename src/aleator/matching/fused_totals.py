@@ -90,7 +90,7 @@ class _Pairs:
         dim, log_lam, sign, tail, self.tolerance = kernel
         self.own, self.done, self.like, self.owner = mu2 is None, done, mu1, owner
         self.weighted = weights1 is not None, weights2 is not None
-        self.steps, heights = _recurrence_on(dim, len(log_lam), mu1.device)
+        self.steps, heights = recurrence_on(dim, len(log_lam), mu1.device)
         self.constants: tuple = (0.0, 0.0, DEPTH, FLOOR, TILT, False)
         if tail is not None:
             self.constants = (tail.lam, tail.scale, DEPTH, FLOOR, TILT, True)
@@ -204,7 +204,7 @@ def _sorted(mu: Tensor, kappa: Tensor, log_weights: Tensor | None, modes: int) -
     values, order = kappa[0].double().sort()
     weights = None if log_weights is None else log_weights[0].float().index_select(0, order)
     owner = (order // modes).int() if modes > 1 else None
-    return _Sorted(fused.SortedSide(mu[0].index_select(0, order), values, weights, owner), order)
+    return _Sorted(fused.sorted_side(mu[0].index_select(0, order), values, weights, owner), order)
 
 
 @lru_cache(maxsize=64)
@@ -214,7 +214,7 @@ def _owners(count: int, modes: int, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _recurrence_on(dim: int, terms: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def recurrence_on(dim: int, terms: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """m_n and h_n of `rescaled_recurrence` on a device, (T,) each."""
     steps, heights = rescaled_recurrence(dim, terms)
     return torch.tensor(steps, dtype=torch.float64, device=device), heights.flatten().to(device)
