@@ -1,8 +1,8 @@
 """Draws in proportion to expected positivity (matching/draws.py): of many points, the one with the smallest u / r.
 
 A point mass has the same weights wherever it is, so a pair takes its cosine and Clenshaw's rule, in float64 as in
-fused/totals.py. Nothing of the size of the table of pairs is written. Where rounding makes r negative it is far too small
-to be drawn, and the pair is left out.
+fused/totals.py. Nothing of the size of the table of pairs is written. Where rounding makes r negative it is far too
+small to be drawn, and the pair is left out.
 """
 
 import torch

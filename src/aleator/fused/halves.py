@@ -3,8 +3,8 @@ r"""Matrix products of float32 directions from float16 parts, which tensor cores
 Each coordinate is SCALE x = h + l. h is a whole number of at most 11 bits (12 from 0.5 on, where it is even), and l, at
 most 1, is a float16. Of the products of two coordinates l l' is left out: it is below 2^-24 of the largest h h'.
 
-Tensor cores round towards zero when they add, which over many additions does not average out. But sums of h h' are whole
-numbers below 2^24, so they are exact. The sums with l are small, and are added up apart.
+Tensor cores round towards zero when they add, which over many additions does not average out. But sums of h h' are
+whole numbers up to 2^24, so they are exact. The sums with l are small, and are added up apart.
 """
 
 import torch

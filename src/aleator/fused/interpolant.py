@@ -8,8 +8,8 @@ its rows make of the polynomials,
 into a piece of memory of its own, for its slopes in kappa also the derivative of U. Then it goes through the columns of
 the class: a pair takes V_k = U_0k + U_1k z' + U_2k z'^2 + U_3k z'^3 and Clenshaw's rule over k. No pair needs float64.
 
-Matrix products take each float32 as two float16 (fused/halves.py). A program keeps the directions of its rows, and loads
-those of its columns once, for the cosines and for the gradient.
+Matrix products take each float32 as two float16 (fused/halves.py). A program keeps the directions of its rows, and
+loads those of its columns once, for the cosines and for the gradient.
 
 Of a kernel without a tail, log r of far pairs, c < 1 - w, goes on as a straight line.
 
@@ -247,11 +247,12 @@ if triton is not None:
 
     @triton.jit
     def _interpolated_kernel(
-        halves1_ptr, kappa1_ptr, halves2_ptr, place2_ptr, coefficients_ptr, width_ptr, slope_ptr, usable_ptr, degree_ptr,
-        middle1_ptr, half1_ptr, weight1_ptr, weight2_ptr, owner_ptr, scratch_ptr, largest_ptr, total_ptr,
+        halves1_ptr, kappa1_ptr, halves2_ptr, place2_ptr, coefficients_ptr, width_ptr, slope_ptr, usable_ptr,
+        degree_ptr, middle1_ptr, half1_ptr, weight1_ptr, weight2_ptr, owner_ptr, scratch_ptr, largest_ptr, total_ptr,
         far_ptr, count, others, padded, classes1, classes2, size1, size2, scale, depth,
         OWN: tl.constexpr, SEVERAL: tl.constexpr, WEIGHTS1: tl.constexpr, WEIGHTS2: tl.constexpr, TAIL: tl.constexpr,
-        PART: tl.constexpr, WHOLE: tl.constexpr, SCALE: tl.constexpr, K: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        PART: tl.constexpr, WHOLE: tl.constexpr, SCALE: tl.constexpr, K: tl.constexpr, A: tl.constexpr,
+        ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS anchors and a share of the column classes. A running logsumexp."""
         block, split = tl.program_id(0), tl.program_id(1)
@@ -330,7 +331,8 @@ if triton is not None:
         count, others, dim, padded, classes1, classes2, size1, size2, scale, depth,
         OWN: tl.constexpr, OF_COLUMNS: tl.constexpr, SEVERAL: tl.constexpr, WEIGHTS1: tl.constexpr,
         WEIGHTS2: tl.constexpr, TAIL: tl.constexpr, HELD: tl.constexpr, UNIT: tl.constexpr,
-        PART: tl.constexpr, WHOLE: tl.constexpr, SCALE: tl.constexpr, K: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        PART: tl.constexpr, WHOLE: tl.constexpr, SCALE: tl.constexpr, K: tl.constexpr, A: tl.constexpr,
+        ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS posteriors, a share of the column classes, and HELD dimensions of mu."""
         block, split, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
