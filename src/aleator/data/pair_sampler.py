@@ -152,6 +152,7 @@ class PairSampler:
         x, candidate = self._inputs(self._anchors, self.proposals, generator=generator)
         q, q_candidate = self.process.posterior(x), self.process.posterior(candidate)
         if self.positives == "ratio" and self._points:
+            assert isinstance(q, PosteriorBatch)
             latents, z = q_candidate.sample((), generator), None
             u = _uniform((*q.batch_shape, self.proposals), self.device, generator)
             chosen = smallest_ratios(q, latents, self.process.kernel, u, self._terms)
