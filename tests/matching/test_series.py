@@ -295,3 +295,12 @@ class TestSummation:
             sizes.append(sum(saved))
         assert sizes[0] == sizes[1]
         assert sizes[0] < 8 * 200 * 200
+
+
+@pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0)], ids=repr)
+def test_few_pairs_are_summed_as_many(kernel, monkeypatch):
+    """With numpy and with torch, in the same order."""
+    q, p = some_posteriors(7, 16), some_posteriors(7, 16, seed=2)
+    few = log_positivity(q, p, kernel)
+    monkeypatch.setattr(series, "_FEW", 0)
+    torch.testing.assert_close(few, log_positivity(q, p, kernel), rtol=1e-13, atol=1e-13)

@@ -209,3 +209,23 @@ def test_a_kernel_that_is_too_steep_is_refused():
     assert not sums_in_tiles(VMFKernel(math.inf), q)
     with pytest.raises(ValueError, match="cannot be summed in tiles"):
         log_total_positivity(q, None, VMFKernel(1e4))
+
+
+def test_threads_of_tiles_use_no_helpers(monkeypatch):
+    """Helpers of two threads would wait for each other: the sums would take longer than with one thread."""
+    seen = []
+
+    def recorded(tiles):
+        list(tiles)
+        torch.ones(300, 300) @ torch.ones(300, 300)  # sets the helpers of a new thread
+        seen.append(max(pool["num_threads"] for pool in totals_module._helpers().info()))
+        return torch.zeros(1)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        totals_module._in_threads(recorded, [(slice(0, 1), slice(0, 1), 2)] * 4)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 1]

@@ -28,17 +28,25 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from aleator.fused import fused_kernels
-from aleator.special import log_harmonic_dimensions, log_ratios_and_slopes, recurrence, recurrence_start, representable
+from aleator.special import (
+    log_harmonic_dimensions,
+    log_ratios_and_slopes,
+    recurrence,
+    recurrence_start,
+    representable,
+)
 
 FLOOR = 1e-10
 TILT = 1e-2
 DEPTH = 14.0
 # Pairs per block on a CPU, small enough for the working set of a block to stay in the cache.
 _BLOCK = 2**15
+_FEW = 2**14  # terms times pairs of a table that is small enough to keep all polynomials
 
 
 @dataclass(frozen=True)
@@ -358,6 +366,9 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
 
 def _sums(dim: int, cosine: Tensor, first: RowWeights, second: RowWeights, slopes: bool) -> tuple[Tensor, ...]:
     """(s,) or (s, s_c, s_1, s_2) at the cosines."""
+    terms = first.weights.shape[-1]
+    if not slopes and cosine.device.type == "cpu" and terms * cosine.numel() <= _FEW:
+        return (_sum_of_few(dim, cosine, first.weights, second.weights),)
     w1, w2 = first.weights.unbind(-1), second.weights.unbind(-1)
     d1, d2 = first.slopes.unbind(-1), second.slopes.unbind(-1)
     s = torch.zeros_like(cosine)
@@ -379,6 +390,24 @@ def _sums(dim: int, cosine: Tensor, first: RowWeights, second: RowWeights, slope
                 Q, Q_before = _next(dim + 2, n - 1, cosine, Q, Q_before)
         P, before = _next(dim, n, cosine, P, before)
     return (s, s_c, s_1, s_2) if slopes else (s,)
+
+
+def _sum_of_few(dim: int, cosine: Tensor, weights1: Tensor, weights2: Tensor) -> Tensor:
+    """s of few pairs on a CPU, from rows (..., T). All P_n are kept, and numpy's calls are faster.
+
+    The order of all operations is that of `_sums`, so that both have the same rounding.
+    """
+    c = cosine.numpy()
+    polynomials = np.empty((weights1.shape[-1], *c.shape))
+    P, before, scratch = np.ones_like(c), np.zeros_like(c), np.empty_like(c)
+    polynomials[0] = P
+    for n, after in enumerate(polynomials[1:]):
+        a, b = recurrence(dim, n)
+        np.multiply(np.multiply(c, a, out=scratch), P, out=scratch)
+        P, before = np.add(np.multiply(before, -b, out=after), scratch, out=after), P
+    for weights in (weights2, weights1):
+        polynomials *= weights.movedim(-1, 0).numpy()
+    return torch.from_numpy(np.asarray(np.add.reduce(polynomials, 0)))
 
 
 def _term_totals(dim: int, cosine: Tensor, first: RowWeights, second: RowWeights, factor: Tensor) -> Tensor:

@@ -22,9 +22,11 @@ below the tolerance times the largest term that all its pairs have. This needs n
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from aleator.fused import fused_kernels
@@ -39,8 +41,8 @@ from aleator.matching.tiles import (
     tile_values,
 )
 
-# Rows and columns of a tile. Torch uses one thread for tables of this size; here each thread has tiles of its own.
-TILE = 176
+# Rows and columns of a tile. Smaller tiles have more calls, larger ones leave the cache.
+TILE = 256
 # The sums are not taken in logarithms on a CPU, so r must not underflow: its exponent is at least -2 kappa_pos.
 STEEPEST = 150.0
 
@@ -275,7 +277,18 @@ def _in_threads(work: Callable[[Iterator[_Tile]], Result], tiles: list[_Tile]) -
         with torch.no_grad():
             return work(queue)
 
+    def run_alone() -> Result:
+        torch.get_num_threads()  # the first call in a thread sets the number of its helpers, which would undo the limit
+        with _helpers().limit(limits=1):
+            return run()
+
     if threads == 1:
         return [run()]
     with ThreadPoolExecutor(threads, thread_name_prefix="tiles") as pool:
-        return [future.result() for future in [pool.submit(run) for _ in range(threads)]]
+        return [future.result() for future in [pool.submit(run_alone) for _ in range(threads)]]
+
+
+@lru_cache(maxsize=1)
+def _helpers() -> ThreadpoolController:
+    """How many helper threads a thread uses for one operation. Helpers of several threads would wait for each other."""
+    return ThreadpoolController().select(user_api="openmp")

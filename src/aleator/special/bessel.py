@@ -17,6 +17,7 @@ each posterior, not for each pair. The result is rounded to the dtype of the inp
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +28,7 @@ from aleator.special.debye import DEBYE_ORDER, debye_expansion, debye_polynomial
 # Outside of these bounds the leading term is exact in float64. Inside, no power or product overflows or underflows.
 _SMALLEST, _LARGEST = 1e-150, 1e25
 _CHUNK = 2**16
+_FEW = 2**10  # kappas for which numpy is faster than torch
 
 
 def log_iv(order: float, kappa: Tensor) -> Tensor:
@@ -149,12 +151,18 @@ def log_ratios_and_slopes(order: float, kappa: Tensor, terms: int, slopes: bool 
     require_not_compiled("kappa")
     inner = representable(kappa)
     steps, top, _ = recurrence_start(order, terms)
-    y = debye_expansion(top, inner)[1] * inner.square()  # kappa * rho at the highest order
-    rho = inner.new_empty((terms, *inner.shape))
+    square = inner.square()
+    y = debye_expansion(top, inner)[1] * square  # kappa * rho at the highest order
+    scratch, rho = torch.empty_like(y), inner.new_empty((terms, *inner.shape))
+    # For a handful of kappas the calls decide the time, and numpy's are several times as fast as torch's.
+    ops: Any = torch
+    parts: list[Any] = [square, y, scratch, rho]
+    if inner.device.type == "cpu" and inner.numel() <= _FEW:
+        ops, parts = np, [x.numpy() for x in parts]  # the same memory
+    square, y, scratch, below = parts
     for j in range(steps - 1, -1, -1):
-        y = inner.square() / y.add_(2 * (order + j + 1))
-        if j < terms:
-            torch.div(y, inner, out=rho[j]).clamp_(max=1.0)
+        y = ops.divide(square, ops.add(y, 2 * (order + j + 1), out=scratch), out=below[j, ...] if j < terms else None)
+    rho.div_(inner).clamp_(max=1.0)
     log_a = torch.zeros_like(rho)
     torch.cumsum(rho[:-1].log(), 0, out=log_a[1:])
     rho = rho if slopes else rho[:2]
