@@ -13,7 +13,7 @@ triton = pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
-from aleator.fused import draws, interpolant, pairs, series, totals  # noqa: E402
+from aleator.fused import interpolant, pairs, series, totals  # noqa: E402
 from aleator.matching.interpolant import COSINE_NODES, Classes, Interpolant  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
@@ -120,11 +120,3 @@ def test_pairs_compile(compiled):
     pairs.fused_pair_cosines(mu, mu)
     pairs.fused_pair_gradients(numbers, (numbers, numbers, numbers), mu, mu)
     assert compiled == ["_cosines_kernel", "_gradients_kernel"]
-
-
-@pytest.mark.parametrize(("count", "others"), [(1, 1), (128, 700)])
-def test_draws_compile(count, others, compiled):
-    u = torch.ones(2, count, others, dtype=torch.float64)
-    tables = (torch.zeros(6, 2 * count, dtype=torch.float64), *(torch.zeros(6, dtype=torch.float64) for _ in range(2)))
-    draws.fused_smallest(u, torch.zeros(2, count, 10), tables[0], torch.zeros(2, others, 10), *tables[1:])
-    assert compiled == ["_smallest_kernel"]

@@ -63,6 +63,16 @@ def test_many_dimensions(dim, device, shares):  # noqa: F811
     assert shares == [1.0]
 
 
+def test_equal_and_nearly_equal_directions(device, shares):  # noqa: F811
+    """Sharp posteriors of copies: an error of their cosine counts kappa times."""
+    torch.manual_seed(0)
+    kernel = VMFKernel(100.0)
+    mu, kappa = some(24, dim=256, low=4000.0, high=4100.0)
+    mu = torch.cat([mu, mu, F.normalize(mu + 1e-3 * torch.randn(24, 256), dim=-1)])
+    compare((mu, kappa.repeat(3)), None, kernel, device, all_terms(kernel, 256), limit=1e-5)
+    assert shares == [1.0]
+
+
 @pytest.mark.parametrize("size", [1e-25, 1e8])
 def test_gradients_of_any_size(size, device, shares):  # noqa: F811
     """Weights of pairs are scaled to what float16 can hold. Relative errors do not depend on their size."""

@@ -10,9 +10,7 @@ never is.
   come up more often. So the other anchors of a batch are not draws from P(x); negatives must be drawn from P(x).
 - "ratio". Draw x ~ P(x), then x+ in proportion to P(x+) r(x, x+). This is the conditional law of "joint",
   P(x+|x) = P(x+) r(x, x+) / Z(x). Anchors follow P(x), so they can serve each other as negatives. For vMF posteriors
-  r has a closed form, and the anchor has no latent. A candidate has one, z+, and is accepted in proportion to r(x, z+).
-  Its mean over z+ is r(x, x+), and accepting with a random probability is accepting with its mean. All point masses
-  have the same series, so this is faster than r of two posteriors.
+  r has a closed form, and no latent is drawn.
 - "partner", the published code. Draw x ~ P(x) and one latent z for it, then find a partner for this z. The
   conditional law is E_z [P(x+) E_{z+} g(z.z+) / Z(z)] with Z(z) = E g(z.z+). It divides inside the expectation, so it
   is not proportional to r. For comparison only.
@@ -46,7 +44,6 @@ from aleator.data.negatives import SharedNegatives
 from aleator.data.noisy_direction import NoisyDirection
 from aleator.foundation import matmul_precision, require, require_at_least, require_one_of
 from aleator.matching import NegativeLaw, log_positivity
-from aleator.matching.draws import point_masses, resolves_points, smallest_ratios
 from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
 
 if TYPE_CHECKING:
@@ -116,9 +113,7 @@ class PairSampler:
         self._anchors = math.ceil(batch_size / self._groups)  # in each group; the last group may have too many
         # kappa_range is that of 1,000 inputs; others may have a somewhat larger kappa.
         self._sharpest = 1.25 * process.kappa_range[1]
-        self._points = process.family == "vmf" and resolves_points(process.kernel, process.dim)
-        reach = math.inf if self._points else self._sharpest
-        self._terms = process.kernel.terms(process.dim, _TOLERANCE, self._sharpest, reach)
+        self._terms = process.kernel.terms(process.dim, _TOLERANCE, self._sharpest, self._sharpest)
         self._log_share = float(process.kernel.log_mean(process.dim))
         self.proposals = self._count_proposals() if proposals is None else proposals
         self.candidates = self._count_candidates() if negatives and rule != "marginal" else negatives
@@ -151,14 +146,8 @@ class PairSampler:
         """B anchors with positives by the law "ratio" or "partner", (B, D) each, and the latents of "partner"."""
         x, candidate = self._inputs(self._anchors, self.proposals, generator=generator)
         q, q_candidate = self.process.posterior(x), self.process.posterior(candidate)
-        if self.positives == "ratio" and self._points:
-            assert isinstance(q, PosteriorBatch)
-            latents, z = q_candidate.sample((), generator), None
-            u = _uniform((*q.batch_shape, self.proposals), self.device, generator)
-            chosen = smallest_ratios(q, latents, self.process.kernel, u, self._terms)
-        else:
-            log_w, z = self._log_weights(q, q_candidate, generator)
-            chosen = _keys(log_w, generator).argmin(-1)
+        log_w, z = self._log_weights(q, q_candidate, generator)
+        chosen = _keys(log_w, generator).argmin(-1)
         positive = candidate.take_along_dim(chosen[..., None], 1)
         x, positive = (part.flatten(0, 1)[: self.batch_size] for part in (x, positive))
         return x, positive, None if z is None else z.flatten(0, 1)[: self.batch_size]
@@ -189,7 +178,7 @@ class PairSampler:
         w is r, or g of sampled latents.
         """
         if self.positives == "ratio" and self.process.family == "vmf":
-            return self._log_positivity(q, self._candidates(q_candidate, generator)), None
+            return self._log_positivity(q, _one_component(q_candidate, generator)), None
         z_candidate = q_candidate.sample((), generator)
         if self.positives == "partner" or self.process.family == "point":
             # One latent for all candidates: the partner law. A point mass has one latent only, and g is r.
@@ -225,18 +214,13 @@ class PairSampler:
         """log g of latents with these cosines."""
         return self.process.kernel.log_values(self.process.dim, cosine)
 
-    def _candidates(self, q: Truth, generator: Generator | None) -> Truth:
-        """What anchors compare for the law "ratio": a latent of each candidate, or else one of its components."""
-        return point_masses(q.sample((), generator)) if self._points else _one_component(q, generator)
-
     def _log_bound(self, q: Truth) -> Tensor:
         """Upper bound (B,) of log w for each anchor."""
         if self.positives == "ratio" and isinstance(q, PosteriorBatch) and self.process.family == "vmf":
             # g increases with the cosine, so r is largest for the sharpest posterior at the anchor's own mu. For a
             # mixture, this bounds the r of each of its components.
             parts = q.components
-            sharpest = torch.full_like(parts.kappa, math.inf if self._points else self._sharpest)
-            best = VonMisesFisher(parts.mu, sharpest, validate_args=False)
+            best = VonMisesFisher(parts.mu, torch.full_like(parts.kappa, self._sharpest), validate_args=False)
             return torch.logsumexp(log_positivity(parts, best, self.process.kernel) + q.log_weights, -1)
         return self._log_matching(torch.ones_like(q.mean[..., 0] if isinstance(q, PosteriorBatch) else q.kappa))
 
@@ -287,13 +271,9 @@ def _one_component(q: Truth, generator: Generator | None) -> Truth:
 
 
 def _keys(log_w: Tensor, generator: Generator | None) -> Tensor:
-    """log u - log w."""
-    return _uniform(log_w.shape, log_w.device, generator).log_().sub_(log_w)
-
-
-def _uniform(shape: tuple[int, ...], device: torch.device, generator: Generator | None) -> Tensor:
-    """u with 53 random bits: with 24, too many u would be 0 and be smallest whatever their w."""
-    return torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
+    """log u - log w. u has 53 random bits: with 24, too many u would be 0 and be smallest whatever their w."""
+    u = torch.rand(log_w.shape, generator=generator, dtype=torch.float64, device=log_w.device)
+    return u.log_().sub_(log_w)
 
 
 def _fresh_cosines(q: Truth, z_candidate: Tensor, generator: Generator | None) -> Tensor:

@@ -16,8 +16,8 @@ Each file replaces the plain functions of one module of the same name; `fused_x`
                                                       plain_shared_log_softmax_share, and their gradients
 
 Plain functions launch many small GPU kernels, or read and write large tensors several times. A fused function launches
-one or two kernels and writes only its results. functions.py lists all fused functions, pieces.py holds what they share,
-dispatch.py chooses. Tests marked `gpu` compare each fused function with its plain one.
+one or two kernels and writes only its results. functions.py lists all fused functions, pieces.py and halves.py hold
+what they share, dispatch.py chooses. Tests marked `gpu` compare each fused function with its plain one.
 """
 
 from aleator.fused.dispatch import fused_kernels

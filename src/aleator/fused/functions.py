@@ -2,7 +2,6 @@
 
 from aleator.fused.angles import fused_basis
 from aleator.fused.bessel import fused_log_growth
-from aleator.fused.draws import fused_smallest
 from aleator.fused.grid import fused_log_grid
 from aleator.fused.interpolant import fused_interpolated_backward, fused_interpolated_totals, sorted_side
 from aleator.fused.pairs import fused_pair_cosines, fused_pair_gradients
@@ -39,7 +38,6 @@ __all__ = [
     "fused_sampled_cosines_backward",
     "fused_shared_log_softmax_share",
     "fused_shared_log_softmax_share_backward",
-    "fused_smallest",
     "rows_on_device",
     "sorted_side",
     "triton_available",

@@ -90,7 +90,7 @@ class _Pairs:
         dim, log_lam, sign, tail, self.tolerance = kernel
         self.own, self.done, self.like, self.owner = mu2 is None, done, mu1, owner
         self.weighted = weights1 is not None, weights2 is not None
-        self.steps, heights = recurrence_on(dim, len(log_lam), mu1.device)
+        self.steps, heights = _recurrence_on(dim, len(log_lam), mu1.device)
         self.constants: tuple = (0.0, 0.0, DEPTH, FLOOR, TILT, False)
         if tail is not None:
             self.constants = (tail.lam, tail.scale, DEPTH, FLOOR, TILT, True)
@@ -214,7 +214,7 @@ def _owners(count: int, modes: int, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def recurrence_on(dim: int, terms: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _recurrence_on(dim: int, terms: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """m_n and h_n of `rescaled_recurrence` on a device, (T,) each."""
     steps, heights = rescaled_recurrence(dim, terms)
     return torch.tensor(steps, dtype=torch.float64, device=device), heights.flatten().to(device)
