@@ -42,9 +42,7 @@ def main(folder: Path = Path("results/benchmarks"), items: int = ITEMS) -> None:
         work = Path(scratch)
         X, Q = directions(items, 0), directions(QUERIES, 1)
         np.save(work / "items.npy", X)
-        best, _ = faiss.knn(Q, X, max(SIZES) + 1, metric=faiss.METRIC_INNER_PRODUCT)
-        # Between the n-th neighbour and the next one lies the cap of n items.
-        queries = {size: posteriors(Q, (best[:, size - 1] + best[:, size]) / 2) for size in SIZES}
+        queries = queries_for(X, Q, SIZES)
         for kind in ("raw", "ours"):  # each in a process of its own, for its memory
             command = [sys.executable, "-m", "benchmarks.retrieval", "build", kind, str(work)]
             out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -62,6 +60,12 @@ def main(folder: Path = Path("results/benchmarks"), items: int = ITEMS) -> None:
         show(rows["postgres"])
     found = {"benchmark": "retrieval", "provenance": describe_run(began, "cpu"), "rows": rows}
     write_json(folder / "retrieval.json", found)
+
+
+def queries_for(X: np.ndarray, Q: np.ndarray, sizes: tuple[int, ...]) -> dict[int, VonMisesFisher]:
+    """For each size n, queries with n items in their sets: a cap ends between the n-th neighbour and the next."""
+    best, _ = faiss.knn(Q, X, max(sizes) + 1, metric=faiss.METRIC_INNER_PRODUCT)
+    return {size: posteriors(Q, (best[:, size - 1] + best[:, size]) / 2) for size in sizes}
 
 
 def directions(n: int, seed: int) -> np.ndarray:
@@ -248,8 +252,7 @@ def postgres_alone(folder: Path = Path("results/benchmarks"), items: int = ITEMS
     """Measure PostgreSQL again, and keep the other rows."""
     began, path = time.time(), folder / "retrieval.json"
     X, Q = directions(items, 0), directions(QUERIES, 1)
-    best, _ = faiss.knn(Q, X, 11, metric=faiss.METRIC_INNER_PRODUCT)
-    rows = postgres(X, posteriors(Q, (best[:, 9] + best[:, 10]) / 2))
+    rows = postgres(X, queries_for(X, Q, (10,))[10])
     show(rows)
     found = json.loads(path.read_text())
     found["rows"]["postgres"] = {**rows, "provenance": describe_run(began, "cpu")}

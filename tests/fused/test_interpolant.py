@@ -182,10 +182,8 @@ def test_equal_and_extreme_posteriors(device):  # noqa: F811
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter cannot run this kernel")
 def test_rows_that_are_left_out_hold_no_nan(device):  # noqa: F811
     """Their memory is not written. The slopes of their means are multiplied by sums of nothing."""
-    kappa, scale = (
-        torch.ones(20, dtype=torch.float64, device=device),
-        torch.zeros(6, dtype=torch.float64, device=device),
-    )
+    kappa = torch.ones(20, dtype=torch.float64, device=device)
+    scale = torch.zeros(6, dtype=torch.float64, device=device)
     torch.use_deterministic_algorithms(True)  # new memory is full of NaN
     try:
         unused = torch.ones((), dtype=torch.int32, device=device)

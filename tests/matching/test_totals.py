@@ -211,7 +211,7 @@ def test_a_kernel_that_is_too_steep_is_refused():
         log_total_positivity(q, None, VMFKernel(1e4))
 
 
-def test_threads_of_tiles_use_no_helpers(monkeypatch):
+def test_threads_of_tiles_use_no_helpers():
     """Helpers of two threads would wait for each other: the sums would take longer than with one thread."""
     seen = []
 

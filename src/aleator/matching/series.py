@@ -33,13 +33,7 @@ import torch
 from torch import Tensor
 
 from aleator.fused import fused_kernels
-from aleator.special import (
-    log_harmonic_dimensions,
-    log_ratios_and_slopes,
-    recurrence,
-    recurrence_start,
-    representable,
-)
+from aleator.special import log_harmonic_dimensions, log_ratios_and_slopes, recurrence, recurrence_start, representable
 
 FLOOR = 1e-10
 TILT = 1e-2

@@ -274,18 +274,15 @@ def _in_threads(work: Callable[[Iterator[_Tile]], Result], tiles: list[_Tile]) -
     queue = iter(tiles)  # taking the next item of a list's iterator is atomic
 
     def run() -> Result:
-        with torch.no_grad():
+        torch.get_num_threads()  # the first call in a thread sets the number of its helpers, which would undo the limit
+        with torch.no_grad(), _helpers().limit(limits=1):
             return work(queue)
 
-    def run_alone() -> Result:
-        torch.get_num_threads()  # the first call in a thread sets the number of its helpers, which would undo the limit
-        with _helpers().limit(limits=1):
-            return run()
-
     if threads == 1:
-        return [run()]
+        with torch.no_grad():
+            return [work(queue)]
     with ThreadPoolExecutor(threads, thread_name_prefix="tiles") as pool:
-        return [future.result() for future in [pool.submit(run_alone) for _ in range(threads)]]
+        return [future.result() for future in [pool.submit(run) for _ in range(threads)]]
 
 
 @lru_cache(maxsize=1)
