@@ -171,19 +171,24 @@ class GenerativeProcess:
         """
         return PairSampler(self, batch_size, negatives, positives, proposals, group, rule)
 
-    def soft_batches(self, batch_size: int) -> SoftProcessBatches:
-        """Batches of inputs for `fit` in which every pair has its match weight, r(x, x'), in place of drawn pairs.
+    def soft_batches(self, batch_size: int, group: int | None = None, choices: int | None = None) -> SoftProcessBatches:
+        """Batches of inputs for `fit` in which every pair has its match weight, in place of one drawn positive.
 
         Args:
             batch_size: B, the number of inputs.
+            group: Number S of consecutive inputs that are compared with each other, a divisor of B; the loss has the
+                same `group`. Default: all.
+            choices: Number of matches that each input chooses among the others of its group; the weights count them.
+                Default: the weights are r(x, x'), by which matches would be chosen.
 
         Returns:
-            A function (step, generator) -> `SoftBatch` of inputs (B, D) and weights (B, B).
+            A function (step, generator) -> `SoftBatch` of inputs (B, D) and weights (B, S).
 
         Raises:
-            ValueError: If the family is not "vmf".
+            ValueError: If the family is not "vmf" or "point", the group does not divide the batch, or there are no
+                choices.
         """
-        return SoftProcessBatches(self, batch_size)
+        return SoftProcessBatches(self, batch_size, group, choices)
 
     def __repr__(self) -> str:
         return (

@@ -58,6 +58,8 @@ class ContrastiveLoss(nn.Module):
         tensor(0.)
     """
 
+    group: int | None = None  # number of anchors that are compared with each other, where a loss has groups; None: all
+
     def forward(
         self,
         anchor: PosteriorBatch,
@@ -124,7 +126,8 @@ class ContrastiveLoss(nn.Module):
             targets: Match weights of anchors and candidates, shape (B, M); 0 or more. `aleator.data.match_weights`
                 makes them from labels. On a GPU their values are not checked, because that would wait for the device.
             candidates: Posteriors, batch shape (M,), the same for all anchors. Default: the anchors of this process,
-                each of them without itself.
+                each of them without itself. A loss with a `group` then compares the anchors of one group: M is its
+                size, and column j is the j-th anchor of the anchor's own group.
             compared: Booleans, shape (B, M): False leaves a candidate out, such as a copy of the anchor's own input.
                 Default: all count.
             **options: Passed on to `log_shares`. `MCInfoNCE` takes `generator` and `noise`.
@@ -151,9 +154,11 @@ class ContrastiveLoss(nn.Module):
             shape = tuple(candidates.batch_shape)
             fits = len(shape) == 1 and shape[0] > 0
             require(fits, "candidates", shape, "expected batch shape (M,)", "pass one list for all anchors")
-        check_soft_batch(anchor, targets, candidates, compared)
+        elif self.group is not None:
+            self._check_group(len(anchor))
+        check_soft_batch(anchor, targets, candidates, compared, self.group)
         with torch.autocast(anchor.device.type, enabled=False), matmul_precision("highest"):
-            compared = compared_candidates(anchor, candidates, compared)
+            compared = compared_candidates(anchor, candidates, compared, self.group)
             return soft_cross_entropy(self.log_shares(anchor, candidates, compared, **options), targets, compared)
 
     def log_shares(self, anchor: PosteriorBatch, candidates: PosteriorBatch | None, compared: Tensor | None) -> Tensor:
@@ -174,6 +179,11 @@ class ContrastiveLoss(nn.Module):
         """
         way_out = "use ExactInfoNCE, MCInfoNCE, InfoNCE or ELK, or define its log_shares"
         return reject("loss", type(self).__name__, "takes no soft targets", way_out)
+
+    def _check_group(self, batch: int) -> None:
+        fits = self.group is None or batch % self.group == 0
+        way_out = "pass a divisor of the batch size, or leave it out"
+        require(fits, "group", self.group, f"does not divide the batch of {batch}", way_out)
 
 
 def are_own_negatives(negative: PosteriorBatch | None, anchor: PosteriorBatch) -> TypeGuard[PosteriorBatch]:

@@ -62,7 +62,6 @@ class SimilarityLoss(ContrastiveLoss):
         0.075
     """
 
-    group: int | None = None
     # Whether the similarity depends on nothing but the posteriors and the parameters of the loss. Batch negatives of
     # several processes, or very many of them, are then compared part by part (ring.py).
     _in_parts: ClassVar[bool] = False
@@ -108,6 +107,8 @@ class SimilarityLoss(ContrastiveLoss):
         return torch.logsumexp(torch.cat([to_positive[:, None], to_negatives], 1), 1) - to_positive
 
     def log_shares(self, anchor: PosteriorBatch, candidates: PosteriorBatch | None, compared: Tensor | None) -> Tensor:
+        if candidates is None and self.group is not None:
+            return log_shares_of(self._group_similarities(anchor, self.group).flatten(0, 1), compared)
         if candidates is None:
             return log_shares_of(self.self_similarity(anchor), compared)
         return log_shares_of(self.similarity(anchor[:, None], candidates[None, :]), compared)
@@ -120,12 +121,16 @@ class SimilarityLoss(ContrastiveLoss):
             groups = anchor.unflatten(0, (len(negative), -1))
             return self.similarity(groups[:, :, None], negative[:, None, :]).flatten(0, 1)
         if self.group is not None:
-            groups = anchor.unflatten(0, (-1, self.group))
-            logits = self.similarity(groups[:, :, None], groups[:, None, :])
-            return (logits + diagonal_mask(groups[0])).flatten(0, 1)
+            logits = self._group_similarities(anchor, self.group)
+            return (logits + diagonal_mask(anchor[: self.group])).flatten(0, 1)
         if process_count() == 1:
             return self.self_similarity(anchor) + self_mask(anchor)
         return self.similarity(anchor[:, None], anchor.map_tensors(gather_batch)[None, :]) + self_mask(anchor)
+
+    def _group_similarities(self, anchor: PosteriorBatch, group: int) -> Tensor:
+        """Similarities of the anchors of each group with each other, (B / group, group, group)."""
+        groups = anchor.unflatten(0, (-1, group))
+        return self.similarity(groups[:, :, None], groups[:, None, :])
 
     def _part_of_table(self, rows: PosteriorBatch, block: PosteriorBatch, first: int | None) -> Tensor:
         """log sum_j exp s of rows with a block, a `Part` of ring.py."""
@@ -135,11 +140,6 @@ class SimilarityLoss(ContrastiveLoss):
             mask.diagonal(first).fill_(-math.inf)
             table = table + mask
         return torch.logsumexp(table, 1)
-
-    def _check_group(self, batch: int) -> None:
-        fits = self.group is None or batch % self.group == 0
-        way_out = "pass a divisor of the batch size, or leave it out"
-        require(fits, "group", self.group, f"does not divide the batch of {batch}", way_out)
 
 
 class InfoNCE(SimilarityLoss):

@@ -51,21 +51,30 @@ def soft_cross_entropy(log_shares: Tensor, targets: Tensor, compared: Tensor | N
 
 
 def compared_candidates(
-    anchor: PosteriorBatch, candidates: PosteriorBatch | None, compared: Tensor | None
+    anchor: PosteriorBatch, candidates: PosteriorBatch | None, compared: Tensor | None, group: int | None = None
 ) -> Tensor | None:
-    """Which candidates count, (B, M), or None for all. An anchor is not its own candidate."""
+    """Which candidates count, (B, M), or None for all. An anchor is not its own candidate.
+
+    Without candidates M is the size of a group of anchors, which are candidates of each other. None: all anchors.
+    """
     if candidates is None:
-        others = ~torch.eye(len(anchor), dtype=torch.bool, device=anchor.device)
+        others = ~torch.eye(group or len(anchor), dtype=torch.bool, device=anchor.device)
+        if group is not None:
+            others = others.repeat(len(anchor) // group, 1)
         compared = others if compared is None else compared & others
     return compared
 
 
 def check_soft_batch(
-    anchor: PosteriorBatch, targets: Tensor, candidates: PosteriorBatch | None, compared: Tensor | None
+    anchor: PosteriorBatch,
+    targets: Tensor,
+    candidates: PosteriorBatch | None,
+    compared: Tensor | None,
+    group: int | None = None,
 ) -> None:
     """Raise unless targets and mask fit the posteriors. The values of targets on a GPU are not read."""
     B = len(anchor)
-    M = B if candidates is None else len(candidates)
+    M = (group or B) if candidates is None else len(candidates)
     problem = f"expected shape ({B}, {M}), one row for each anchor and one column for each candidate"
     require_float("targets", targets)
     require(tuple(targets.shape) == (B, M), "targets", tuple(targets.shape), problem, "pass match weights of all pairs")

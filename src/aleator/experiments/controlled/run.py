@@ -67,8 +67,10 @@ class Setting:
         positives: Law of positive pairs; see `GenerativeProcess.batches`.
         rule: Law of the negatives; see `GenerativeProcess.batches`.
         loss_rule: Law of the negatives that the exact loss assumes. None: `rule`.
-        targets: "drawn": an anchor has one positive, which is drawn, and negatives. "soft": every pair of a batch has
-            r of the true posteriors as its match weight; `positives`, `negatives` and `group` are not used.
+        targets: "drawn": an anchor has one positive, which is drawn, and negatives. "chosen": every input of a batch
+            chooses `choices` matches among the others of its group. "soft": every pair of a group has r of the true
+            posteriors as its match weight. The last two do not use `positives`, `negatives` and `rule`.
+        choices: Number of matches that each input chooses, for targets "chosen".
         batch_size: Number of anchors in a batch.
         negatives: Number of negatives of each anchor, drawn by `rule`. "batch": the other anchors. "rolled": the
             positive of the previous pair, which is the paper's M = 0.
@@ -109,7 +111,8 @@ class Setting:
     positives: PositiveLaw = "ratio"
     rule: NegativeLaw = "marginal"
     loss_rule: NegativeLaw | None = None
-    targets: Literal["drawn", "soft"] = "drawn"
+    targets: Literal["drawn", "chosen", "soft"] = "drawn"
+    choices: int = 1
     batch_size: int = 512
     negatives: int | str = "batch"
     average_negatives: bool = False
@@ -215,8 +218,9 @@ def _process(
 
 def process_batches(process: GenerativeProcess, setting: Setting) -> Callable[[int, Generator], Any]:
     """Batches of pairs from the process, with the negatives that the setting asks for; or with soft targets."""
-    if setting.targets == "soft":
-        return process.soft_batches(setting.batch_size)
+    if setting.targets != "drawn":
+        choices = setting.choices if setting.targets == "chosen" else None
+        return process.soft_batches(setting.batch_size, setting.group, choices)
     if setting.negatives == "rolled":
         return RolledNegatives(process.batches(setting.batch_size, positives=setting.positives))
     drawn = 0 if setting.negatives == "batch" else int(setting.negatives)
