@@ -1,12 +1,11 @@
 r"""Matrix products of float32 directions from float16 parts, which tensor cores multiply fastest.
 
 Each coordinate is SCALE x = h + l. h is a whole number of at most 11 bits (12 from 0.5 on, where it is even), and l, at
-most 1, is a float16. A third part is w, all of SCALE x rounded to a float16.
+most 1, is a float16.
 
 Tensor cores round towards zero when they add, which over many additions does not average out. But sums of h h' are
-whole numbers up to 2^24, so they are exact. The sums with l are small, and are added up apart, as h l' + l w'. Without
-the l' in w' they would lack D/12 for equal directions. What w' lacks is at most 4 there, 2.4e-7 of the cosine, and
-usually a third of that.
+whole numbers up to 2^24, so they are exact. The sums with l are small, and are added up apart. Those of l l' are not
+left out: for nearly equal directions all their terms are positive, D/12 in sum.
 """
 
 import torch
@@ -20,12 +19,12 @@ LARGEST_PART = 256  # dimensions that one program holds
 
 
 def split_directions(mu: Tensor) -> Tensor:
-    """h, l and w of directions (N, D) float32, with zeros behind them: (3, N, E) float16.
+    """h and l of directions (N, D) float32, with zeros behind them: (2, N, E) float16.
 
     E is the next power of two from 16 to 256, or a multiple of 64 beyond.
     """
     count, dim = mu.shape
-    out = mu.new_empty(3, count, padded(dim), dtype=torch.float16)
+    out = mu.new_empty(2, count, padded(dim), dtype=torch.float16)
     size = out[0].numel()
     _halves_kernel[(triton.cdiv(size, 1024),)](mu.contiguous(), out, size, dim, out.shape[2], SCALE, BLOCK=1024)
     return out
@@ -63,47 +62,38 @@ if triton is not None:
         low = (x - high.to(tl.float32)).to(tl.float16)
         tl.store(out_ptr + i, high, mask=i < size)
         tl.store(out_ptr + size + i, low, mask=i < size)
-        tl.store(out_ptr + 2 * size + i, x.to(tl.float16), mask=i < size)
 
     @triton.jit
     def load_halves(halves_ptr, at, live, start, count, padded, PART: tl.constexpr):
         """h and l of some directions, PART of their dimensions."""
-        high = _load_part(halves_ptr, at, live, start, padded, PART)
-        return high, _load_part(halves_ptr, at.to(tl.int64) + count, live, start, padded, PART)
-
-    @triton.jit
-    def load_whole(halves_ptr, at, live, start, count, padded, PART: tl.constexpr):
-        """w of some directions, PART of their dimensions."""
-        return _load_part(halves_ptr, at.to(tl.int64) + 2 * count, live, start, padded, PART)
-
-    @triton.jit
-    def _load_part(halves_ptr, at, live, start, padded, PART: tl.constexpr):
         d = start + tl.arange(0, PART)
+        at = at.to(tl.int64)
         live = live[:, None] & (d < padded)[None, :]
-        return tl.load(halves_ptr + at.to(tl.int64)[:, None] * padded + d[None, :], mask=live, other=0.0)
+        high = tl.load(halves_ptr + at[:, None] * padded + d[None, :], mask=live, other=0.0)
+        low = tl.load(halves_ptr + (at + count)[:, None] * padded + d[None, :], mask=live, other=0.0)
+        return high, low
 
     @triton.jit
     def cosines_of_halves(high1, low1, high2, low2, halves1_ptr, halves2_ptr, row, row_live, column, column_live, count,
                           others, padded, PART: tl.constexpr, WHOLE: tl.constexpr, SCALE: tl.constexpr):  # fmt: skip
         """mu.mu' of a tile in float32, from the first PART dimensions of both; with more, the others are loaded."""
-        whole2 = load_whole(halves2_ptr, column, column_live, 0, others, padded, PART)
-        exact, rest = _products(high1, low1, high2, low2, whole2)
+        exact, rest = _products(high1, low1, high2, low2)
         if not WHOLE:
             for start in range(PART, padded, PART):
                 a_high, a_low = load_halves(halves1_ptr, row, row_live, start, count, padded, PART)
                 b_high, b_low = load_halves(halves2_ptr, column, column_live, start, others, padded, PART)
-                b_whole = load_whole(halves2_ptr, column, column_live, start, others, padded, PART)
-                more, more_rest = _products(a_high, a_low, b_high, b_low, b_whole)
+                more, more_rest = _products(a_high, a_low, b_high, b_low)
                 exact += more
                 rest += more_rest
         c = (exact + rest) * (1.0 / (SCALE * SCALE))
         return tl.where(c > 1.0, 1.0, tl.where(c < -1.0, -1.0, c))
 
     @triton.jit
-    def _products(high1, low1, high2, low2, whole2):
-        """h h'^T, and the rest of x x'^T: h l'^T + l w'^T."""
-        rest = tl.dot(high1, tl.trans(low2))
-        rest = tl.dot(low1, tl.trans(whole2), rest)
+    def _products(high1, low1, high2, low2):
+        """h h'^T, and the rest of x x'^T: l l'^T + h l'^T + l h'^T."""
+        rest = tl.dot(low1, tl.trans(low2))
+        rest = tl.dot(high1, tl.trans(low2), rest)
+        rest = tl.dot(low1, tl.trans(high2), rest)
         return tl.dot(high1, tl.trans(high2)), rest
 
     @triton.jit

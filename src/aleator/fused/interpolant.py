@@ -47,7 +47,7 @@ class SortedSide(NamedTuple):
     kappa: Tensor  # (N,) float64
     log_weights: Tensor | None  # (N,) float32, if rows are components of mixtures
     owner: Tensor | None  # (N,) int32: the posterior that a row belongs to, if it has several
-    halves: Tensor  # (3, N, E) float16, `split_directions` of mu
+    halves: Tensor  # (2, N, E) float16, `split_directions` of mu
 
 
 @on_its_own_device

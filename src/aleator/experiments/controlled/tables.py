@@ -112,13 +112,14 @@ def recovery(preset: Preset) -> list[Row]:
     injective = replace(ambiguous, name="injective", family="point", terms=None)
     if preset == "paper":
         return [Row(setting, RESULT_SEEDS) for setting in _with_corrected((ambiguous, clear, injective))]
+    if preset == "corrected":
+        return [Row(setting, RESULT_SEEDS) for setting in (ambiguous, clear, injective)]
     injective = _shorter(injective, preset, best=5000, quick=400)
-    if preset != "best":
-        return [Row(setting, _seeds(preset, 5)) for setting in (ambiguous, clear, injective)]
     drawn = [_shorter(setting, preset, best=10_000) for setting in (ambiguous, clear)]
-    chosen = [replace(setting, targets="chosen", choices=16) for setting in (*drawn, injective)]
+    chosen = [replace(setting, targets="chosen", choices=16, group=64) for setting in (*drawn, injective)]
     beside = [replace(setting, name=f"{setting.name}, one drawn positive") for setting in drawn]
-    return [*(Row(setting, TEN_SEEDS) for setting in chosen), *(Row(setting, RESULT_SEEDS) for setting in beside)]
+    rows = [Row(setting, TEN_SEEDS if preset == "best" else _seeds(preset, 1)) for setting in chosen]
+    return rows + [Row(setting, _seeds(preset, 5)) for setting in (beside if preset == "best" else beside[:1])]
 
 
 def _clear(ambiguous: Setting, preset: Preset) -> Setting:
