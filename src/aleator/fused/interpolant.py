@@ -47,7 +47,8 @@ class SortedSide(NamedTuple):
     kappa: Tensor  # (N,) float64
     log_weights: Tensor | None  # (N,) float32, if rows are components of mixtures
     owner: Tensor | None  # (N,) int32: the posterior that a row belongs to, if it has several
-    halves: Tensor  # (2, N, E) float16, `split_directions` of mu
+    halves: Tensor  # (2, N, E) float16, mu as rows of a table, of `split_directions`
+    column_halves: Tensor  # (2, N, E) float16, mu as columns
 
 
 @on_its_own_device
@@ -55,7 +56,7 @@ def sorted_side(
     mu: Tensor, kappa: Tensor, log_weights: Tensor | None = None, owner: Tensor | None = None
 ) -> SortedSide:
     """A side from what is already in order."""
-    return SortedSide(mu, kappa, log_weights, owner, split_directions(mu))
+    return SortedSide(mu, kappa, log_weights, owner, *split_directions(mu))
 
 
 @on_its_own_device
@@ -81,7 +82,7 @@ def fused_interpolated_totals(
     scratch = like.new_empty(blocks * splits * (shape["K"] + 1) * 4 * rows, dtype=torch.float32)
     largest, total, far = (like.new_empty(splits, count, dtype=torch.float32) for _ in range(3))
     _interpolated_kernel[(blocks, splits)](
-        first.halves, first.kappa, second.halves, _column_places(second, polynomials.columns, scale),
+        first.halves, first.kappa, second.column_halves, _column_places(second, polynomials.columns, scale),
         polynomials.coefficients, polynomials.width, polynomials.slope, polynomials.usable, polynomials.degree,
         polynomials.rows.middle, polynomials.rows.half, _weights(first), _weights(second), _owner(first),
         scratch, largest, total, far,
@@ -126,7 +127,8 @@ def fused_interpolated_backward(
     grad_kappa = like.new_empty(splits, count, dtype=torch.float32)
     grad_weight = grad_kappa if first.log_weights is None else torch.empty_like(grad_kappa)
     _interpolated_backward_kernel[(blocks, splits, parts)](
-        grad, totals, first.halves, first.kappa, second.halves, _column_places(second, polynomials.columns, scale),
+        grad, totals, first.halves, first.kappa, second.column_halves,
+        _column_places(second, polynomials.columns, scale),
         polynomials.coefficients, polynomials.width, polynomials.slope, polynomials.usable, polynomials.degree,
         polynomials.rows.middle, polynomials.rows.half, _weights(first), _weights(second), _owner(first),
         scratch, grad_mu, grad_kappa, grad_weight,
@@ -251,8 +253,8 @@ if triton is not None:
         degree_ptr, middle1_ptr, half1_ptr, weight1_ptr, weight2_ptr, owner_ptr, scratch_ptr, largest_ptr, total_ptr,
         far_ptr, count, others, padded, classes1, classes2, size1, size2, scale, depth,
         OWN: tl.constexpr, SEVERAL: tl.constexpr, WEIGHTS1: tl.constexpr, WEIGHTS2: tl.constexpr, TAIL: tl.constexpr,
-        PART: tl.constexpr, WHOLE: tl.constexpr, SCALE: tl.constexpr, K: tl.constexpr, A: tl.constexpr,
-        ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        PART: tl.constexpr, WHOLE: tl.constexpr, WITH_LOW: tl.constexpr, SCALE: tl.constexpr, K: tl.constexpr,
+        A: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS anchors and a share of the column classes. A running logsumexp."""
         block, split = tl.program_id(0), tl.program_id(1)
@@ -284,7 +286,7 @@ if triton is not None:
                     high2, low2 = load_halves(halves2_ptr, column, column_live, 0, others, padded, PART)
                     c = cosines_of_halves(
                         high1, low1, high2, low2, halves1_ptr, halves2_ptr, row, row_live, column, column_live, count,
-                        others, padded, PART, WHOLE, SCALE,
+                        others, padded, PART, WHOLE, WITH_LOW, SCALE,
                     )  # fmt: skip
                     v = tl.load(place2_ptr + column, mask=column_live, other=0.0)
                     if TAIL:
@@ -331,8 +333,8 @@ if triton is not None:
         count, others, dim, padded, classes1, classes2, size1, size2, scale, depth,
         OWN: tl.constexpr, OF_COLUMNS: tl.constexpr, SEVERAL: tl.constexpr, WEIGHTS1: tl.constexpr,
         WEIGHTS2: tl.constexpr, TAIL: tl.constexpr, HELD: tl.constexpr, UNIT: tl.constexpr,
-        PART: tl.constexpr, WHOLE: tl.constexpr, SCALE: tl.constexpr, K: tl.constexpr, A: tl.constexpr,
-        ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        PART: tl.constexpr, WHOLE: tl.constexpr, WITH_LOW: tl.constexpr, SCALE: tl.constexpr, K: tl.constexpr,
+        A: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS posteriors, a share of the column classes, and HELD dimensions of mu."""
         block, split, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -375,7 +377,7 @@ if triton is not None:
                     high2, low2 = load_halves(halves2_ptr, column, column_live, 0, others, padded, PART)
                     c = cosines_of_halves(
                         high1, low1, high2, low2, halves1_ptr, halves2_ptr, row, row_live, column, column_live, count,
-                        others, padded, PART, WHOLE, SCALE,
+                        others, padded, PART, WHOLE, WITH_LOW, SCALE,
                     )  # fmt: skip
                     v = tl.load(place2_ptr + column, mask=column_live, other=0.0)
                     if TAIL:
