@@ -28,6 +28,7 @@ TESTED_IN = {
     "matching.fused_pairs": "fused/test_pairs.py",
     "matching.fused_totals": "fused/test_totals.py",
     "losses.softmax_share": "losses/test_sampled.py",
+    "matching.tile_sums": "matching/test_totals.py",
     "matching.zonal": "matching/test_kernels.py",
     "own_data.measuring.answer_figure": "cli/test_query.py",
     "own_data.collection.collection": "own_data/collection/test_reading.py",

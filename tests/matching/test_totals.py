@@ -15,14 +15,13 @@ from aleator import (
     log_positivity,
     pairwise_log_positivity,
 )
-from aleator.matching import log_total_positivity, sums_in_tiles
-from aleator.matching import totals as totals_module
+from aleator.matching import log_total_positivity, sums_in_tiles, tile_sums
 
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     """Tiles of 16, so that small batches have many and the last is cut."""
-    monkeypatch.setattr(totals_module, "TILE", 16)
+    monkeypatch.setattr(tile_sums, "TILE", 16)
 
 
 def some(*shape: int, dim: int, low: float = 0.5, high: float = 200.0, dtype=torch.float64) -> VonMisesFisher:
@@ -129,8 +128,8 @@ def test_tiles_take_the_terms_that_they_need(monkeypatch):
     kappa = torch.cat([torch.full((16,), 2.0), torch.full((16,), 1e4)]).double().requires_grad_()
     halves = VonMisesFisher(q.mu, kappa, validate_args=False)
     taken = []
-    values = totals_module.tile_values
-    monkeypatch.setattr(totals_module, "tile_values", lambda *a: taken.append(a[3]) or values(*a))
+    values = tile_sums.tile_values
+    monkeypatch.setattr(tile_sums, "tile_values", lambda *a: taken.append(a[3]) or values(*a))
     compare(halves, None, AcceptanceKernel(20.0), rtol=1e-9, atol=1e-11)
     assert min(taken) < 20 < 100 < max(taken)
 
@@ -218,13 +217,13 @@ def test_threads_of_tiles_use_no_helpers():
     def recorded(tiles):
         list(tiles)
         torch.ones(300, 300) @ torch.ones(300, 300)  # sets the helpers of a new thread
-        seen.append(max(pool["num_threads"] for pool in totals_module._helpers().info()))
+        seen.append(max(pool["num_threads"] for pool in tile_sums._helpers().info()))
         return torch.zeros(1)
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        totals_module._in_threads(recorded, [(slice(0, 1), slice(0, 1), 2)] * 4)
+        tile_sums.in_threads(recorded, [(slice(0, 1), slice(0, 1), 2)] * 4)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -24,6 +24,7 @@ is decided on the device. The pairs of classes that are not usable are summed by
 
 import math
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -43,7 +44,7 @@ _NARROWEST = 1e-2  # half of the width of a class in kappa/(kappa + s)
 _NOISE = 4.0  # by how much the error of one node is larger than what it adds to each coefficient
 _DROP = 14.0  # log r of a far pair is at least this far below its maximum
 _SCAN = 65  # cosines at which far pairs are looked for
-_FAR_SHARE = 1e-6  # of an anchor's sum, which far pairs may have
+FAR_SHARE = 1e-6  # of an anchor's sum, which far pairs may have
 _ROOM = 1.05  # the nodes of a class do not reach its ends, so its tails may start a little earlier
 
 
@@ -95,9 +96,22 @@ def interpolant(
     Returns:
         The polynomials. Nothing waits for the device.
     """
-    rows, columns = _classes(dim, kappa1, kappa2)
+    return polynomials(dim, *_classes(dim, kappa1, kappa2), log_lam, sign, tail)
+
+
+def polynomials(
+    dim: int,
+    rows: Classes,
+    columns: Classes,
+    log_lam: Tensor,
+    sign: Tensor,
+    tail: TailScale | None,
+    powers: bool = True,
+) -> Interpolant:
+    """The polynomials of given classes. `powers`: sums of powers of z', and not of T_b(z')."""
     values, width, slope = _grid(dim, rows, columns, log_lam, sign, tail)
-    by_k, by_a, by_b, weights, degrees = _transforms(tail is not None, kappa1.device)
+    shape = rows.nodes.shape[1] - 1, columns.nodes.shape[1] - 1
+    by_k, by_a, by_b, weights, degrees = _transforms(*shape, tail is not None, powers, log_lam.device)
     table = (by_k @ values.flatten(1)).view_as(values) @ by_b.mT
     table = (by_a @ table.flatten(3)).view_as(values)
     size = table.abs()
@@ -112,7 +126,7 @@ def too_far(largest: Tensor, total: Tensor, far: Tensor) -> Tensor:
     `total` and `far` (S, N) are parts of the sums over all pairs and over far pairs, both times exp(-largest).
     """
     scale = (largest - largest.amax(0)).exp()
-    return ((far * scale).sum(0) > _FAR_SHARE * (total * scale).sum(0)).any()
+    return ((far * scale).sum(0) > FAR_SHARE * (total * scale).sum(0)).any()
 
 
 def class_size(count: int, classes: int) -> int:
@@ -130,14 +144,39 @@ def _classes(dim: int, kappa1: Tensor, kappa2: Tensor) -> tuple[Classes, Classes
     size1, size2 = class_size(len(kappa1), ROW_CLASSES), class_size(len(kappa2), COLUMN_CLASSES)
     edges = [_edges(len(x), size, x.device) for x, size in ((kappa1, size1), (kappa2, size2))]
     s, number = kappa_scale(dim), edges[0].shape[1]
-    low, high = 1 / (1 + s / torch.cat([kappa1[edges[0]], kappa2[edges[1]]], 1))
-    half = ((high - low) / 2).clamp(min=_NARROWEST)
-    middle = torch.maximum(torch.minimum((high + low) / 2, 1 - half), half)
+    middle, half = _intervals(*squeezed(dim, torch.cat([kappa1[edges[0]], kappa2[edges[1]]], 1)))
     parts = [(middle[:number], half[:number], ROW_NODES), (middle[number:], half[number:], COLUMN_NODES)]
-    x = [torch.addcmul(m[:, None], h[:, None], _nodes_and_check(n, low.device)) for m, h, n in parts]
+    x = [torch.addcmul(m[:, None], h[:, None], _nodes_and_check(n, half.device)) for m, h, n in parts]
     nodes = (s / (1 / torch.cat([part.flatten() for part in x]) - 1)).split([part.numel() for part in x])
     first, second = (node.view_as(part) for node, part in zip(nodes, x, strict=True))
     return Classes(size1, *parts[0][:2], first), Classes(size2, *parts[1][:2], second)
+
+
+def even_classes(dim: int, kappa: Tensor, width: float, nodes: int) -> tuple[Classes, list[slice]]:
+    """Classes of about equal width in kappa/(kappa + s), at most `width`, and the members of each.
+
+    On a CPU; `kappa` (N,) is sorted, and not NaN. Classes differ in size, and `size` has no meaning.
+    """
+    place = squeezed(dim, kappa)
+    low, high = float(place[0]), float(place[-1])
+    count = max(1, math.ceil((high - low) / width))
+    edges = torch.searchsorted(place, torch.linspace(low, high, count + 1, dtype=place.dtype)[1:-1]).tolist()
+    members = [slice(a, b) for a, b in pairwise([0, *edges, len(kappa)]) if a < b]
+    first, last = (torch.tensor(x) for x in ([m.start for m in members], [m.stop - 1 for m in members]))
+    middle, half = _intervals(place[first], place[last])
+    x = torch.addcmul(middle[:, None], half[:, None], _nodes_and_check(nodes, kappa.device))
+    return Classes(0, middle, half, kappa_scale(dim) / (1 / x - 1)), members
+
+
+def squeezed(dim: int, kappa: Tensor) -> Tensor:
+    """kappa/(kappa + s), from 0 to 1."""
+    return 1 / (1 + kappa_scale(dim) / kappa)
+
+
+def _intervals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Middle and half width of intervals that hold [low, high], within [0, 1] and not too narrow."""
+    half = ((high - low) / 2).clamp(min=_NARROWEST)
+    return torch.maximum(torch.minimum((high + low) / 2, 1 - half), half), half
 
 
 def _grid(
@@ -214,16 +253,15 @@ def _nodes_and_check(count: int, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _transforms(tail: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _transforms(
+    row_nodes: int, column_nodes: int, tail: bool, powers: bool, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Matrices that turn values into coefficients along each axis, weights of the check, and degrees in k."""
-    by_k, by_a, by_b = (_coefficients(count) for count in (COSINE_NODES, ROW_NODES, COLUMN_NODES))
-    powers = torch.eye(COLUMN_NODES + 1, dtype=torch.float64)  # T_b as sums of powers
-    for b in range(2, COLUMN_NODES):
-        powers[b, 1:COLUMN_NODES] = 2 * powers[b - 1, : COLUMN_NODES - 1]
-        powers[b, 0] = 0.0
-        powers[b] -= powers[b - 2]
-    by_b = powers.mT @ by_b
-    checks = [torch.arange(count + 1) == count for count in (COSINE_NODES, ROW_NODES, COLUMN_NODES)]
+    counts = (COSINE_NODES, row_nodes, column_nodes)
+    by_k, by_a, by_b = (_coefficients(count) for count in counts)
+    if powers:
+        by_b = _chebyshev_as_powers(column_nodes).mT @ by_b
+    checks = [torch.arange(count + 1) == count for count in counts]
     if tail:
         by_k = torch.block_diag(by_k, torch.ones(1, 1, dtype=torch.float64))
         checks[0] = torch.cat([checks[0], torch.zeros(1, dtype=torch.bool)])
@@ -233,6 +271,16 @@ def _transforms(tail: bool, device: torch.device) -> tuple[Tensor, Tensor, Tenso
     degrees = 2 + 2 * (torch.arange(COSINE_NODES, dtype=torch.int32)[:, None, None] // 2)
     tensors = (by_k, by_a, by_b, weights, degrees)
     return tuple(x.to(device).contiguous() for x in tensors)  # type: ignore[return-value]
+
+
+def _chebyshev_as_powers(count: int) -> Tensor:
+    """T_0, ..., T_{count-1} as sums of powers, one in each row; (count + 1, count + 1), the last for the check."""
+    powers = torch.eye(count + 1, dtype=torch.float64)
+    for b in range(2, count):
+        powers[b, 1:count] = 2 * powers[b - 1, : count - 1]
+        powers[b, 0] = 0.0
+        powers[b] -= powers[b - 2]
+    return powers
 
 
 def _coefficients(count: int) -> Tensor:

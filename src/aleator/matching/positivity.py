@@ -25,6 +25,7 @@ from aleator.fused import fused_kernels
 from aleator.matching.components import log_bilinear, log_bilinear_with_itself
 from aleator.matching.fused_pairs import fused_log_pairs
 from aleator.matching.fused_totals import takes_polynomials
+from aleator.matching.interpolated_totals import takes_interpolants
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.match_maps import LogOddsMap
 from aleator.matching.series import log_series
@@ -156,7 +157,9 @@ def log_total_positivity(
     mu1, kappa1, weights1 = side(q1)
     mu2, kappa2, weights2 = (None, None, None) if q2 is None else side(q2)
     others = kappa1 if kappa2 is None else kappa2
-    count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, others)
+    # A grid of polynomials goes deeper.
+    depth = torch.float64 if takes_interpolants(mu1, mu1 if mu2 is None else mu2) else dtype
+    count = terms if terms is not None else _count_terms(kernel, dim, depth, kappa1, others)
     if terms is None and kappa1.is_cuda:
         if takes_polynomials(len(kappa1), kappa1.shape[1], others.shape[1]):
             count = kernel.terms(dim, _TOLERANCE[torch.float64])  # the grid of the polynomials goes deeper
