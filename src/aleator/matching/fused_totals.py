@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from aleator.fused import fused_kernels
 from aleator.matching.interpolant import Interpolant, interpolant, kappa_scale, too_far
 from aleator.matching.series import DEPTH, FLOOR, TILT, row_weights
-from aleator.matching.tiles import TailScale, rescaled_recurrence, tail_scale
+from aleator.matching.tiles import FixedKernel, TailScale, rescaled_recurrence, tail_scale
 from aleator.special import bessel_ratio
 
 # From so many pairs on, the grid of the polynomials is paid for (measured on an H200).
@@ -38,7 +38,7 @@ class _FusedLogTotals(torch.autograd.Function):
     def forward(ctx, mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance, weights1, weights2, modes):
         if len(log_lam) % 2:  # tables of an even number of terms
             log_lam, sign = (nn.functional.pad(x, (0, 1), value=v) for x, v in ((log_lam, -math.inf), (sign, 1.0)))
-        kernel = _Kernel(dim, log_lam, sign, None if kappa_pos is None else _fixed_tail(dim, kappa_pos), tolerance)
+        kernel = FixedKernel(dim, log_lam, sign, None if kappa_pos is None else _fixed_tail(dim, kappa_pos), tolerance)
         own = mu2 is None
         groups, count = kappa1.shape
         if takes_polynomials(groups, count, count if own else kappa2.shape[1]):
@@ -63,20 +63,12 @@ class _FusedLogTotals(torch.autograd.Function):
         return mu1, kappa1.to(kappa), mu2, None if kappa2 is None else kappa2.to(kappa), *[None] * 5, *weights, None
 
 
-class _Kernel(NamedTuple):
-    dim: int
-    log_lam: Tensor
-    sign: Tensor
-    tail: TailScale | None
-    tolerance: float
-
-
 class _Pairs:
     """The series of all pairs, or of those that are not done: G groups of N rows, and their columns."""
 
     def __init__(
         self,
-        kernel: _Kernel,
+        kernel: FixedKernel,
         mu1: Tensor,
         kappa1: Tensor,
         mu2: Tensor | None,
@@ -141,7 +133,7 @@ class _Sorted(NamedTuple):
 class _ManyPairs:
     """One group of very many pairs: polynomials, and the series where these are not good enough."""
 
-    def __init__(self, kernel: _Kernel, first: _Sorted, second: _Sorted, own: bool):
+    def __init__(self, kernel: FixedKernel, first: _Sorted, second: _Sorted, own: bool):
         self.kernel, self.first, self.second, self.own = kernel, first, second, own
         self.depth = 0.0 if kernel.tail is None else DEPTH
 

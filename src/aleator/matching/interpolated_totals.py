@@ -25,7 +25,7 @@ from torch import Tensor
 from aleator.matching.interpolant import FAR_SHARE, even_classes, kappa_scale, polynomials, squeezed
 from aleator.matching.series import DEPTH, row_weights
 from aleator.matching.tile_sums import TILE, Group, blocks_of, in_threads, kappa_gradient, side_of
-from aleator.matching.tiles import TailScale, tail_scale
+from aleator.matching.tiles import FixedKernel, tail_scale
 
 LEAST_PAIRS = 2**19  # of a group: from here on the grid of the polynomials is paid for
 NODES = 8  # in kappa and in kappa'
@@ -50,7 +50,7 @@ class _InterpolatedLogTotals(torch.autograd.Function):
     @staticmethod
     def forward(ctx, mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance, *_):
         tail = None if kappa_pos is None else tail_scale(dim, float(log_lam[1].exp()), float(kappa_pos))
-        kernel = _Kernel(dim, log_lam, sign, tail, tolerance)
+        kernel = FixedKernel(dim, log_lam, sign, tail, tolerance)
         groups = []
         for g in range(len(mu1)):
             first = _Sorted(dim, mu1[g], kappa1[g])
@@ -65,14 +65,6 @@ class _InterpolatedLogTotals(torch.autograd.Function):
         parts = [group.gradients(g) for group, g in zip(ctx.groups, grad, strict=True)]
         mu1, kappa1, mu2, kappa2 = (None if x[0] is None else torch.stack(x) for x in zip(*parts, strict=True))
         return mu1, kappa1, mu2, kappa2, *[None] * 8
-
-
-class _Kernel(NamedTuple):
-    dim: int
-    log_lam: Tensor
-    sign: Tensor
-    tail: TailScale | None
-    tolerance: float
 
 
 class _Sorted:
@@ -136,7 +128,7 @@ class _Gradients:
 class _Pairs:
     """The pairs of one group: polynomials, and the series where these are not good enough."""
 
-    def __init__(self, kernel: _Kernel, first: _Sorted, second: _Sorted):
+    def __init__(self, kernel: FixedKernel, first: _Sorted, second: _Sorted):
         """If both sides are the same, the negatives are the other anchors."""
         self.kernel, self.first, self.second, self.own = kernel, first, second, first is second
         dim, log_lam, sign, tail, _ = kernel

@@ -21,6 +21,7 @@ gives the gradient of a learned kernel: sum_i w_in M_in is that of log lambda_n.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,6 +51,16 @@ class TailScale:
     scale: float  # kappa_pos / inverse(lambda_1)
     own_turn: float  # lambda_1 inverse'(lambda_1) / inverse(lambda_1)
     kappa_pos: float
+
+
+class FixedKernel(NamedTuple):
+    """A kernel that is not learned, in D dimensions: its series, and how much of it may be left out."""
+
+    dim: int
+    log_lam: Tensor  # (T,): log |lambda_n|
+    sign: Tensor  # (T,): signs of lambda_n
+    tail: TailScale | None  # of a vMF kernel
+    tolerance: float  # relative to the largest r
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from aleator.retrieval.scoring import cosines
 from aleator.retrieval.stores.base import Candidates, Store
 
-_QUERIES = 256
+_QUERIES, _FEWEST_QUERIES = 256, 64  # for the smallest and for large answers, which tell more each
 _SIZES = (16, 128, 1024)
 _LARGEST_SHARE = 64  # an answer of more than 1/64 of the collection is searched exactly
 
@@ -122,14 +122,19 @@ def tune_recall(store: Store, target: float) -> dict[str, Any]:
     if sizes:
         exact, _ = store.closest(mu, max(sizes) + 1, None)
     for size in sizes:
-        radius = _cosine_of_nth(exact, mu, size)
-        exact_counts = _counts_within(exact, mu, radius)
+        asked = mu[: max(_FEWEST_QUERIES, _QUERIES * _SIZES[0] // size)]
+        answers = exact.take(exact.query < len(asked))
+        radius = _cosine_of_nth(answers, asked, size)
+        exact_counts = _counts_within(answers, asked, radius)
 
         def recall(
-            effort: int, radius: np.ndarray = radius, exact_counts: np.ndarray = exact_counts
+            effort: int,
+            asked: np.ndarray = asked,
+            radius: np.ndarray = radius,
+            exact_counts: np.ndarray = exact_counts,
         ) -> tuple[float, float]:
             """The mean recall and its standard error."""
-            counts = _counts_within(store.within(mu, radius, effort), mu, radius)
+            counts = _counts_within(store.within(asked, radius, effort), asked, radius)
             # Less one: each query is an item, and finds itself.
             share = np.clip((counts - 1) / np.maximum(exact_counts - 1, 1), 0, 1)
             return float(share.mean()), float(share.std() / np.sqrt(len(share)))

@@ -14,6 +14,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ from aleator.retrieval.recall import tune_recall
 from aleator.retrieval.scoring import slack
 from aleator.retrieval.stores.base import Candidates, Store
 from aleator.retrieval.stores.consistency import config_problem
+from aleator.retrieval.stores.postgres_scan import LEAST_QUERIES, closest_by_reading
 
 _LARGEST_DIM = 16_000  # of pgvector's type
 _LARGEST_INDEXED_DIM = 2_000  # of an HNSW index
@@ -188,6 +190,11 @@ class PostgresStore(Store):
         return self._candidates(rows)
 
     def closest(self, mu: np.ndarray, k: int, effort: int | None) -> tuple[Candidates, np.ndarray]:
+        if effort is None and len(mu) >= LEAST_QUERIES:
+            with self._transaction() as cursor:
+                table = self._sql("SELECT seq, mu, kappa, ({weight})::real FROM {schema}.{vectors}")
+                found, reach = closest_by_reading(cursor, table, self.config["dim"], mu, k)
+            return found if self._mixtures else replace(found, weight=None), reach
         with self._transaction() if effort is None else self._reading() as cursor:
             if effort is None:
                 cursor.execute("SET LOCAL enable_indexscan = off")
