@@ -6,16 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VonMisesFisher, ZonalKernel
+from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VonMisesFisher, pairwise_log_positivity
 from aleator.matching import interpolated_totals, log_total_positivity
 from aleator.matching.interpolated_totals import takes_interpolants
-from tests.matching.test_totals import slow_twin
-
-KERNELS = {
-    "vmf": lambda: VMFKernel(20.0),
-    "acceptance": lambda: AcceptanceKernel(20.0),
-    "function": lambda: ZonalKernel(lambda t: torch.exp(-3 * (1 - t) ** 2)),
-}
+from tests.fused.test_interpolant import KERNELS
+from tests.matching.test_totals import slow_twin, some_mixtures
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +153,16 @@ def test_many_float32_pairs_take_polynomials(monkeypatch):
     assert takes_interpolants(mu, mu)
     assert not takes_interpolants(mu, mu[:, :16])
     assert not takes_interpolants(mu.double(), mu.double())
+
+
+def test_one_mode_beside_mixtures(shares):
+    """Weights of either side count; the series sums such pairs."""
+    torch.manual_seed(7)
+    q, mixtures = with_leaves(some(20, dim=5), torch.float32), some_mixtures(30, modes=2, dim=5, dtype=torch.float32)
+    table = pairwise_log_positivity(q, mixtures, VMFKernel(20.0))
+    total = log_total_positivity(q, mixtures, VMFKernel(20.0))
+    torch.testing.assert_close(total, table.logsumexp(1).double(), rtol=1e-5, atol=1e-5)
+    assert shares == []
 
 
 def test_the_loss_of_a_large_batch():

@@ -33,10 +33,15 @@ WIDTH = 0.12  # of a class in kappa/(kappa + s)
 _RANGE = 60.0  # of logarithms whose exponentials float32 holds at one scale
 
 
-def takes_interpolants(mu1: Tensor, mu2: Tensor) -> bool:
-    """Whether pairs of mu1 (G, N, D) and mu2 (G, M, D) are summed with polynomials on a CPU."""
-    many = mu1.shape[-2] * mu2.shape[-2] >= LEAST_PAIRS
-    return many and mu1.device.type == "cpu" and mu1.dtype == mu2.dtype == torch.float32
+def takes_interpolants(mu1: Tensor, mu2: Tensor | None, *log_weights: Tensor | None) -> bool:
+    """Whether pairs of mu1 (G, N, D) and mu2 (G, M, D), or mu1 alone, are summed with polynomials on a CPU.
+
+    Rows that count with weights, the components of mixtures, are left to the series.
+    """
+    others = mu1 if mu2 is None else mu2
+    many = mu1.shape[-2] * others.shape[-2] >= LEAST_PAIRS
+    plain = mu1.dtype == others.dtype == torch.float32 and all(weights is None for weights in log_weights)
+    return many and plain and mu1.device.type == "cpu"
 
 
 def interpolated_log_totals(*arguments: Any) -> Tensor:

@@ -158,7 +158,7 @@ def log_total_positivity(
     mu2, kappa2, weights2 = (None, None, None) if q2 is None else side(q2)
     others = kappa1 if kappa2 is None else kappa2
     # A grid of polynomials goes deeper.
-    depth = torch.float64 if takes_interpolants(mu1, mu1 if mu2 is None else mu2) else dtype
+    depth = torch.float64 if takes_interpolants(mu1, mu2, weights1, weights2) else dtype
     count = terms if terms is not None else _count_terms(kernel, dim, depth, kappa1, others)
     if terms is None and kappa1.is_cuda:
         if takes_polynomials(len(kappa1), kappa1.shape[1], others.shape[1]):

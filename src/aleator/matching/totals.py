@@ -68,7 +68,7 @@ def log_totals(
     if mu1.dtype == torch.float32 and not log_lam.requires_grad:
         if fused_kernels(mu1):
             function = fused_log_totals
-        elif log_weights1 is None and takes_interpolants(mu1, mu1 if mu2 is None else mu2):
+        elif takes_interpolants(mu1, mu2, log_weights1, log_weights2):
             function = interpolated_log_totals
     kernel = (log_lam, sign, dim, kappa_pos, tolerance)
     return function(mu1, kappa1, mu2, kappa2, *kernel, log_weights1, log_weights2, modes)

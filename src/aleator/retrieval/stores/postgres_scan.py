@@ -81,20 +81,17 @@ def _blocks(cursor: psycopg.Cursor, table: sql.Composable, dim: int) -> Iterator
     record = _record(dim)
     statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT BINARY)").format(table)
     parts: list[bytes] = []
-    size, skipped = 0, False
+    size = 0
     with cursor.copy(statement) as copy:
-        for part in copy:
-            parts.append(bytes(part))
+        for number, part in enumerate(copy):
+            parts.append(bytes(part) if number else bytes(part)[_HEADER:])
             size += len(parts[-1])
             if size >= _BLOCK:
                 data = b"".join(parts)
-                start = 0 if skipped else _HEADER
-                count = (len(data) - start) // record.itemsize
-                yield np.frombuffer(data, record, count, start)
-                parts, skipped = [data[start + count * record.itemsize :]], True
+                count = len(data) // record.itemsize
+                yield np.frombuffer(data, record, count)
+                parts = [data[count * record.itemsize :]]
                 size = len(parts[0])
     data = b"".join(parts)
-    start = 0 if skipped else _HEADER
-    count = max(0, len(data) - start) // record.itemsize  # behind the last row there are two bytes
-    if count:
-        yield np.frombuffer(data, record, count, start)
+    if count := len(data) // record.itemsize:  # behind the last row there are two bytes
+        yield np.frombuffer(data, record, count)
