@@ -107,6 +107,7 @@ def polynomials(
     sign: Tensor,
     tail: TailScale | None,
     powers: bool = True,
+    tolerance: float = TOLERANCE,
 ) -> Interpolant:
     """The polynomials of given classes. `powers`: sums of powers of z', and not of T_b(z')."""
     values, width, slope = _grid(dim, rows, columns, log_lam, sign, tail)
@@ -115,7 +116,7 @@ def polynomials(
     table = (by_k @ values.flatten(1)).view_as(values) @ by_b.mT
     table = (by_a @ table.flatten(3)).view_as(values)
     size = table.abs()
-    usable = (size * weights).sum((0, 2, 4)) <= TOLERANCE  # False for a NaN
+    usable = (size * weights).sum((0, 2, 4)) <= tolerance  # False for a NaN
     needed = ((size[:COSINE_NODES].amax((2, 4)) > TOLERANCE / 32) * degrees).amax(0)
     return Interpolant(rows, columns, table, width, slope, usable.int(), needed.clamp(min=2))
 
@@ -163,9 +164,14 @@ def even_classes(dim: int, kappa: Tensor, width: float, nodes: int) -> tuple[Cla
     edges = torch.searchsorted(place, torch.linspace(low, high, count + 1, dtype=place.dtype)[1:-1]).tolist()
     members = [slice(a, b) for a, b in pairwise([0, *edges, len(kappa)]) if a < b]
     first, last = (torch.tensor(x) for x in ([m.start for m in members], [m.stop - 1 for m in members]))
-    middle, half = _intervals(place[first], place[last])
-    x = torch.addcmul(middle[:, None], half[:, None], _nodes_and_check(nodes, kappa.device))
-    return Classes(0, middle, half, kappa_scale(dim) / (1 / x - 1)), members
+    return classes_between(dim, place[first], place[last], nodes), members
+
+
+def classes_between(dim: int, low: Tensor, high: Tensor, nodes: int) -> Classes:
+    """Classes with the given ends in kappa/(kappa + s), (P,) each. On a CPU; `size` has no meaning."""
+    middle, half = _intervals(low, high)
+    x = torch.addcmul(middle[:, None], half[:, None], _nodes_and_check(nodes, low.device))
+    return Classes(0, middle, half, kappa_scale(dim) / (1 / x - 1))
 
 
 def squeezed(dim: int, kappa: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from aleator.matching.chebyshev import Put, chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
 from aleator.matching.interpolant import FAR_SHARE, even_classes, kappa_scale, polynomials, squeezed
 from aleator.matching.series import DEPTH, row_weights
 from aleator.matching.tile_sums import TILE, Group, blocks_of, in_threads, kappa_gradient, side_of
@@ -88,22 +89,13 @@ class _Sorted:
             z = (squeezed(dim, self.kappa[place]) - self.classes.middle[p]) / self.classes.half[p]
             s = kappa_scale(dim)
             slope = 1 / ((1 + self.kappa[place] / s).square() * s * self.classes.half[p])
-            for out, part in zip((values, slopes), _chebyshev(z, slope), strict=True):
+            for out, part in zip((values, slopes), chebyshev_values(z, slope, NODES), strict=True):
                 out.append(part)
         self.values, self.slopes = torch.cat(values), torch.cat(slopes)  # (N, NODES): T_a(z), and its slope in kappa
 
     def unsorted(self, x: Tensor) -> Tensor:
         """x (N, ...) of the sorted side in its former order."""
         return torch.empty_like(x).index_copy_(0, self.order, x)
-
-
-def _chebyshev(z: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """T_0(z), ..., and their derivatives times the slope of z; (R, NODES) each."""
-    values, slopes = [torch.ones_like(z), z], [torch.zeros_like(z), torch.ones_like(z)]
-    for _ in range(2, NODES):
-        slopes.append(2 * (values[-1] + z * slopes[-1]) - slopes[-2])
-        values.append(2 * z * values[-1] - values[-2])
-    return torch.stack(values, 1), torch.stack(slopes, 1) * slope[:, None]
 
 
 class _Tile(NamedTuple):
@@ -296,7 +288,8 @@ class _TileValues:
 
     def slopes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """log r, and its slopes in the cosine, in kappa and in kappa'; (R, C) each."""
-        value, by_cosine = self._sum_and_slope()
+        value, by_place = chebyshev_sum_and_slope(self.twice, self.degree, _products(self.rows, self.columns))
+        by_cosine = by_place.mul_(self.stretch)
         self._with_line(value)
         rows, columns = self._of_rows(1), self.second.float().mT  # dU and dZ
         by_kappa1, by_kappa2 = self._sum(rows, self.columns), self._sum(self.rows, columns)
@@ -310,29 +303,19 @@ class _TileValues:
         return value, by_cosine.lerp_(line, self.outside()), by_kappa1, by_kappa2
 
     def _sum(self, rows: tuple[Tensor, ...], columns: Tensor) -> Tensor:
-        """sum_k T_k(y) rows_k columns by Clenshaw's rule. Its few tables stay in the cache."""
-        now, after = (torch.zeros_like(self.twice) for _ in range(2))
-        for k in range(self.degree - 1, -1, -1):
-            torch.addmm(after, rows[k], columns, beta=-1, out=after).addcmul_(self.twice, now)
-            now, after = after, now
-        return now.addcmul_(self.twice, after, value=-0.5)
-
-    def _sum_and_slope(self) -> tuple[Tensor, Tensor]:
-        """sum_k T_k(y) U_k Z, and its slope in the cosine."""
-        now, after, d_now, d_after = (torch.zeros_like(self.twice) for _ in range(4))  # d: halves of slopes in y
-        for k in range(self.degree - 1, -1, -1):
-            torch.sub(now, d_after, out=d_after).addcmul_(self.twice, d_now)
-            d_now, d_after = d_after, d_now
-            torch.addmm(after, self.rows[k], self.columns, beta=-1, out=after).addcmul_(self.twice, now)
-            now, after = after, now
-        slope = d_now.mul_(2).addcmul_(self.twice, d_after, value=-1).sub_(after).mul_(self.stretch)
-        return now.addcmul_(self.twice, after, value=-0.5), slope
+        """sum_k T_k(y) rows_k columns."""
+        return chebyshev_sum(self.twice, self.degree, _products(rows, columns))
 
     def _with_line(self, value: Tensor) -> Tensor:
         """The value of the polynomial, continued as a straight line."""
         if self.tail:
             return value.addcmul_(self.steepness, self.beyond)
         return value.add_(self.beyond, alpha=self.far_slope)
+
+
+def _products(rows: tuple[Tensor, ...], columns: Tensor) -> Put:
+    """The coefficients rows_k columns."""
+    return lambda k, after: torch.addmm(after, rows[k], columns, beta=-1, out=after)
 
 
 class _Rest:

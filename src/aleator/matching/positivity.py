@@ -25,6 +25,7 @@ from aleator.fused import fused_kernels
 from aleator.matching.components import log_bilinear, log_bilinear_with_itself
 from aleator.matching.fused_pairs import fused_log_pairs
 from aleator.matching.fused_totals import takes_polynomials
+from aleator.matching.interpolated_table import interpolated_log_r, takes_table
 from aleator.matching.interpolated_totals import takes_interpolants
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.match_maps import LogOddsMap
@@ -270,6 +271,8 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
     if math.isfinite(reach):  # for sharper posteriors the series would be noise
         _tell_reach(kernel, dim, reach, kappa1, kappa2)
         kappa1, kappa2 = kappa1.clamp(max=reach), kappa2.clamp(max=reach)
+    if terms is None and isinstance(kernel, VMFKernel) and takes_table(cosine, kappa1, kappa2, dtype, kernel, dim):
+        return interpolated_log_r(cosine, kappa1, kappa2, kernel, dim).view(shape)
     count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, kappa2)
     require_at_least("terms", count, 2, "leave it out")
     log_lam, sign = kernel.series(dim, count, cosine.device)

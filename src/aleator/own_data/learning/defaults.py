@@ -38,7 +38,8 @@ _MINUTES = 5.0
 # A head on features that compares with classes: passes over the items, alone and in an ensemble; and limits.
 _PASSES, _PASSES_OF_MEMBER = 12, 8
 _LEAST_STEPS, _MOST_STEPS, _MOST_MEMBERS = 300, 2000, 4
-_MANY_ITEMS, _MOST_STEPS_OF_MANY = 20_000, 1600  # its steps take longer
+_LEAST_PASSES_OF_TWO = 5  # two networks that see the items so often are better than one
+_MANY_ITEMS = 20_000  # from which a head that learns classes is large
 _TUNING_RATES = {"last": 5e-4, "all": 3e-4, "lora": 3e-4}
 _RANK = 8
 _MIRRORED_SHARE = 0.85  # of right neighbours that mirrored images must keep
@@ -188,7 +189,7 @@ def choose_settings(
         choose("weight_decay", 0.01 if with_classes else 1e-4, "for a head on features")
         dropout = 0.0 if not with_classes else 0.5 if labels.kind == "soft" else 0.2
         choose("dropout", dropout, f"for a head on features and {labels.kind}")
-        choose("width", 512 if large_head else 256, "two hidden layers of this width on the features")
+        choose("width", 384 if large_head else 256, "two hidden layers of this width on the features")
     if settings["backbone"] == PRETRAINED:
         choose("size", 224 if gpu else 128, "the network was trained on 224; on a CPU, 128 take a quarter of the time")
     _choose_tuning(settings, choose, collection, labels)
@@ -227,7 +228,8 @@ def _choose_tuning(
 def _members(train_items: int, batch_size: int) -> int:
     """Number of networks in a head on features: as many as a minute is enough for, but no more than four."""
     each = max(_PASSES_OF_MEMBER * train_items // batch_size, _LEAST_STEPS)
-    return min(_MOST_MEMBERS, max(1, _MOST_STEPS // each))
+    least = 2 if 2 * _LEAST_PASSES_OF_TWO * train_items <= _MOST_STEPS * batch_size else 1
+    return min(_MOST_MEMBERS, max(least, _MOST_STEPS // each))
 
 
 def usual_steps_of_head(labels: Labels, train_items: int, settings: dict[str, Any]) -> int:
@@ -242,8 +244,7 @@ def usual_steps_of_head(labels: Labels, train_items: int, settings: dict[str, An
         The number. More would not help.
     """
     with_classes = compares_with_classes(labels)
-    steps = _steps_of_head(train_items, settings["batch_size"], settings["members"], with_classes)
-    return min(steps, _MOST_STEPS_OF_MANY) if _is_large(labels, train_items) else steps
+    return _steps_of_head(train_items, settings["batch_size"], settings["members"], with_classes)
 
 
 def _is_large(labels: Labels, train_items: int) -> bool:
