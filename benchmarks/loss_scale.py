@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
                     write_json(options.out, {"benchmark": "loss_scale", "provenance": provenance, "rows": rows})
                 if on_gpu:
                     torch.cuda.empty_cache()
-    if options.out and on_gpu:
+    if options.out:
         figure(options.out)
 
 
@@ -228,8 +228,8 @@ def figure(path: Path) -> None:
     """Time and memory against the batch at D = 64, from the rows in `path`, beside it as .png."""
     from matplotlib.figure import Figure
 
-    rows = [row for row in _rows_so_far(path) if row["dim"] == 64 and row["device"] != "cpu"]
-    drawing = Figure(figsize=(8.4, 3.2), layout="constrained", dpi=150)
+    rows = [row for row in _rows_so_far(path) if row["dim"] == 64]
+    drawing = Figure(figsize=(9.6, 3.2), layout="constrained", dpi=150)
     for axis, measured, label in zip(
         drawing.subplots(1, 2), ("ms", "peak MB"), ("ms, loss and gradient", "MB"), strict=True
     ):
@@ -238,8 +238,12 @@ def figure(path: Path) -> None:
             if points:
                 axis.plot(*zip(*points, strict=True), "o-", label=way)
         axis.set(xscale="log", yscale="log", xlabel="batch", ylabel=label)
+        axis.set_xticks(sorted({row["batch"] for row in rows}), minor=False)
+        axis.set_xticks([], minor=True)
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.tick_params(axis="x", rotation=30)
         axis.spines[["top", "right"]].set_visible(False)
-    drawing.axes[0].legend(frameon=False)
+    drawing.legend(*drawing.axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     drawing.savefig(path.with_suffix(".png"))
 
 
