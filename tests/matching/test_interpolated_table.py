@@ -99,8 +99,8 @@ def test_it_does_not_matter_which_classes_were_met_before():
     cosine = torch.rand(300, 300, dtype=torch.float64) * 2 - 1
     at_once, in_parts = _Lattice(20.0, 16), _Lattice(20.0, 16)
     for row in range(0, 300, 30):
-        interpolated_table._table(in_parts, cosine[row : row + 30], kappa[0, row : row + 30], kappa[1], True)
-    for a, b in zip(*(interpolated_table._table(x, cosine, *kappa, True) for x in (at_once, in_parts)), strict=True):
+        interpolated_table._table(in_parts, cosine[row : row + 30], kappa[0, row : row + 30], kappa[1])
+    for a, b in zip(*(interpolated_table._table(x, cosine, *kappa) for x in (at_once, in_parts)), strict=True):
         assert torch.equal(a, b)
 
 
@@ -120,7 +120,7 @@ def test_equal_and_extreme_posteriors():
     kappa = torch.tensor([0.0, 1e-6, 40.0, 1e6, math.inf])
     tables = []
     for dtype in (torch.float32, torch.float64):
-        q = VonMisesFisher(mu.to(dtype), kappa.to(dtype), validate_args=False)
+        q = VonMisesFisher(mu.to(dtype).requires_grad_(), kappa.to(dtype), validate_args=False)
         tables.append(pairwise_log_positivity(q, q, VMFKernel(30.0)).double())
     torch.testing.assert_close(*tables, rtol=1e-5, atol=1e-5)
 
@@ -129,7 +129,7 @@ def test_a_nan_stays_in_its_row_and_column():
     mu, kappa = some(40, 32, 10, 100)
     kappa[3] = torch.nan
     mu[7] = torch.nan
-    q = VonMisesFisher(mu, kappa, validate_args=False)
+    q = VonMisesFisher(mu, kappa.requires_grad_(), validate_args=False)
     nan = pairwise_log_positivity(q, q, VMFKernel(30.0)).isnan()
     expected = torch.zeros(40, 40, dtype=torch.bool)
     for i in (3, 7):
@@ -138,20 +138,23 @@ def test_a_nan_stays_in_its_row_and_column():
 
 
 def test_who_takes_polynomials(monkeypatch):
-    """Large tables in float32 with a fixed kernel; everything else sums the series."""
+    """Large tables in float32 with a fixed kernel and gradients; everything else sums the series."""
     found = []
     monkeypatch.setattr(interpolated_table, "LEAST_WORK", 2**19)
     table = interpolated_table._table
     monkeypatch.setattr(interpolated_table, "_table", lambda *a: found.append(a[1].shape) or table(*a))
     few, many = some(40, 64, 20, 40), some(120, 64, 20, 40)
 
-    def ask(side, dtype=torch.float32, **options):
-        q = VonMisesFisher(*(x.to(dtype) for x in side), validate_args=False)
+    def ask(side, dtype=torch.float32, learns=True, **options):
+        q = VonMisesFisher(side[0].to(dtype), side[1].to(dtype).requires_grad_(learns), validate_args=False)
         return pairwise_log_positivity(q, q, VMFKernel(100.0, **options.pop("kernel", {})), **options)
 
     ask(few)
     ask(many, torch.float64)
     ask(many, terms=60)
+    ask(many, learns=False)
+    with torch.no_grad():
+        ask(many)
     ask(many, kernel={"requires_grad": True})
     assert not found
     ask(many)

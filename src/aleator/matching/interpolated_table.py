@@ -1,4 +1,4 @@
-r"""log r of a table of pairs with polynomials, in float32, for vMF kernels on a CPU.
+r"""log r of a table of pairs and its slopes with polynomials, in float32, for training with vMF kernels on a CPU.
 
 Training compares the same kinds of posteriors in every step. So the classes of kappa do not follow the batch, as they
 do for sums over very many pairs (interpolated_totals.py): kappa/(kappa + s), from 0 to 1, is cut into CLASSES of equal
@@ -40,10 +40,12 @@ _GRID_TOLERANCE = 1e-17  # what the series on the grid may leave out; it goes de
 def takes_table(
     cosine: Tensor, kappa1: Tensor, kappa2: Tensor, dtype: torch.dtype, kernel: VMFKernel, dim: int
 ) -> bool:
-    """Whether the table of kappa1 (N, 1) and kappa2 (1, M) goes this way."""
+    """Whether the table of kappa1 (N, 1) and kappa2 (1, M) goes this way: only where gradients are needed."""
     N, M = cosine.shape[-2:]
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (cosine, kappa1, kappa2))
     plain = cosine.shape == (N, M) and kappa1.shape == (N, 1) and kappa2.shape == (1, M)
-    if not (plain and dtype == torch.float32 and cosine.device.type == "cpu" and kernel.cache_key() is not None):
+    fixed = kernel.cache_key() is not None
+    if not (learns and plain and fixed and dtype == torch.float32 and cosine.device.type == "cpu"):
         return False
     return N * M * kernel.terms(dim, _TOLERANCE) >= LEAST_WORK
 
@@ -71,9 +73,8 @@ class _InterpolatedLogR(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, cosine, kappa1, kappa2, lattice):
-        slopes = any(ctx.needs_input_grad)
-        log_r, *found = _table(lattice, cosine, kappa1[:, 0], kappa2[0], slopes)
-        ctx.save_for_backward(*found)
+        log_r, *slopes = _table(lattice, cosine, kappa1[:, 0], kappa2[0])
+        ctx.save_for_backward(*slopes)
         return log_r
 
     @staticmethod
@@ -149,11 +150,11 @@ class _Lattice:
             self.width[place], self.degree[place] = found.width.float(), found.degree
             self.usable[place], self.known[place] = found.usable.bool(), True
 
-    def series(self, cosine: Tensor, kappa1: Tensor, kappa2: Tensor, slopes: bool) -> tuple[Tensor, ...]:
-        """log r by the series, and its slopes in the cosine and both kappas if they are asked for."""
+    def series(self, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> tuple[Tensor, ...]:
+        """log r by the series, and its slopes in the cosine and both kappas."""
         first = row_weights(self.dim, kappa1[:, None], self.log_lam)
         second = row_weights(self.dim, kappa2[None], self.log_lam, self.sign)
-        table = positivity_table(self.dim, cosine, first, second, self.log_lam, self.kappa_pos, slopes)
+        table = positivity_table(self.dim, cosine, first, second, self.log_lam, self.kappa_pos, True)
         parts = (table.log_r, table.slope_cosine, table.slope_kappa1, table.slope_kappa2)
         return tuple(part.float() for part in parts if part is not None)
 
@@ -163,25 +164,25 @@ def _lattice(kappa_pos: float, dim: int) -> _Lattice:
     return _Lattice(kappa_pos, dim)
 
 
-def _table(lattice: _Lattice, cosine: Tensor, kappa1: Tensor, kappa2: Tensor, slopes: bool) -> tuple[Tensor, ...]:
-    """log r (N, M), and its slopes in the cosine and both kappas if they are asked for."""
+def _table(lattice: _Lattice, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> tuple[Tensor, ...]:
+    """log r (N, M), and its slopes in the cosine and both kappas."""
     first, second = lattice.side(kappa1), lattice.side(kappa2)
     lattice.learn(first.met, second.met)
     usable = lattice.usable[first.classes][:, second.met].all(1)
-    out = tuple(torch.empty(cosine.shape) for _ in range(4 if slopes else 1))
+    out = tuple(torch.empty(cosine.shape) for _ in range(4))
 
     def work(blocks: Iterator[Tensor]) -> None:
         for block in blocks:
             rows = first.part(block)
             found = _Block(lattice, rows, second, cosine[rows.order[:, None], second.order])
-            for whole, x in zip(out, found.slopes() if slopes else (found.log_r(),), strict=True):
+            for whole, x in zip(out, found.log_r_and_slopes(), strict=True):
                 whole[rows.order[:, None], second.order] = x
 
     if bool(usable.any()):
         in_threads(work, list(usable.nonzero()[:, 0].split(max(1, _BLOCK // cosine.shape[1]))))
     if not bool(usable.all()):
         left = first.order[~usable]
-        for whole, x in zip(out, lattice.series(cosine[left], kappa1[left], kappa2, slopes), strict=True):
+        for whole, x in zip(out, lattice.series(cosine[left], kappa1[left], kappa2), strict=True):
             whole[left] = x
     return out
 
@@ -215,10 +216,7 @@ class _Block:
         parts = zip(of_rows, x.float().split(self.columns.sizes), strict=True)
         return torch.cat([left @ right.mT for left, right in parts], 2)
 
-    def log_r(self) -> Tensor:
-        return self._sum(self.coefficients).addcmul_(self.steepness, self.beyond)
-
-    def slopes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def log_r_and_slopes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """log r, and its slopes in the cosine, in kappa and in kappa'."""
         value, by_place = chebyshev_sum_and_slope(self.twice, self.degree, self._put(self.coefficients))
         by_cosine = by_place.mul_(self.stretch)
