@@ -27,7 +27,7 @@ def series_rows(monkeypatch) -> list[int]:
 
 def some(count: int, dim: int, low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Directions of which many are near each other, and kappas."""
-    mu = F.normalize(torch.rand(count, 1) * 3 * torch.eye(dim)[torch.arange(count) % 3 % dim] + torch.randn(count, dim))
+    mu = torch.rand(count, 1) * 3 * torch.eye(dim)[torch.arange(count) % 3 % dim] + torch.randn(count, dim)
     return F.normalize(mu, dim=-1), torch.empty(count).uniform_(math.log(low), math.log(high)).exp()
 
 

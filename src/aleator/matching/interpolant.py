@@ -179,6 +179,20 @@ def squeezed(dim: int, kappa: Tensor) -> Tensor:
     return 1 / (1 + kappa_scale(dim) / kappa)
 
 
+def place_in_class(dim: int, kappa: Tensor, middle: Tensor | float, half: Tensor | float) -> tuple[Tensor, Tensor]:
+    """z, the place of kappa in a class with this middle and half width, and its slope in kappa."""
+    s = kappa_scale(dim)
+    return (squeezed(dim, kappa) - middle) / half, 1 / ((1 + kappa / s).square() * s * half)
+
+
+def turn_of_tail(slope: Tensor, steepness: Tensor, beyond: Tensor) -> Tensor:
+    """d log r / d steepness in the tail, 0 elsewhere: a steeper line turns about its start, and its start moves.
+
+    `slope` is that of log r in the cosine where the tail starts; `beyond` is c - inside, negative in the tail.
+    """
+    return (slope - steepness).div_(steepness).div_(steepness).mul_(DEPTH).add_(beyond).mul_(beyond < 0)
+
+
 def _intervals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """Middle and half width of intervals that hold [low, high], within [0, 1] and not too narrow."""
     half = ((high - low) / 2).clamp(min=_NARROWEST)

@@ -23,7 +23,14 @@ import torch
 from torch import Tensor
 
 from aleator.matching.chebyshev import Put, chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
-from aleator.matching.interpolant import COSINE_NODES, classes_between, kappa_scale, polynomials, squeezed
+from aleator.matching.interpolant import (
+    COSINE_NODES,
+    classes_between,
+    place_in_class,
+    polynomials,
+    squeezed,
+    turn_of_tail,
+)
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.series import DEPTH, positivity_table, row_weights
 from aleator.matching.tile_sums import in_threads
@@ -99,21 +106,22 @@ class _Side(NamedTuple):
     values: Tensor  # (N, NODES) float64: T_a(z)
     slopes: Tensor  # (N, NODES) float64: their slopes in kappa
 
+    @classmethod
+    def of(cls, order: Tensor, classes: Tensor, values: Tensor, slopes: Tensor) -> "_Side":
+        met, sizes = classes.unique_consecutive(return_counts=True)
+        return cls(order, classes, met, sizes.tolist(), values, slopes)
+
     def part(self, chosen: Tensor) -> "_Side":
         """Some of them, ascending."""
-        met, sizes = self.classes[chosen].unique_consecutive(return_counts=True)
-        order, classes, values, slopes = (x[chosen] for x in (self.order, self.classes, self.values, self.slopes))
-        return _Side(order, classes, met, sizes.tolist(), values, slopes)
+        return _Side.of(*(x[chosen] for x in (self.order, self.classes, self.values, self.slopes)))
 
 
 class _Lattice:
     """The polynomials of a kernel in one dimension, for all pairs of classes that were met."""
 
     def __init__(self, kappa_pos: float, dim: int):
-        self.dim, self.kernel = dim, VMFKernel(kappa_pos)
-        terms = self.kernel.terms(dim, _GRID_TOLERANCE)
-        self.log_lam, self.sign = self.kernel.series(dim, terms, torch.device("cpu"))
-        self.kappa_pos = kappa_pos
+        self.dim, self.kappa_pos, kernel = dim, kappa_pos, VMFKernel(kappa_pos)
+        self.log_lam, self.sign = kernel.series(dim, kernel.terms(dim, _GRID_TOLERANCE), torch.device("cpu"))
         self.tail = tail_scale(dim, float(self.log_lam[1].exp()), kappa_pos)
         self.edges = torch.linspace(0, 1, CLASSES + 1, dtype=torch.float64)
         shape = (CLASSES, CLASSES)
@@ -127,11 +135,8 @@ class _Lattice:
         """The side of concentrations (N,)."""
         x = squeezed(self.dim, kappa)
         number, order = (x.nan_to_num(0.0) * CLASSES).long().clamp_(max=CLASSES - 1).sort()
-        met, sizes = number.unique_consecutive(return_counts=True)
-        x, s = x[order], kappa_scale(self.dim)
-        z = (x * CLASSES - number) * 2 - 1
-        slope = 2 * CLASSES / ((1 + kappa[order] / s).square() * s)
-        return _Side(order, number, met, sizes.tolist(), *chebyshev_values(z, slope, NODES))
+        z, slope = place_in_class(self.dim, kappa[order], (number + 0.5) / CLASSES, 0.5 / CLASSES)
+        return _Side.of(order, number, *chebyshev_values(z, slope, NODES))
 
     def learn(self, rows: Tensor, columns: Tensor) -> None:
         """Make the polynomials of some classes (P,) with some classes (Q,), as far as they are not known."""
@@ -206,7 +211,7 @@ class _Block:
         self.twice = inside.mul_(self.stretch).mul_(2).add_(2)  # 2 y
 
     def _of_rows(self, x: Tensor) -> tuple[Tensor, ...]:
-        """sum_a x_ia G_pakqb of the rows i for each column class, (K + 1, R, b) each."""
+        """sum_a x_ia G_paqkb of the rows i for each column class, (K + 1, R, b) each."""
         parts = [own @ table for own, table in zip(x.split(self.rows.sizes), self.table, strict=True)]
         together = torch.cat(parts).float().unflatten(1, (len(self.columns.met), self.degree + 1, NODES))
         return together.permute(1, 2, 0, 3).unbind()
@@ -222,8 +227,7 @@ class _Block:
         by_cosine = by_place.mul_(self.stretch)
         tail, outside = self.steepness, self.beyond.sign().neg_()
         value.addcmul_(tail, self.beyond)
-        # A steeper line turns about its start, and its start moves.
-        turn = (by_cosine - tail).div_(tail).div_(tail).mul_(DEPTH).add_(self.beyond).mul_(outside)
+        turn = turn_of_tail(by_cosine, tail, self.beyond)
         first = self._products(self._of_rows(self.rows.slopes), self.columns.values)
         second = self._products(self.of_rows, self.columns.slopes)
         by_kappa1, by_kappa2 = (self._sum(slope).addcmul_(slope[-1], turn) for slope in (first, second))

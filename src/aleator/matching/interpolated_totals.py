@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from aleator.matching.chebyshev import Put, chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
-from aleator.matching.interpolant import FAR_SHARE, even_classes, kappa_scale, polynomials, squeezed
+from aleator.matching.interpolant import FAR_SHARE, even_classes, place_in_class, polynomials, turn_of_tail
 from aleator.matching.series import DEPTH, row_weights
 from aleator.matching.tile_sums import TILE, Group, blocks_of, in_threads, kappa_gradient, side_of
 from aleator.matching.tiles import FixedKernel, tail_scale
@@ -86,9 +86,7 @@ class _Sorted:
         for p, place in enumerate(members):
             blocks = blocks_of(place.stop - place.start, TILE)
             self.blocks += [(slice(place.start + b.start, place.start + b.stop), p) for b in blocks]
-            z = (squeezed(dim, self.kappa[place]) - self.classes.middle[p]) / self.classes.half[p]
-            s = kappa_scale(dim)
-            slope = 1 / ((1 + self.kappa[place] / s).square() * s * self.classes.half[p])
+            z, slope = place_in_class(dim, self.kappa[place], self.classes.middle[p], self.classes.half[p])
             for out, part in zip((values, slopes), chebyshev_values(z, slope, NODES), strict=True):
                 out.append(part)
         self.values, self.slopes = torch.cat(values), torch.cat(slopes)  # (N, NODES): T_a(z), and its slope in kappa
@@ -295,9 +293,9 @@ class _TileValues:
         by_kappa1, by_kappa2 = self._sum(rows, self.columns), self._sum(self.rows, columns)
         if not self.tail:
             line = torch.full_like(by_cosine, self.far_slope)
-        else:  # a steeper line turns about its start, and its start moves
+        else:
             line = self.steepness
-            turn = (by_cosine - line).div_(line).div_(line).mul_(DEPTH).add_(self.beyond).mul_(self.outside())
+            turn = turn_of_tail(by_cosine, line, self.beyond)
             by_kappa1 += (rows[self.degree] @ self.columns).mul_(turn)
             by_kappa2 += (self.rows[self.degree] @ columns).mul_(turn)
         return value, by_cosine.lerp_(line, self.outside()), by_kappa1, by_kappa2
