@@ -16,6 +16,7 @@ REPLACES = {
     "totals": "matching",
     "sampled_cosines": "losses",
     "softmax_share": "losses",
+    "network_posteriors": "data",
 }
 
 

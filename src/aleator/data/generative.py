@@ -14,6 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from aleator.data.network_posteriors import network_posteriors
 from aleator.data.noisy_direction import NoisyDirection
 from aleator.data.pair_sampler import PairSampler, PositiveLaw
 from aleator.data.soft_process import SoftProcessBatches
@@ -105,7 +106,7 @@ class GenerativeProcess:
             kappa_net = _network(dim, _HIDDEN, 1).requires_grad_(False)
             x = torch.rand(_SAMPLES, dim)
             kappa_inputs = x if kappa_of == "input" else F.normalize(mu_net(x), dim=-1)
-            self._scale, self._shift = _spanning(F.softplus(kappa_net(kappa_inputs)), *self.kappa_range)
+            self._span = _spanning(F.softplus(kappa_net(kappa_inputs)), *self.kappa_range)
             self.mu_net, self.kappa_net = mu_net.to(self.device), kappa_net.to(self.device)
             if modes > 1:
                 self.more_modes = _MoreModes(dim, modes, self.kappa_range, x, smoothing_steps, smoothing, self.device)
@@ -133,11 +134,10 @@ class GenerativeProcess:
             Posteriors of batch shape (...): von Mises-Fisher, with infinite kappa for the family "point"; for
             "gaussian" and "laplace" a `NoisyDirection`; for several modes a `VMFMixture`.
         """
-        mu = F.normalize(self.mu_net(x), dim=-1)
+        layers = _layers(self.mu_net), _layers(self.kappa_net)
+        mu, kappa = network_posteriors(x, *layers, self._span, kappa_of_mu=self.kappa_of == "mu")
         if self.family == "point":
-            return VonMisesFisher(mu, torch.full_like(mu[..., 0], math.inf), validate_args=False)
-        u = self.kappa_net(x if self.kappa_of == "input" else mu).squeeze(-1)
-        kappa = torch.exp(self._scale * F.softplus(u) + self._shift)
+            return VonMisesFisher(mu, torch.full_like(kappa, math.inf), validate_args=False)
         if self.family == "vmf":
             first = VonMisesFisher(mu, kappa, validate_args=False)
             return first if self.modes == 1 else self.more_modes.mixture(x, first)
@@ -228,9 +228,9 @@ class _MoreModes:
     def mixture(self, x: Tensor, first: VonMisesFisher) -> VMFMixture:
         """The mixture of the first component and the others at inputs x (..., D)."""
         parts = [first]
-        for mu_net, kappa_net, (scale, shift) in self.components:
-            kappa = torch.exp(scale * F.softplus(kappa_net(x).squeeze(-1)) + shift)
-            parts.append(VonMisesFisher(F.normalize(mu_net(x), dim=-1), kappa, validate_args=False))
+        for mu_net, kappa_net, span in self.components:
+            mu, kappa = network_posteriors(x, _layers(mu_net), _layers(kappa_net), span)
+            parts.append(VonMisesFisher(mu, kappa, validate_args=False))
         log_weights = (self.weight_net(x) - self._middle) * self._scale
         return VMFMixture(log_weights, VonMisesFisher.stack(parts, -1), validate_args=False)
 
@@ -241,6 +241,11 @@ def _network(*widths: int) -> nn.Sequential:
     for i in range(len(widths) - 1):
         layers += [nn.Linear(widths[i], widths[i + 1]), nn.LeakyReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def _layers(network: nn.Sequential) -> list[tuple[Tensor, Tensor]]:
+    """Weight and bias of each linear layer of a network."""
+    return [(layer.weight, layer.bias) for layer in network if isinstance(layer, nn.Linear)]
 
 
 def _spread_net(dim: int, steps: int, smoothing: Smoothing) -> nn.Sequential:

@@ -145,8 +145,7 @@ class PairSampler:
     def _chosen_matches(self, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """B anchors with positives by the law "ratio" or "partner", (B, D) each, and the latents of "partner"."""
         x, candidate = self._inputs(self._anchors, self.proposals, generator=generator)
-        q, q_candidate = self.process.posterior(x), self.process.posterior(candidate)
-        log_w, z = self._log_weights(q, q_candidate, generator)
+        log_w, z = self._log_weights(x, candidate, generator)
         chosen = _keys(log_w, generator).argmin(-1)
         positive = candidate.take_along_dim(chosen[..., None], 1)
         x, positive = (part.flatten(0, 1)[: self.batch_size] for part in (x, positive))
@@ -172,19 +171,21 @@ class PairSampler:
         parts = drawn.split([self._groups * count for count in counts])
         return [part.unflatten(0, (self._groups, -1)) for part in parts]
 
-    def _log_weights(self, q: Truth, q_candidate: Truth, generator: Generator | None) -> tuple[Tensor, Tensor | None]:
-        """log w (..., B, N) of anchors (..., B) with candidates (..., N), and the latents (..., B, D) of "partner".
+    def _log_weights(self, x: Tensor, candidate: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor | None]:
+        """log w (..., B, N) of anchors x (..., B, D) with candidates (..., N, D), and the latents (..., B, D) used.
 
-        w is r, or g of sampled latents.
+        w is r, or g of sampled latents. Latents of the anchors are None if each candidate meets another one.
         """
-        if self.positives == "ratio" and self.process.family == "vmf":
-            return self._log_positivity(q, _one_component(q_candidate, generator)), None
-        z_candidate = q_candidate.sample((), generator)
         if self.positives == "partner" or self.process.family == "point":
             # One latent for all candidates: the partner law. A point mass has one latent only, and g is r.
-            z = q.sample((), generator)
+            q = self.process.posterior(torch.cat([x, candidate], -2))  # at once: fewer kernels
+            z, z_candidate = q.sample((), generator).split((x.shape[-2], candidate.shape[-2]), -2)
             return self._log_matching(z @ z_candidate.mT), z
+        q, q_candidate = self.process.posterior(x), self.process.posterior(candidate)
+        if self.process.family == "vmf":
+            return self._log_positivity(q, _one_component(q_candidate, generator)), None
         # r has no closed form. But accepting with probability g of fresh latents is accepting with E g.
+        z_candidate = q_candidate.sample((), generator)
         return self._log_matching(_fresh_cosines(q, z_candidate, generator)), None
 
     def _log_mismatch(self, x: Tensor, z: Tensor | None, candidate: Tensor, generator: Generator | None) -> Tensor:
@@ -237,9 +238,9 @@ class PairSampler:
             s2 = -2 * math.log(_FAILURE)
             m = ((math.sqrt(s2) + math.sqrt(s2 + 4 * self.batch_size)) / 2) ** 2
             return math.ceil(1.1 * m / rate)
-        q, q_candidate = (self.process.posterior(self.process.inputs(n, generator=generator)) for n in (512, 1024))
-        log_w, _ = self._log_weights(q, q_candidate, generator)
-        rates = (log_w - self._log_bound(q)[:, None]).exp().mean(1)
+        x, candidate = (self.process.inputs(n, generator=generator) for n in (512, 1024))
+        log_w, _ = self._log_weights(x, candidate, generator)
+        rates = (log_w - self._log_bound(self.process.posterior(x))[:, None]).exp().mean(1)
         needed = math.log(self.batch_size / _FAILURE) / max(rates.min().item(), 1e-9)
         # At least 4 B: anchors share the candidates, and should seldom share a positive.
         return max(4 * self._anchors, min(math.ceil(needed), _MOST_CANDIDATES))

@@ -4,6 +4,7 @@ from aleator.fused.angles import fused_basis
 from aleator.fused.bessel import fused_log_growth
 from aleator.fused.grid import fused_log_grid
 from aleator.fused.interpolant import fused_interpolated_backward, fused_interpolated_totals, sorted_side
+from aleator.fused.network_posteriors import fused_network_posteriors
 from aleator.fused.pairs import fused_pair_cosines, fused_pair_gradients
 from aleator.fused.pieces import triton_available
 from aleator.fused.sampled_cosines import fused_sampled_cosines, fused_sampled_cosines_backward
@@ -28,6 +29,7 @@ __all__ = [
     "fused_log_growth",
     "fused_log_totals",
     "fused_log_totals_backward",
+    "fused_network_posteriors",
     "fused_pair_cosines",
     "fused_pair_gradients",
     "fused_positivity_table",

@@ -5,6 +5,8 @@ saturates. Where groups of anchors share their negatives, the cosines stay in re
 them again.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,8 @@ from aleator.fused.pieces import on_its_own_device, tl, triton
 
 _BLOCK = 256
 _LEAST = 16  # Triton's smallest side of a matrix product
+_PRECISION = "tf32x3"  # three products of parts: as precise as float32, on tensor cores
+_WARPS = 2
 
 
 @on_its_own_device
@@ -55,7 +59,7 @@ def fused_shared_log_softmax_share(
         slope, offset, saturates = log_linear
         sizes = _sizes(z, negatives)
         _shared_kernel[_grid(z, negatives, sizes["ANCHORS"], sizes["ROWS"])](
-            to_positive, z, negatives, share, total, slope, offset, SATURATES=saturates, num_warps=2, **sizes
+            to_positive, z, negatives, share, total, slope, offset, SATURATES=saturates, **sizes
         )
     return share, total
 
@@ -76,17 +80,17 @@ def fused_shared_log_softmax_share_backward(
         slope, offset, saturates = log_linear
         sizes = _sizes(z, negatives)
         _shared_anchors_kernel[_grid(z, negatives, sizes["ANCHORS"], sizes["ROWS"])](
-            grad, to_positive, z, negatives, total, grads[0], grads[1], slope, offset,
-            SATURATES=saturates, num_warps=2, **sizes,
-        )  # fmt: skip
-        _shared_negatives_kernel[_grid(z, negatives, sizes["NEGATIVES"], sizes["COLUMNS"])](
-            grad, z, negatives, total, grads[2], slope, offset, SATURATES=saturates, num_warps=2, **sizes
+            grad, to_positive, z, negatives, total, *grads, slope, offset, SATURATES=saturates, **sizes
         )
+        if sizes["ANCHORS"] > sizes["ROWS"] or sizes["NEGATIVES"] > sizes["COLUMNS"]:
+            _shared_negatives_kernel[_grid(z, negatives, sizes["NEGATIVES"], sizes["COLUMNS"])](
+                grad, z, negatives, total, grads[2], slope, offset, SATURATES=saturates, **sizes
+            )
     return grads
 
 
-def _sizes(z: Tensor, negatives: Tensor) -> dict[str, int]:
-    """Sizes of a group and of its tiles, for the kernels of shared negatives."""
+def _sizes(z: Tensor, negatives: Tensor) -> dict[str, Any]:
+    """Sizes of a group and of its tiles, for the kernels of shared negatives, and how these are launched."""
     anchors, count, dim = z.shape[1] // negatives.shape[1], negatives.shape[2], z.shape[2]
     side = lambda n: min(32, max(_LEAST, triton.next_power_of_2(n)))  # noqa: E731
     return {
@@ -96,6 +100,8 @@ def _sizes(z: Tensor, negatives: Tensor) -> dict[str, int]:
         "WIDTH": max(_LEAST, triton.next_power_of_2(dim)),
         "ROWS": side(anchors),
         "COLUMNS": side(count),
+        "PRECISION": _PRECISION,
+        "num_warps": _WARPS,
     }
 
 
@@ -183,7 +189,7 @@ if triton is not None:
     def _shared_kernel(
         to_positive_ptr, z_ptr, negatives_ptr, share_ptr, total_ptr, scale, offset, SATURATES: tl.constexpr,
         ANCHORS: tl.constexpr, NEGATIVES: tl.constexpr, DIM: tl.constexpr,
-        WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS anchors of a group. A running sum of g relative to its largest term."""
         group = tl.program_id(0).to(tl.int64)
@@ -197,7 +203,7 @@ if triton is not None:
         largest, total = log_positive, log_positive * 0.0 + 1.0
         for first in range(0, NEGATIVES, COLUMNS):
             negative = _tile(negatives_ptr, group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
-            t = tl.dot(z, tl.trans(negative), input_precision="ieee")
+            t = tl.dot(z, tl.trans(negative), input_precision=PRECISION)
             value = _log_value(t, scale, offset, SATURATES)
             value = tl.where((first + tl.arange(0, COLUMNS) < NEGATIVES)[None, :], value, -float("inf"))
             larger = tl.maximum(largest, tl.max(value, 1))
@@ -209,11 +215,11 @@ if triton is not None:
 
     @triton.jit
     def _shared_anchors_kernel(
-        grad_ptr, to_positive_ptr, z_ptr, negatives_ptr, total_ptr, grad_to_positive_ptr, grad_z_ptr, scale, offset,
-        SATURATES: tl.constexpr, ANCHORS: tl.constexpr, NEGATIVES: tl.constexpr, DIM: tl.constexpr,
-        WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        grad_ptr, to_positive_ptr, z_ptr, negatives_ptr, total_ptr, grad_to_positive_ptr, grad_z_ptr,
+        grad_negatives_ptr, scale, offset, SATURATES: tl.constexpr, ANCHORS: tl.constexpr, NEGATIVES: tl.constexpr,
+        DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip
-        """Each program: ROWS anchors of a group. The gradients in z.z+ and z."""
+        """Each program: ROWS anchors of a group. The gradients in z.z+ and z; in a group of one tile, in all."""
         group = tl.program_id(0).to(tl.int64)
         begin = tl.program_id(1) * ROWS
         row = begin + tl.arange(0, ROWS)
@@ -226,11 +232,16 @@ if triton is not None:
         pull = tl.zeros([ROWS, WIDTH], dtype=tl.float32)
         for first in range(0, NEGATIVES, COLUMNS):
             negative = _tile(negatives_ptr, group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
-            t = tl.dot(z, tl.trans(negative), input_precision="ieee")
+            t = tl.dot(z, tl.trans(negative), input_precision=PRECISION)
             live = (first + tl.arange(0, COLUMNS) < NEGATIVES)[None, :]
             share = tl.where(live, tl.exp(_log_value(t, scale, offset, SATURATES) - total[:, None]), 0.0)
             rest += tl.sum(share, 1)
-            pull += tl.dot(share * _slope(t, scale, offset, SATURATES), negative, input_precision="ieee")
+            weight = share * _slope(t, scale, offset, SATURATES)
+            pull += tl.dot(weight, negative, input_precision=PRECISION)
+            if ANCHORS <= ROWS and NEGATIVES <= COLUMNS:
+                of_negatives = tl.dot(tl.trans(weight * grad[:, None]), z, input_precision=PRECISION)
+                place, inside = _place(group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
+                tl.store(grad_negatives_ptr + place, -of_negatives, mask=inside)
         tl.store(grad_to_positive_ptr + at, grad * slope * rest, mask=row < ANCHORS)
         place, inside = _place(group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
         tl.store(grad_z_ptr + place, -grad[:, None] * pull, mask=inside)
@@ -239,7 +250,7 @@ if triton is not None:
     def _shared_negatives_kernel(
         grad_ptr, z_ptr, negatives_ptr, total_ptr, grad_negatives_ptr, scale, offset,
         SATURATES: tl.constexpr, ANCHORS: tl.constexpr, NEGATIVES: tl.constexpr, DIM: tl.constexpr,
-        WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip
         """Each program: COLUMNS negatives of a group. The gradient in them, summed over the anchors."""
         group = tl.program_id(0).to(tl.int64)
@@ -252,9 +263,9 @@ if triton is not None:
             grad = tl.load(grad_ptr + at, mask=row < ANCHORS, other=0.0)
             total = tl.load(total_ptr + at, mask=row < ANCHORS, other=0.0)
             z = _tile(z_ptr, group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
-            t = tl.dot(negative, tl.trans(z), input_precision="ieee")
+            t = tl.dot(negative, tl.trans(z), input_precision=PRECISION)
             share = tl.exp(_log_value(t, scale, offset, SATURATES) - total[None, :])
             weight = share * _slope(t, scale, offset, SATURATES) * grad[None, :]
-            pull += tl.dot(tl.where((row < ANCHORS)[None, :], weight, 0.0), z, input_precision="ieee")
+            pull += tl.dot(tl.where((row < ANCHORS)[None, :], weight, 0.0), z, input_precision=PRECISION)
         place, inside = _place(group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
         tl.store(grad_negatives_ptr + place, -pull, mask=inside)

@@ -88,7 +88,7 @@ def test_corrections_change_one_thing_each_and_lead_to_the_corrected_preset():
     for before, after, change in zip(walked, walked[1:], CORRECTIONS.values(), strict=False):
         one, other = asdict(before), asdict(after)
         assert {name for name in one if one[name] != other[name]} == {"name", *change}
-    assert (walked[-1].positives, walked[-1].rule, walked[-1].kernel) == ("joint", "marginal", "acceptance")
+    assert (walked[-1].positives, walked[-1].rule, walked[-1].kernel) == ("partner", "marginal", "acceptance")
 
 
 def test_corrected_rows_stand_beside_the_published_ones():

@@ -109,7 +109,7 @@ def recovery(preset: Preset) -> list[Row]:
     """Table 1: Ambiguous, Clear and Injective."""
     ambiguous = base(preset)
     clear = _clear(ambiguous, preset)
-    injective = replace(ambiguous, name="injective", family="point", terms=None)
+    injective = _from_its_middle(replace(ambiguous, name="injective", family="point", terms=None), preset)
     if preset == "paper":
         return [Row(setting, RESULT_SEEDS) for setting in _with_corrected((ambiguous, clear, injective))]
     if preset == "corrected":
@@ -125,7 +125,12 @@ def recovery(preset: Preset) -> list[Row]:
 def _clear(ambiguous: Setting, preset: Preset) -> Setting:
     """The Clear setting: true kappas between 64 and 128."""
     clear = replace(ambiguous, name="clear", kappa_range=(64.0, 128.0), terms=None if _as_published(preset) else 56)
-    return replace(clear, kappa_start=middle_start(clear)) if preset == "corrected" else clear
+    return _from_its_middle(clear, preset)
+
+
+def _from_its_middle(setting: Setting, preset: Preset) -> Setting:
+    """The setting, with kappa in the middle of its own true range while mu learns, as the preset "corrected" has it."""
+    return replace(setting, kappa_start=middle_start(setting)) if preset == "corrected" else setting
 
 
 def circle(preset: Preset) -> list[Row]:
