@@ -31,6 +31,13 @@ def test_a_changed_field_is_named(name):
     assert note.endswith(f"Changed since: `{name}`.")
 
 
+def test_only_the_rows_that_changed_are_named():
+    other = dataclasses.replace(SETTING, name="clear")
+    both = {**result(), "rows": result()["rows"] + result(other, kernel="other")["rows"]}
+    note = note_on_changes(both, [Row(SETTING, (4, 5)), Row(other, (4, 5))])
+    assert note.startswith('**"clear": made with earlier settings')
+
+
 def test_fields_that_are_younger_than_the_result_had_their_default():
     old = result()
     del old["rows"][0]["parameters"]["rule"]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from aleator import HIB, MCInfoNCE, VMFKernel, ZonalKernel, log_positivity
+from aleator import HIB, MCInfoNCE, VMFKernel, VonMisesFisher, ZonalKernel, log_positivity
 from aleator.losses import SampledLoss, softmax_share
 from aleator.losses.softmax_share import share_among_average
 from aleator.matching.quadrature import angle_quadrature
@@ -129,3 +129,30 @@ def test_no_table_of_samples_is_kept(monkeypatch):
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
         softmax_share.batch_log_totals(z, VMFKernel(20.0)).sum()
     assert max(kept, default=0) <= z.numel()
+
+
+def test_with_many_negatives_it_is_the_likelihood_of_partners():
+    """-log E_z [E g(z.z+) / Z(z)], and not -log (r / mean r), for latents on an arc (theory.md, 3)."""
+    count, kernel = 600, VMFKernel(5.0)
+    directions = torch.linspace(0.0, 2.0, count, dtype=torch.float64)
+    negative = VonMisesFisher(circle(directions), torch.full((count,), 20.0, dtype=torch.float64))
+    anchor = VonMisesFisher(circle(torch.tensor([0.0, 0.4], dtype=torch.float64)), 6.0)
+    positive = VonMisesFisher(circle(torch.tensor([-0.2, -0.4], dtype=torch.float64)), 12.0)
+    nodes = circle(torch.arange(720, dtype=torch.float64) * (2 * math.pi / 720))  # by quadrature
+    weight = 2 * math.pi / 720
+    of_anchor, of_positive, of_negative = (
+        weight * q[:, None].log_prob(nodes).exp() for q in (anchor, positive, negative)
+    )
+    g = kernel.log_values(2, nodes @ nodes.T).exp()
+    match = of_positive @ g  # E g(z.z+) at every z
+    normaliser = (of_negative @ g).mean(0)  # Z(z)
+    partners = -torch.log((of_anchor * match / normaliser).sum(1))
+    ratio = (of_anchor * match).sum(1) / (of_anchor * normaliser).sum(1)
+    loss = MCInfoNCE(kernel=kernel, samples=4000)
+    ours = loss.per_anchor(anchor, positive, negative[None], generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(ours, partners, rtol=0, atol=0.05)
+    assert (ours + ratio.log()).abs().min() > 0.1
+
+
+def circle(angle: torch.Tensor) -> torch.Tensor:
+    return torch.stack([angle.cos(), angle.sin()], -1)

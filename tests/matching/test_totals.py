@@ -15,13 +15,14 @@ from aleator import (
     log_positivity,
     pairwise_log_positivity,
 )
-from aleator.matching import log_total_positivity, sums_in_tiles, tile_sums
+from aleator.matching import log_total_positivity, positivity, sums_in_tiles, tile_sums
 
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    """Tiles of 16, so that small batches have many and the last is cut."""
+    """Tiles of 16, so that small batches have many and the last is cut; also for many small groups."""
     monkeypatch.setattr(tile_sums, "TILE", 16)
+    monkeypatch.setattr(positivity, "_SMALL_GROUP", 0)
 
 
 def some(*shape: int, dim: int, low: float = 0.5, high: float = 200.0, dtype=torch.float64) -> VonMisesFisher:
@@ -149,6 +150,24 @@ def test_given_mixtures_and_groups(name):
     compare(some_mixtures(3, 5, modes=2, dim=4), some(3, 19, dim=4), KERNELS[name]())
     compare(some(2, 5, dim=4), some_mixtures(2, 7, modes=2, dim=4), KERNELS[name]())
     compare(some_mixtures(3, 7, modes=2, dim=4), None, KERNELS[name]())
+
+
+@pytest.mark.parametrize("make", [some, lambda *shape, dim: some_mixtures(*shape, modes=2, dim=dim)])
+@pytest.mark.parametrize("given", [False, True])
+def test_small_groups_in_one_table(make, given, monkeypatch):
+    """The same sums and gradients as tile by tile, and no tile is made."""
+    torch.manual_seed(0)
+    q1, q2 = make(4, 6, dim=5), make(4, 9, dim=5) if given else None
+    inputs = [x for q in (q1, q2) if q is not None for x in tensors(q)]
+    results = []
+    for limit in (0, 2**14):
+        monkeypatch.setattr(positivity, "_SMALL_GROUP", limit)
+        if limit:
+            monkeypatch.setattr(positivity, "log_totals", None)
+        totals = log_total_positivity(q1, q2, VMFKernel(20.0))
+        results.append([totals, *torch.autograd.grad(totals.sum(), inputs)])
+    for tiles, table in zip(*results, strict=True):
+        torch.testing.assert_close(table, tiles, rtol=1e-10, atol=1e-12)
 
 
 def test_more_modes_than_a_tile():

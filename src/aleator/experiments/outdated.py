@@ -23,10 +23,13 @@ def note_on_changes(result: dict[str, Any], rows: Sequence[Row]) -> str:
     stored = {(row["setting"], row["loss"]): row for row in result["rows"]}
     today = {(row.setting.name, row.setting.loss): row for row in rows}
     both = [key for key in today if key in stored]
-    changes = sorted({name for key in both for name in _changed_fields(today[key].setting, stored[key])})
+    changed = {key: set(_changed_fields(today[key].setting, stored[key])) for key in both}
+    old = [key for key in both if changed[key]]
+    changes = sorted(set().union(*changed.values()))
     parts = []
     if changes:
-        parts.append("**Made with earlier settings of this preset. Those of today have not been run yet.**")
+        which = "Made" if len(old) == len(both) else f"{_listed(old)}: made"
+        parts.append(f"**{which} with earlier settings of this preset. Those of today have not been run yet.**")
         if result["preset"] == "paper" and "rule" in changes:
             parts.append(_EARLIER_PAPER)
         parts.append(f"Changed since: {', '.join(f'`{name}`' for name in changes)}.")

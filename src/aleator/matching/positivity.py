@@ -41,6 +41,8 @@ DEFAULT_PRIOR = 0.5  # share of matches among the pairs in question
 _TOLERANCE = {torch.float32: 1e-10, torch.float64: 1e-17}
 # A lighter component adds nothing to a sum in float64.
 _LEAST_LOG_WEIGHT = -500.0
+_SMALL_GROUP = 2**14  # pairs; from here on tiles are as fast as a table
+_MOST_IN_TABLE = 2**20  # pairs of components, some 100 MB
 _LOG = logging.getLogger("aleator.matching")
 _TOLD: set[int] = set()  # dimensions whose reach a user has been told
 
@@ -117,6 +119,7 @@ def log_total_positivity(
 
     This equals `pairwise_log_positivity(q1, q2, kernel).logsumexp(1)`, but memory is linear in the sizes of the two
     batches: pairs are compared tile by tile, in the backward pass again. Of mixtures these are pairs of components.
+    Many small groups are compared in one table on a CPU, if that is not large, because it is faster.
 
     Args:
         q1: Posteriors, batch shape (N,), or (G, N) for G groups: `VonMisesFisher` or `VMFMixture`.
@@ -143,6 +146,8 @@ def log_total_positivity(
     _checked_pair(q1, q1 if q2 is None else q2, kernel)
     way_out = "use pairwise_log_positivity"
     require(sums_in_tiles(kernel, q1), "kernel", kernel, "cannot be summed in tiles here", way_out)
+    if _many_small_groups(q1, q2):
+        return _log_totals_of_table(q1, q2, kernel, terms)
     dim, dtype, reach = q1.dim, q1.dtype, kernel.reach(q1.dim)
 
     def side(q: PosteriorBatch) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -172,6 +177,26 @@ def log_total_positivity(
     arguments = (log_lam, sign, dim, kappa_pos, tolerance, weights1, weights2, q1.modes)
     totals = log_totals(mu1, kappa1, mu2, kappa2, *arguments)
     return totals.view(*q1.batch_shape, q1.modes).logsumexp(-1) if q1.modes > 1 else totals.view(q1.batch_shape)
+
+
+def _many_small_groups(q1: PosteriorBatch, q2: PosteriorBatch | None) -> bool:
+    """Whether one table of all groups is faster than tiles of each: a group of tiles costs some milliseconds."""
+    if q1.device.type != "cpu" or len(q1.batch_shape) < 2:
+        return False
+    groups, rows = q1.batch_shape
+    pairs = rows * (rows if q2 is None else q2.batch_shape[1])
+    return groups > 1 and pairs <= _SMALL_GROUP and groups * pairs * q1.modes**2 <= _MOST_IN_TABLE
+
+
+def _log_totals_of_table(
+    q1: PosteriorBatch, q2: PosteriorBatch | None, kernel: ZonalKernel, terms: int | None
+) -> Tensor:
+    """`log_total_positivity` (G, N) of groups from a table (G, N, M)."""
+    others = q1 if q2 is None else q2
+    log_r = log_positivity(q1[:, :, None], others[:, None, :], kernel, terms).double()
+    if q2 is None:
+        log_r = log_r.masked_fill(torch.eye(log_r.shape[1], dtype=torch.bool), -math.inf)
+    return log_r.logsumexp(-1)
 
 
 def sums_in_tiles(kernel: ZonalKernel, q: PosteriorBatch) -> bool:
