@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from aleator import AcceptanceKernel, VMFKernel, VMFMixture, log_positivity, match_probability, pairwise_log_positivity
-from aleator.matching import log_bilinear, log_match_odds
+from aleator.matching import components, log_bilinear, log_match_odds
 from tests import reference
 from tests.matching.posterior_pairs import some_posteriors
 from tests.posteriors.mixture_cases import mixture
@@ -98,8 +98,9 @@ def test_many_small_tables_on_a_cpu():
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 18])
-def test_a_batch_with_itself_uses_symmetry(count):
+def test_a_batch_with_itself_uses_symmetry(count, monkeypatch):
     """Values and gradients of the whole table, from one of two mirrored blocks."""
+    monkeypatch.setattr(components, "_LEAST_BLOCK", 2)
     q, kernel = mixture(count, modes=2, dim=5), VMFKernel(10.0)
     leaves = q.log_weights, q.components.mu, q.components.kappa
     weight = torch.linspace(1, 3, count * count, dtype=torch.float64).view(count, count)

@@ -15,6 +15,7 @@ from aleator.matching.interpolated_table import CLASSES, _Lattice
 def series_rows(monkeypatch) -> list[int]:
     """Small tables take polynomials. How many rows were left to the series, for each table with such rows."""
     monkeypatch.setattr(interpolated_table, "LEAST_WORK", 1)
+    monkeypatch.setattr(interpolated_table, "HIGHEST_DEGREE", math.inf)
     series, found = _Lattice.series, []
 
     def recorded(self, cosine, *arguments):
@@ -141,9 +142,10 @@ def test_who_takes_polynomials(monkeypatch):
     """Large tables in float32 with a fixed kernel and gradients; everything else sums the series."""
     found = []
     monkeypatch.setattr(interpolated_table, "LEAST_WORK", 2**19)
+    monkeypatch.setattr(interpolated_table, "HIGHEST_DEGREE", 0.5)
     table = interpolated_table._table
     monkeypatch.setattr(interpolated_table, "_table", lambda *a: found.append(a[1].shape) or table(*a))
-    few, many = some(40, 64, 20, 40), some(120, 64, 20, 40)
+    few, many = some(40, 64, 50, 400), some(200, 64, 50, 400)
 
     def ask(side, dtype=torch.float32, learns=True, **options):
         q = VonMisesFisher(side[0].to(dtype), side[1].to(dtype).requires_grad_(learns), validate_args=False)
@@ -156,9 +158,10 @@ def test_who_takes_polynomials(monkeypatch):
     with torch.no_grad():
         ask(many)
     ask(many, kernel={"requires_grad": True})
+    ask(some(200, 8, 6, 60))  # the polynomials would have a degree of 40
     assert not found
     ask(many)
-    assert found == [(120, 120)]
+    assert found == [(200, 200)]
 
 
 def test_a_loss_learns_with_them():

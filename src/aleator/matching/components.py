@@ -11,6 +11,8 @@ from torch import Tensor
 
 from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
 
+_LEAST_BLOCK = 128  # components; smaller blocks would cost more than they save
+
 
 def log_bilinear(
     q1: PosteriorBatch, q2: PosteriorBatch, compare: Callable[[VonMisesFisher, VonMisesFisher], Tensor]
@@ -44,15 +46,14 @@ def log_bilinear(
     return torch.logsumexp(values.unflatten(-1, (M, J)).unflatten(-3, (N, K)) + log_weights, (-3, -1)).view(shape)
 
 
-def log_bilinear_with_itself(
-    q: VMFMixture, compare: Callable[[VonMisesFisher, VonMisesFisher], Tensor], blocks: int = 4
-) -> Tensor:
+def log_bilinear_with_itself(q: VMFMixture, compare: Callable[[VonMisesFisher, VonMisesFisher], Tensor]) -> Tensor:
     """`log_bilinear` of every posterior of a batch (N,) with every other, for a comparison that is symmetric: (N, N).
 
     The table is computed in blocks, and of two blocks that mirror each other only one. With four times four blocks this
     saves three eighths of the work.
     """
-    parts = q.split(-(-len(q) // min(blocks, len(q))))
+    blocks = max(1, min(4, len(q) * q.modes // _LEAST_BLOCK))
+    parts = q.split(-(-len(q) // blocks))
     upper = {
         (i, j): log_bilinear(parts[i][:, None], parts[j][None, :], compare)
         for i in range(len(parts))

@@ -37,6 +37,7 @@ from aleator.matching.tile_sums import in_threads
 from aleator.matching.tiles import tail_scale
 
 LEAST_WORK = 2**19  # pairs times terms of the series; with less, the calls decide the time, and the series has fewer
+HIGHEST_DEGREE = 0.5  # of the polynomials in the cosine, in terms of the series; with more, the series is as fast
 CLASSES = 24
 NODES = 6  # in kappa and in kappa'
 _TOLERANCE = 5e-6  # of log r, absolute: what float32 holds of a pair that is far apart
@@ -45,16 +46,21 @@ _GRID_TOLERANCE = 1e-17  # what the series on the grid may leave out; it goes de
 
 
 def takes_table(
-    cosine: Tensor, kappa1: Tensor, kappa2: Tensor, dtype: torch.dtype, kernel: VMFKernel, dim: int
+    cosine: Tensor, kappa1: Tensor, kappa2: Tensor, dtype: torch.dtype, kernel: VMFKernel, dim: int, terms: int
 ) -> bool:
-    """Whether the table of kappa1 (N, 1) and kappa2 (1, M) goes this way: only where gradients are needed."""
+    """Whether the table of kappa1 (N, 1) and kappa2 (1, M) goes this way: only where gradients are needed.
+
+    `terms`: So many the series would need.
+    """
     N, M = cosine.shape[-2:]
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in (cosine, kappa1, kappa2))
     plain = cosine.shape == (N, M) and kappa1.shape == (N, 1) and kappa2.shape == (1, M)
     fixed = kernel.cache_key() is not None
     if not (learns and plain and fixed and dtype == torch.float32 and cosine.device.type == "cpu"):
         return False
-    return N * M * kernel.terms(dim, _TOLERANCE) >= LEAST_WORK
+    if N * M * terms < LEAST_WORK:
+        return False
+    return _lattice_of(kernel, dim).degree_of(kappa1[:, 0], kappa2[0]) <= HIGHEST_DEGREE * terms
 
 
 def interpolated_log_r(cosine: Tensor, kappa1: Tensor, kappa2: Tensor, kernel: VMFKernel, dim: int) -> Tensor:
@@ -70,9 +76,7 @@ def interpolated_log_r(cosine: Tensor, kappa1: Tensor, kappa2: Tensor, kernel: V
     Returns:
         log r, shape (N, M), float32.
     """
-    concentration = kernel.concentration(cosine)
-    assert isinstance(concentration, float)
-    return _InterpolatedLogR.apply(cosine, kappa1, kappa2, _lattice(concentration, dim))
+    return _InterpolatedLogR.apply(cosine, kappa1, kappa2, _lattice_of(kernel, dim))
 
 
 class _InterpolatedLogR(torch.autograd.Function):
@@ -131,10 +135,19 @@ class _Lattice:
         self.known, self.usable = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
         self.lock = threading.Lock()
 
+    def classes(self, kappa: Tensor) -> Tensor:
+        """Numbers of the classes of concentrations (N,)."""
+        return (squeezed(self.dim, kappa.detach()).nan_to_num(0.0) * CLASSES).long().clamp_(max=CLASSES - 1)
+
+    def degree_of(self, kappa1: Tensor, kappa2: Tensor) -> int:
+        """Highest degree of the polynomials of a table of concentrations (N,) and (M,)."""
+        rows, columns = (self.classes(kappa).unique() for kappa in (kappa1, kappa2))
+        self.learn(rows, columns)
+        return int(self.degree[rows][:, columns].max())
+
     def side(self, kappa: Tensor) -> _Side:
         """The side of concentrations (N,)."""
-        x = squeezed(self.dim, kappa)
-        number, order = (x.nan_to_num(0.0) * CLASSES).long().clamp_(max=CLASSES - 1).sort()
+        number, order = self.classes(kappa).sort()
         z, slope = place_in_class(self.dim, kappa[order], (number + 0.5) / CLASSES, 0.5 / CLASSES)
         return _Side.of(order, number, *chebyshev_values(z, slope, NODES))
 
@@ -162,6 +175,13 @@ class _Lattice:
         table = positivity_table(self.dim, cosine, first, second, self.log_lam, self.kappa_pos, True)
         parts = (table.log_r, table.slope_cosine, table.slope_kappa1, table.slope_kappa2)
         return tuple(part.float() for part in parts if part is not None)
+
+
+def _lattice_of(kernel: VMFKernel, dim: int) -> _Lattice:
+    """The lattice of a fixed kernel."""
+    concentration = kernel.concentration(torch.empty(0))
+    assert isinstance(concentration, float)
+    return _lattice(concentration, dim)
 
 
 @lru_cache(maxsize=8)

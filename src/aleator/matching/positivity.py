@@ -296,9 +296,10 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
     if math.isfinite(reach):  # for sharper posteriors the series would be noise
         _tell_reach(kernel, dim, reach, kappa1, kappa2)
         kappa1, kappa2 = kappa1.clamp(max=reach), kappa2.clamp(max=reach)
-    if terms is None and isinstance(kernel, VMFKernel) and takes_table(cosine, kappa1, kappa2, dtype, kernel, dim):
-        return interpolated_log_r(cosine, kappa1, kappa2, kernel, dim).view(shape)
     count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, kappa2)
+    pairs = (cosine, kappa1, kappa2)
+    if terms is None and isinstance(kernel, VMFKernel) and takes_table(*pairs, dtype, kernel, dim, count):
+        return interpolated_log_r(*pairs, kernel, dim).view(shape)
     require_at_least("terms", count, 2, "leave it out")
     log_lam, sign = kernel.series(dim, count, cosine.device)
     kappa_pos = kernel.concentration(cosine) if isinstance(kernel, VMFKernel) else None
