@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from aleator.experiments import runner
 from aleator.experiments.runner import ExperimentRun, Outcome, Row, RunFunction, origin, outcome_arrays, run_rows
 from tests.experiments import small_experiment
 
@@ -139,3 +140,37 @@ def test_a_killed_experiment_goes_on_and_ends_in_the_same_figures(tmp_path):
     assert not list((tmp_path / "broken").rglob("outcome.json")), "killed too late to show anything"
     whole = small_experiment.metrics(tmp_path / "whole")
     assert small_experiment.metrics(tmp_path / "broken") == whole
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_gpu_is_shared_as_long_as_runs_are_made(code, tmp_path, monkeypatch, caplog):
+    """With a program in the place of NVIDIA's: it is started, told to quit, and its failure is told."""
+    log, control = tmp_path / "log", tmp_path / "nvidia-cuda-mps-control"
+    control.write_text(f'#!/bin/sh\necho "$@" >> {log}\n[ "$1" = -d ] || cat >> {log}\necho broken >&2\nexit {code}\n')
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with runner._shared_gpu("cpu"):
+        assert not log.exists()
+    with runner._shared_gpu("cuda:0"):
+        folder = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+        assert folder.is_dir()
+        assert log.read_text() == "-d\n"
+    assert log.read_text().split() == ["-d", "quit"]
+    assert not folder.exists()
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    assert [record.message for record in caplog.records] == code * [
+        "NVIDIA's MPS did not start (broken); the runs take turns on the GPU, which takes longer"
+    ]
+
+
+def test_a_signal_to_stop_ends_what_was_started(tmp_path):
+    code = (
+        "import time\nfrom aleator.experiments.runner import _told_to_stop\n"
+        "with _told_to_stop():\n    try:\n        print('begun', flush=True)\n        time.sleep(60)\n"
+        "    finally:\n        print('ended', flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "ended\n"
+    assert process.returncode == 128 + signal.SIGTERM

@@ -8,11 +8,13 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import math
 import multiprocessing
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -28,6 +30,8 @@ import torch
 from torch import Tensor
 
 from aleator.foundation import ProgressLines, command, describe_run, progress_bar, write_json, writing_atomically
+
+_LOG = logging.getLogger("aleator.experiments")
 
 
 @dataclass(frozen=True)
@@ -243,7 +247,7 @@ def _in_parallel(
     todo: list[ExperimentRun], device: str, runs: Path, jobs: int
 ) -> Iterator[tuple[ExperimentRun, BaseException | None]]:
     """Several at a time, in worker processes. Yields each run when it ends, with its error or None."""
-    with _shared_gpu(device), _worker_pool(jobs) as pool:
+    with _told_to_stop(), _shared_gpu(device), _worker_pool(jobs) as pool:
         waiting: dict[Future, ExperimentRun] = {pool.submit(_make_run, run, device, runs): run for run in todo}
         try:
             while waiting:
@@ -254,6 +258,23 @@ def _in_parallel(
             for worker in list((pool._processes or {}).values()):
                 worker.terminate()
             raise
+
+
+@contextlib.contextmanager
+def _told_to_stop() -> Iterator[None]:
+    """SIGTERM as SystemExit, so that everything that was started is ended: the workers, and the GPU's MPS."""
+    if threading.current_thread() is not threading.main_thread():  # only this one may set what a signal does
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -318,7 +339,10 @@ def _shared_gpu(device: str) -> Iterator[None]:
         names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
         os.environ.update(dict.fromkeys(names, folder))
         try:
-            subprocess.run([control, "-d"], check=False, capture_output=True)
+            started = subprocess.run([control, "-d"], check=False, capture_output=True, text=True)
+            if started.returncode:
+                message = "NVIDIA's MPS did not start (%s); the runs take turns on the GPU, which takes longer"
+                _LOG.warning(message, started.stderr.strip() or f"code {started.returncode}")
             yield
         finally:
             subprocess.run([control], input=b"quit\n", check=False, capture_output=True)
