@@ -18,7 +18,9 @@ def test_hub_backbones_say_what_to_install(monkeypatch):
             load("any/model")
 
 
-def test_hub_text_round_trip(tmp_path):
+@pytest.fixture
+def small_text() -> HubText:
+    """A small network of random weights for texts of the words a, dog and cat."""
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
 
@@ -28,8 +30,11 @@ def test_hub_text_round_trip(tmp_path):
     config = transformers.BertConfig(
         vocab_size=5, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
     )
-    backbone = HubText(json.loads(config.to_json_string(use_diff=False)), tokeniser.to_str())
-    encoder = Encoder(backbone, 4, kappa="head").eval()
+    return HubText(json.loads(config.to_json_string(use_diff=False)), tokeniser.to_str())
+
+
+def test_hub_text_round_trip(small_text, tmp_path):
+    encoder = Encoder(small_text, 4, kappa="head").eval()
     texts = ["a dog", "cat", "a cat a dog"]
     q = encoder(texts)
     assert q.mu.shape == (3, 4)
@@ -37,7 +42,22 @@ def test_hub_text_round_trip(tmp_path):
     encoder.save(tmp_path / "model")
     assert torch.equal(load_encoder(tmp_path / "model")(texts).mu, q.mu)
     with pytest.raises(ValueError, match="no tokeniser"):
-        HubText(backbone.arguments["config"])(texts)
+        HubText(small_text.arguments["config"])(texts)
+
+
+def test_texts_of_similar_length_go_together(small_text, monkeypatch):
+    """The same features in the same order, from fewer tokens."""
+    small_text.eval()
+    texts = ["a dog " * (1 + 7 * i % 30) + "cat" for i in range(50)]
+    seen, network = [], small_text.network.forward
+    monkeypatch.setattr(small_text.network, "forward", lambda **b: seen.append(b["input_ids"].numel()) or network(**b))
+    whole = small_text(texts)
+    with torch.no_grad():
+        parts = small_text(texts)
+        alone = torch.cat([small_text([text]) for text in texts])
+    torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(parts, alone, rtol=1e-5, atol=1e-5)
+    assert sum(seen[1:5]) < 0.75 * seen[0]
 
 
 def test_hub_vision_round_trip(tmp_path):

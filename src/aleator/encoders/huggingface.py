@@ -17,6 +17,7 @@ from aleator.encoders.model_sources import find_model
 from aleator.foundation import require, require_one_of
 
 Pooling = Literal["cls", "mean"]
+_TOGETHER = 16  # texts of similar length that go through the network at once
 
 
 def _transformers() -> Any:
@@ -269,4 +270,19 @@ class HubText(_HubBackbone):
             Features (B, F).
         """
         batch = texts if isinstance(texts, Mapping) else self.tokenise(texts)
+        if isinstance(texts, Mapping) or torch.is_grad_enabled():
+            return self._features(batch)
+        return self._features_by_length(batch)
+
+    def _features(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Features (B, F) of a tokenised batch."""
         return self.pool(self.network(**batch).last_hidden_state, batch.get("attention_mask"))
+
+    def _features_by_length(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """The same with texts of similar length together, which are padded less."""
+        mask = batch["attention_mask"]
+        order, parts = mask.sum(1).argsort(stable=True), []
+        for chosen in order.split(_TOGETHER):
+            used = mask[chosen].any(0)
+            parts.append(self._features({name: x[chosen][:, used] for name, x in batch.items()}))
+        return torch.cat(parts)[order.argsort()]
