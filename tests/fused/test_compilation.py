@@ -13,7 +13,7 @@ triton = pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
-from aleator.fused import interpolant, pairs, series, totals  # noqa: E402
+from aleator.fused import interpolant, network_posteriors, pairs, series, softmax_share, totals  # noqa: E402
 from aleator.matching.interpolant import COSINE_NODES, Classes, Interpolant  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
@@ -120,3 +120,25 @@ def test_pairs_compile(compiled):
     pairs.fused_pair_cosines(mu, mu)
     pairs.fused_pair_gradients(numbers, (numbers, numbers, numbers), mu, mu)
     assert compiled == ["_cosines_kernel", "_gradients_kernel"]
+
+
+@pytest.mark.parametrize(("dim", "anchors", "negatives"), [(10, 16, 32), (2, 1, 1), (64, 40, 7)])
+def test_shared_negatives_compile(dim, anchors, negatives, compiled):
+    z, shared = torch.zeros(3, 2 * anchors, dim), torch.zeros(3, 2, negatives, dim)
+    to_positive = torch.zeros(3, 2 * anchors)
+    for log_linear in ((20.0, 8.0, True), (20.0, 8.0, False)):
+        _, total = softmax_share.fused_shared_log_softmax_share(to_positive, z, shared, log_linear)
+        softmax_share.fused_shared_log_softmax_share_backward(to_positive, to_positive, z, shared, total, log_linear)
+    assert {"_shared_kernel", "_shared_anchors_kernel"} <= set(compiled)
+    assert ("_shared_negatives_kernel" in compiled) == (anchors > 32)
+
+
+@pytest.mark.parametrize(("count", "inputs", "dim"), [(100, 10, 10), (1, 2, 2), (7, 100, 64)])
+@pytest.mark.parametrize("kappa_of_mu", [False, True])
+def test_networks_of_a_process_compile(count, inputs, dim, kappa_of_mu, compiled):
+    sizes = [(inputs, 10), (10, 10), (10, dim), (dim if kappa_of_mu else inputs, 10), (10, 1)]
+    layers = [(torch.zeros(out, into), torch.zeros(out)) for into, out in sizes]
+    network_posteriors.fused_network_posteriors(
+        torch.zeros(count, inputs), layers[:3], layers[3:], (1.0, 2.0), kappa_of_mu
+    )
+    assert compiled == ["_posterior_networks_kernel"]

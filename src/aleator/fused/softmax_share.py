@@ -14,8 +14,7 @@ from aleator.fused.pieces import on_its_own_device, tl, triton
 
 _BLOCK = 256
 _LEAST = 16  # Triton's smallest side of a matrix product
-_PRECISION = "tf32x3"  # three products of parts: as precise as float32, on tensor cores
-_WARPS = 2
+_SMALL_TILE = 512  # anchors times negatives, in 16 dimensions; one warp is fastest then
 
 
 @on_its_own_device
@@ -92,16 +91,16 @@ def fused_shared_log_softmax_share_backward(
 def _sizes(z: Tensor, negatives: Tensor) -> dict[str, Any]:
     """Sizes of a group and of its tiles, for the kernels of shared negatives, and how these are launched."""
     anchors, count, dim = z.shape[1] // negatives.shape[1], negatives.shape[2], z.shape[2]
-    side = lambda n: min(32, max(_LEAST, triton.next_power_of_2(n)))  # noqa: E731
+    rows, columns = (min(32, max(_LEAST, triton.next_power_of_2(n))) for n in (anchors, count))
+    width = max(_LEAST, triton.next_power_of_2(dim))
     return {
         "ANCHORS": anchors,
         "NEGATIVES": count,
         "DIM": dim,
-        "WIDTH": max(_LEAST, triton.next_power_of_2(dim)),
-        "ROWS": side(anchors),
-        "COLUMNS": side(count),
-        "PRECISION": _PRECISION,
-        "num_warps": _WARPS,
+        "WIDTH": width,
+        "ROWS": rows,
+        "COLUMNS": columns,
+        "num_warps": 1 if rows * columns * width <= _SMALL_TILE * _LEAST else 2,
     }
 
 
@@ -189,7 +188,7 @@ if triton is not None:
     def _shared_kernel(
         to_positive_ptr, z_ptr, negatives_ptr, share_ptr, total_ptr, scale, offset, SATURATES: tl.constexpr,
         ANCHORS: tl.constexpr, NEGATIVES: tl.constexpr, DIM: tl.constexpr,
-        WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+        WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS anchors of a group. A running sum of g relative to its largest term."""
         group = tl.program_id(0).to(tl.int64)
@@ -203,7 +202,7 @@ if triton is not None:
         largest, total = log_positive, log_positive * 0.0 + 1.0
         for first in range(0, NEGATIVES, COLUMNS):
             negative = _tile(negatives_ptr, group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
-            t = tl.dot(z, tl.trans(negative), input_precision=PRECISION)
+            t = tl.dot(z, tl.trans(negative), input_precision="ieee")
             value = _log_value(t, scale, offset, SATURATES)
             value = tl.where((first + tl.arange(0, COLUMNS) < NEGATIVES)[None, :], value, -float("inf"))
             larger = tl.maximum(largest, tl.max(value, 1))
@@ -217,7 +216,7 @@ if triton is not None:
     def _shared_anchors_kernel(
         grad_ptr, to_positive_ptr, z_ptr, negatives_ptr, total_ptr, grad_to_positive_ptr, grad_z_ptr,
         grad_negatives_ptr, scale, offset, SATURATES: tl.constexpr, ANCHORS: tl.constexpr, NEGATIVES: tl.constexpr,
-        DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+        DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Each program: ROWS anchors of a group. The gradients in z.z+ and z; in a group of one tile, in all."""
         group = tl.program_id(0).to(tl.int64)
@@ -232,14 +231,14 @@ if triton is not None:
         pull = tl.zeros([ROWS, WIDTH], dtype=tl.float32)
         for first in range(0, NEGATIVES, COLUMNS):
             negative = _tile(negatives_ptr, group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
-            t = tl.dot(z, tl.trans(negative), input_precision=PRECISION)
+            t = tl.dot(z, tl.trans(negative), input_precision="ieee")
             live = (first + tl.arange(0, COLUMNS) < NEGATIVES)[None, :]
             share = tl.where(live, tl.exp(_log_value(t, scale, offset, SATURATES) - total[:, None]), 0.0)
             rest += tl.sum(share, 1)
             weight = share * _slope(t, scale, offset, SATURATES)
-            pull += tl.dot(weight, negative, input_precision=PRECISION)
+            pull += tl.dot(weight, negative, input_precision="ieee")
             if ANCHORS <= ROWS and NEGATIVES <= COLUMNS:
-                of_negatives = tl.dot(tl.trans(weight * grad[:, None]), z, input_precision=PRECISION)
+                of_negatives = tl.dot(tl.trans(weight * grad[:, None]), z, input_precision="ieee")
                 place, inside = _place(group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
                 tl.store(grad_negatives_ptr + place, -of_negatives, mask=inside)
         tl.store(grad_to_positive_ptr + at, grad * slope * rest, mask=row < ANCHORS)
@@ -250,7 +249,7 @@ if triton is not None:
     def _shared_negatives_kernel(
         grad_ptr, z_ptr, negatives_ptr, total_ptr, grad_negatives_ptr, scale, offset,
         SATURATES: tl.constexpr, ANCHORS: tl.constexpr, NEGATIVES: tl.constexpr, DIM: tl.constexpr,
-        WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+        WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Each program: COLUMNS negatives of a group. The gradient in them, summed over the anchors."""
         group = tl.program_id(0).to(tl.int64)
@@ -263,9 +262,9 @@ if triton is not None:
             grad = tl.load(grad_ptr + at, mask=row < ANCHORS, other=0.0)
             total = tl.load(total_ptr + at, mask=row < ANCHORS, other=0.0)
             z = _tile(z_ptr, group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
-            t = tl.dot(negative, tl.trans(z), input_precision=PRECISION)
+            t = tl.dot(negative, tl.trans(z), input_precision="ieee")
             share = tl.exp(_log_value(t, scale, offset, SATURATES) - total[None, :])
             weight = share * _slope(t, scale, offset, SATURATES) * grad[None, :]
-            pull += tl.dot(tl.where((row < ANCHORS)[None, :], weight, 0.0), z, input_precision=PRECISION)
+            pull += tl.dot(tl.where((row < ANCHORS)[None, :], weight, 0.0), z, input_precision="ieee")
         place, inside = _place(group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
         tl.store(grad_negatives_ptr + place, -pull, mask=inside)
