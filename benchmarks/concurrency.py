@@ -6,12 +6,14 @@ the real training loop on the preset's own setting:
 - processes, with NVIDIA's MPS where it is installed (what `aleator reproduce` does) and without;
 - several recorded CUDA graphs in one process, replayed on streams of their own.
 
-`python -m benchmarks.concurrency [steps]` prints a table. It needs a GPU and takes about three minutes.
+`python -m benchmarks.concurrency [steps [count ...]]` prints a table. It needs a GPU and takes about three minutes.
+With counts, it measures only so many processes at a time with MPS, about 20 seconds each.
 """
 
 import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -37,8 +39,12 @@ def setting_of(phase: str, steps: int) -> Setting:
     return replace(start, mu_phase_negatives=None, negatives=0 if phase == "mu" else 32)
 
 
-def main(steps: int = 4000) -> None:
+def main(steps: int = 4000, *counts: int) -> None:
     print(torch.cuda.get_device_name(), "MPS:", shutil.which("nvidia-cuda-mps-control"), flush=True)
+    if counts:
+        for count in counts:
+            processes(True, count, steps)
+        return
     for phase in PHASES:
         profile(phase)
     for phase in PHASES:
@@ -61,6 +67,16 @@ def processes(shared: bool, count: int, steps: int) -> None:
         return _processes(name, count, steps)
     with _shared_gpu("cuda"):
         _processes(name, count, steps)
+        print(f"{'':22s} servers of MPS: {_mps_servers() or 'none, so the processes took turns'}", flush=True)
+
+
+def _mps_servers() -> str:
+    """Numbers of the processes through which MPS shares the GPU."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        return ""
+    asked = subprocess.run([control], input="get_server_list\n", check=False, capture_output=True, text=True)
+    return " ".join(asked.stdout.split())
 
 
 def _processes(name: str, count: int, steps: int) -> None:
