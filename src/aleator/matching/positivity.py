@@ -183,9 +183,9 @@ def _many_small_groups(q1: PosteriorBatch, q2: PosteriorBatch | None) -> bool:
     """Whether one table of all groups is faster than tiles of each: a group of tiles costs some milliseconds."""
     if q1.device.type != "cpu" or len(q1.batch_shape) < 2:
         return False
-    groups, rows = q1.batch_shape
-    pairs = rows * (rows if q2 is None else q2.batch_shape[1])
-    return groups > 1 and pairs <= _SMALL_GROUP and groups * pairs * q1.modes**2 <= _MOST_IN_TABLE
+    others = q1 if q2 is None else q2
+    groups, pairs = len(q1), q1.batch_shape[-1] * others.batch_shape[-1]
+    return groups > 1 and pairs <= _SMALL_GROUP and groups * pairs * q1.modes * others.modes <= _MOST_IN_TABLE
 
 
 def _log_totals_of_table(
