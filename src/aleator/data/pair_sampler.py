@@ -13,7 +13,7 @@ never is.
   r has a closed form, and no latent is drawn.
 - "partner", the published code. Draw x ~ P(x) and one latent z for it, then find a partner for this z. The
   conditional law is E_z [P(x+) E_{z+} g(z.z+) / Z(z)] with Z(z) = E g(z.z+). It divides inside the expectation, so it
-  is not proportional to r. For comparison only.
+  is not proportional to r, and does not fit the exact loss. It is the law that MCInfoNCE fits (theory, section 3).
 
 Negatives x- follow one of the laws of `matching/odds.py`. With A = E_uniform g, a pair matches with probability
 rho = A r.
