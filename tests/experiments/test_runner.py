@@ -161,16 +161,3 @@ def test_the_gpu_is_shared_as_long_as_runs_are_made(code, tmp_path, monkeypatch,
     assert [record.message for record in caplog.records] == code * [
         "NVIDIA's MPS did not start (broken); the runs take turns on the GPU, which takes longer"
     ]
-
-
-def test_a_signal_to_stop_ends_what_was_started(tmp_path):
-    code = (
-        "import time\nfrom aleator.experiments.runner import _told_to_stop\n"
-        "with _told_to_stop():\n    try:\n        print('begun', flush=True)\n        time.sleep(60)\n"
-        "    finally:\n        print('ended', flush=True)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "begun\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline() == "ended\n"
-    assert process.returncode == 128 + signal.SIGTERM

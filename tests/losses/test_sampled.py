@@ -138,8 +138,8 @@ def test_with_many_negatives_it_is_the_likelihood_of_partners():
     negative = VonMisesFisher(circle(directions), torch.full((count,), 20.0, dtype=torch.float64))
     anchor = VonMisesFisher(circle(torch.tensor([0.0, 0.4], dtype=torch.float64)), 6.0)
     positive = VonMisesFisher(circle(torch.tensor([-0.2, -0.4], dtype=torch.float64)), 12.0)
-    nodes = circle(torch.arange(720, dtype=torch.float64) * (2 * math.pi / 720))  # by quadrature
-    weight = 2 * math.pi / 720
+    weight = 2 * math.pi / 720  # of each node of the quadrature
+    nodes = circle(torch.arange(720, dtype=torch.float64) * weight)
     of_anchor, of_positive, of_negative = (
         weight * q[:, None].log_prob(nodes).exp() for q in (anchor, positive, negative)
     )

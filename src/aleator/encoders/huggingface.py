@@ -269,10 +269,10 @@ class HubText(_HubBackbone):
         Returns:
             Features (B, F).
         """
-        batch = texts if isinstance(texts, Mapping) else self.tokenise(texts)
-        if isinstance(texts, Mapping) or torch.is_grad_enabled():
-            return self._features(batch)
-        return self._features_by_length(batch)
+        if isinstance(texts, Mapping):
+            return self._features(texts)
+        batch = self.tokenise(texts)
+        return self._features(batch) if torch.is_grad_enabled() else self._features_by_length(batch)
 
     def _features(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Features (B, F) of a tokenised batch."""

@@ -29,7 +29,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from aleator.foundation import ProgressLines, command, describe_run, progress_bar, write_json, writing_atomically
+from aleator.foundation import (
+    ProgressLines,
+    command,
+    describe_run,
+    progress_bar,
+    raised_on_sigterm,
+    write_json,
+    writing_atomically,
+)
 
 _LOG = logging.getLogger("aleator.experiments")
 
@@ -247,7 +255,8 @@ def _in_parallel(
     todo: list[ExperimentRun], device: str, runs: Path, jobs: int
 ) -> Iterator[tuple[ExperimentRun, BaseException | None]]:
     """Several at a time, in worker processes. Yields each run when it ends, with its error or None."""
-    with _told_to_stop(), _shared_gpu(device), _worker_pool(jobs) as pool:
+    stopped = SystemExit(128 + signal.SIGTERM)
+    with raised_on_sigterm(stopped), _shared_gpu(device), _worker_pool(jobs) as pool:
         waiting: dict[Future, ExperimentRun] = {pool.submit(_make_run, run, device, runs): run for run in todo}
         try:
             while waiting:
@@ -258,23 +267,6 @@ def _in_parallel(
             for worker in list((pool._processes or {}).values()):
                 worker.terminate()
             raise
-
-
-@contextlib.contextmanager
-def _told_to_stop() -> Iterator[None]:
-    """SIGTERM as SystemExit, so that everything that was started is ended: the workers, and the GPU's MPS."""
-    if threading.current_thread() is not threading.main_thread():  # only this one may set what a signal does
-        yield
-        return
-
-    def stop(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Tools of all other packages: checks, devices, precision, randomness, processes, files, progress, provenance."""
+"""Tools of all other packages: checks, devices, precision, randomness, processes, signals, files, progress, origins."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from aleator.foundation.integrity import (
 from aleator.foundation.locks import lock_beside, only_process
 from aleator.foundation.progress import CountBar, ProgressLines, duration, progress_bar
 from aleator.foundation.redaction import redacted
+from aleator.foundation.signals import raised_on_sigterm
 from aleator.foundation.wording import percent
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ __all__ = [
     "process_group",
     "process_rank",
     "progress_bar",
+    "raised_on_sigterm",
     "random_state",
     "read_bundle",
     "read_json",

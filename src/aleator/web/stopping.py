@@ -1,15 +1,13 @@
 """Running the application with uvicorn, and stopping it: requests under way are answered, new ones are refused."""
 
 import contextlib
-import signal
 import socket
 import threading
-from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 import uvicorn
 
+from aleator.foundation import raised_on_sigterm
 from aleator.web.connections import MOST_CONNECTIONS, PatientProtocol
 
 _BACKLOG = 1024  # connections that wait for a worker
@@ -59,18 +57,6 @@ def _stop_after(stop: threading.Event, server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-@contextlib.contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
+def terminated_like_interrupted() -> contextlib.AbstractContextManager[None]:
     """SIGTERM as KeyboardInterrupt, so that a server that was told to stop ends like one after Ctrl-C: with code 0."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return raised_on_sigterm(KeyboardInterrupt())
