@@ -5,6 +5,7 @@ the program. Here the launcher itself binds the arguments and compiles, but noth
 """
 
 import os
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ triton = pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
-from aleator.fused import interpolant, network_posteriors, pairs, series, softmax_share, totals  # noqa: E402
+from aleator.fused import interpolant, leaky_layers, network_posteriors, pairs, series, softmax_share, totals  # noqa: E402
 from aleator.matching.interpolant import COSINE_NODES, Classes, Interpolant  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
@@ -142,3 +143,12 @@ def test_networks_of_a_process_compile(count, inputs, dim, kappa_of_mu, compiled
         torch.zeros(count, inputs), layers[:3], layers[3:], (1.0, 2.0), kappa_of_mu
     )
     assert compiled == ["_posterior_networks_kernel"]
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(100, (10, 10, 50, 50, 10)), (1, (2, 1)), (65, (64, 64, 3))])
+@pytest.mark.parametrize("precise", [False, True])
+def test_narrow_layers_compile(count, sizes, precise, compiled):
+    x, row = torch.zeros(count, sizes[0]), torch.zeros(sum((i + 1) * o for i, o in pairwise(sizes)))
+    output, hidden = leaky_layers.fused_leaky_layers(x, row, sizes, precise, True)
+    leaky_layers.fused_leaky_layers_backward(output, x, row, output, hidden, sizes, precise, precise)
+    assert compiled == ["_layers_kernel", "_layers_backward_kernel"]

@@ -17,6 +17,7 @@ REPLACES = {
     "sampled_cosines": "losses",
     "softmax_share": "losses",
     "network_posteriors": "data",
+    "leaky_layers": "encoders",
 }
 
 

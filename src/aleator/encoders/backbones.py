@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from aleator.encoders.leaky_layers import leaky_layers
 from aleator.foundation import reject, require, require_at_least
 
 BACKBONES: dict[str, type[nn.Module]] = {}
@@ -184,10 +185,10 @@ class MLP(nn.Module):
         Returns:
             Features (B, widths[-1]).
         """
+        if not (self.dropout and self.training):
+            return leaky_layers(x, self.layers)
         for layer in self.layers:
-            x = F.leaky_relu(layer(x))
-            if self.dropout:
-                x = F.dropout(x, self.dropout, self.training)
+            x = F.dropout(leaky_layers(x, [layer]), self.dropout)
         return x
 
 

@@ -15,6 +15,7 @@ Each file replaces the plain functions of one module of the same name; `fused_x`
     softmax_share.py       losses/softmax_share.py      plain_candidate_log_softmax_share,
                                                         plain_shared_log_softmax_share, and their gradients
     network_posteriors.py  data/network_posteriors.py   plain_network_posteriors
+    leaky_layers.py        encoders/leaky_layers.py     plain_leaky_layers, and its gradient
 
 Plain functions launch many small GPU kernels, or read and write large tensors several times. A fused function launches
 one or two kernels and writes only its results. functions.py lists all fused functions, pieces.py and halves.py hold

@@ -4,6 +4,7 @@ from aleator.fused.angles import fused_basis
 from aleator.fused.bessel import fused_log_growth
 from aleator.fused.grid import fused_log_grid
 from aleator.fused.interpolant import fused_interpolated_backward, fused_interpolated_totals, sorted_side
+from aleator.fused.leaky_layers import fused_leaky_layers, fused_leaky_layers_backward
 from aleator.fused.network_posteriors import fused_network_posteriors
 from aleator.fused.pairs import fused_pair_cosines, fused_pair_gradients
 from aleator.fused.pieces import triton_available
@@ -25,6 +26,8 @@ __all__ = [
     "fused_candidate_log_softmax_share_backward",
     "fused_interpolated_backward",
     "fused_interpolated_totals",
+    "fused_leaky_layers",
+    "fused_leaky_layers_backward",
     "fused_log_grid",
     "fused_log_growth",
     "fused_log_totals",

@@ -1,0 +1,91 @@
+"""Narrow layers in one kernel against layers one after another; without a GPU in Triton's interpreter."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from aleator.encoders import leaky_layers as module
+from aleator.encoders.leaky_layers import MOST_UNITS, leaky_layers, plain_leaky_layers
+from aleator.fused import functions
+from tests.fused.test_totals import INTERPRETED
+
+pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
+
+
+@pytest.fixture
+def device(monkeypatch) -> str:
+    if INTERPRETED:
+        monkeypatch.setattr(module, "fused_kernels", lambda x: functions)
+    return "cpu" if INTERPRETED else "cuda"
+
+
+def network(sizes: tuple[int, ...], device: str) -> list[nn.Linear]:
+    torch.manual_seed(0)
+    layers = [nn.Linear(into, out) for into, out in pairwise(sizes)]
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+        nn.init.normal_(layer.bias)
+    return [layer.to(device) for layer in layers]
+
+
+@pytest.mark.parametrize(
+    "sizes", [(10, 10, 50, 50, 50, 50, 50, 10), (2, 1, 3), (MOST_UNITS, MOST_UNITS, 1), (5, 7, 16)]
+)
+@pytest.mark.parametrize("count", [1, 64, 150])
+@pytest.mark.parametrize("needs_inputs", [False, True])
+def test_values_and_gradients_equal_those_of_layers_in_turn(sizes, count, needs_inputs, device):
+    layers = network(sizes, device)
+    parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
+    x = torch.randn(count, sizes[0], device=device, requires_grad=needs_inputs)
+    weights = torch.randn(count, sizes[-1], device=device)
+    wanted = [*parameters, *([x] if needs_inputs else [])]
+    ours = leaky_layers(x, layers)
+    assert type(ours.grad_fn).__name__ == "_LeakyLayersBackward"
+    our_gradients = torch.autograd.grad((ours * weights).sum(), wanted)
+
+    precise = [tensor.detach().double().requires_grad_() for tensor in parameters]
+    exact_x = x.detach().double().requires_grad_()
+    exact = plain_leaky_layers(exact_x, precise)
+    exact_gradients = torch.autograd.grad(
+        (exact * weights.double()).sum(), [*precise, *([exact_x] if needs_inputs else [])]
+    )
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)
+    for part, truth in zip(our_gradients, exact_gradients, strict=True):
+        torch.testing.assert_close(part.double(), truth, rtol=1e-4, atol=2e-5 * truth.abs().max().item())
+
+
+def test_the_same_gradient_comes_twice(device):
+    layers = network((10, 50, 50, 10), device)
+    x = torch.randn(1000, 10, device=device)
+    first, second = (torch.autograd.grad(leaky_layers(x, layers).square().sum(), layers[0].weight)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_an_empty_batch_has_zero_gradients(device):
+    layers = network((4, 8, 8), device)
+    output = leaky_layers(torch.zeros(0, 4, device=device), layers)
+    assert output.shape == (0, 8)
+    assert torch.equal(torch.autograd.grad(output.sum(), layers[1].weight)[0], torch.zeros(8, 8, device=device))
+
+
+def test_without_gradients_nothing_is_kept(device, monkeypatch):
+    layers = network((4, 8, 8), device)
+    kept = []
+    fused = functions.fused_leaky_layers
+    monkeypatch.setattr(functions, "fused_leaky_layers", lambda *given: kept.append(given[-1]) or fused(*given))
+    with torch.no_grad():
+        x = torch.randn(3, 4, device=device)
+        torch.testing.assert_close(
+            leaky_layers(x, layers), plain_leaky_layers(x, [p for layer in layers for p in layer.parameters()])
+        )
+    assert kept == [False]
+
+
+def test_wide_layers_double_precision_and_autocast_take_the_plain_way(device):
+    wide = network((4, MOST_UNITS + 1, 4), device)
+    narrow = network((4, 8, 4), device)
+    x = torch.randn(3, 4, device=device)
+    for output in (leaky_layers(x, wide), leaky_layers(x.double(), [layer.double() for layer in narrow])):
+        assert type(output.grad_fn).__name__ == "LeakyReluBackward0"
