@@ -14,7 +14,20 @@ triton = pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
-from aleator.fused import interpolant, leaky_layers, network_posteriors, pairs, series, softmax_share, totals  # noqa: E402
+from aleator.fused import (  # noqa: E402
+    interpolant,
+    leaky_layers,
+    mean_share,
+    network_posteriors,
+    outputs,
+    pairs,
+    sampled_cosines,
+    sampled_share,
+    sampling,
+    series,
+    softmax_share,
+    totals,
+)
 from aleator.matching.interpolant import COSINE_NODES, Classes, Interpolant  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
@@ -151,4 +164,44 @@ def test_narrow_layers_compile(count, sizes, precise, compiled):
     x, row = torch.zeros(count, sizes[0]), torch.zeros(sum((i + 1) * o for i, o in pairwise(sizes)))
     output, hidden = leaky_layers.fused_leaky_layers(x, row, sizes, precise, True)
     leaky_layers.fused_leaky_layers_backward(output, x, row, output, hidden, sizes, precise, precise)
-    assert compiled == ["_layers_kernel", "_layers_backward_kernel"]
+    leaky_layers.fused_leaky_layer_backward(output, output)
+    assert compiled == ["_layers_kernel", "_layers_backward_kernel", "_leaky_kernel"]
+
+
+@pytest.mark.parametrize(("samples", "negatives", "dim"), [(512, 32, 10), (1, 1, 2), (40, 1, 65), (512, 1, 10)])
+@pytest.mark.parametrize("slopes", [False, True])
+def test_gradients_of_sampled_shares_compile(samples, negatives, dim, slopes, compiled):
+    z, mu = torch.zeros(samples, 3, dim), torch.zeros(3, 1 + negatives, dim)
+    share, cosines = torch.zeros(samples, 3), torch.zeros(samples, 3, 1 + negatives)
+    sampled_share.fused_sampled_share_gradients(
+        share, z, mu, cosines, share, cosines, cosines if slopes else None, (20.0, 8.0, slopes), not slopes
+    )
+    sampled_cosines._samples_last(z)
+    assert compiled == ["_share_gradients_kernel", *["_samples_last_kernel"] * (samples > 1)]
+
+
+@pytest.mark.parametrize("averaged", [1, 32])
+@pytest.mark.parametrize(
+    "share", [torch.zeros(512, 512), torch.zeros(512, 512).mT, torch.zeros(1, 1)], ids=["first", "last", "one"]
+)
+def test_mean_shares_compile(share, averaged, compiled):
+    mean = mean_share.fused_log_mean_share(share, averaged)
+    mean_share.fused_log_mean_share_backward(mean, share, mean, averaged)
+    assert compiled == ["_mean_share_kernel", "_mean_share_backward_kernel"]
+
+
+@pytest.mark.parametrize("dim", [1, 10, 1024])
+def test_outputs_compile(dim, compiled):
+    e, number = torch.zeros(5, 1, dim), torch.ones(())
+    mu, norm = outputs.fused_directions(e, torch.zeros(dim), 1e-12, 1e18)
+    outputs.fused_directions_backward(mu, norm, e, 1e-12, 1e18)
+    outputs.fused_bounded_kappa(norm, number, number, 2.0, 3.0)
+    assert compiled == ["_directions_kernel", "_directions_backward_kernel", "_kappa_kernel"]
+
+
+@pytest.mark.parametrize("need_mu", [False, True])
+def test_samples_compile(need_mu, compiled):
+    z, mu, rows = torch.zeros(512, 3, 10), torch.zeros(3, 10), torch.zeros(3, 5, 4)
+    slope = sampling.fused_sample(z, mu, rows, None if need_mu else rows, 0.0, 0.1)
+    sampling.fused_sample_backward(z, z, mu, slope, need_mu)
+    assert compiled == ["_sample_kernel", "_sample_backward_kernel"]

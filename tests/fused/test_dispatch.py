@@ -18,6 +18,8 @@ REPLACES = {
     "softmax_share": "losses",
     "network_posteriors": "data",
     "leaky_layers": "encoders",
+    "outputs": "encoders",
+    "mean_share": "losses",
 }
 
 
@@ -26,7 +28,12 @@ def test_a_tensor_on_the_cpu_takes_the_plain_functions():
 
 
 # Parts of other fused functions have no plain twin of their own.
-PARTS = {"grid": "matching/interpolant", "interpolant": "matching/totals", "pairs": "matching/fused_pairs"}
+PARTS = {
+    "grid": "matching/interpolant",
+    "interpolant": "matching/totals",
+    "pairs": "matching/fused_pairs",
+    "sampled_share": "losses/sampled_share",
+}
 TWINS = [
     name
     for name in functions.__all__

@@ -246,12 +246,15 @@ def test_sampler(dim):
     torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(fused_slope, plain_slope, rtol=1e-2, atol=1e-4)
     grad = torch.randn_like(noise)
-    for a, b in zip(
-        functions.fused_sample_backward(grad, plain, q.mu, plain_slope),
-        sampling.plain_sample_backward(grad, plain, q.mu, plain_slope),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+    for slope, need_mu in ((plain_slope, True), (plain_slope, False), (None, True)):
+        for a, b in zip(
+            functions.fused_sample_backward(grad, plain, q.mu, slope, need_mu),
+            sampling.plain_sample_backward(grad, plain, q.mu, slope, need_mu),
+            strict=True,
+        ):
+            assert (a is None) == (b is None)
+            if a is not None:
+                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("phases", ["joint", "mu-then-kappa"])

@@ -31,9 +31,17 @@ def network(sizes: tuple[int, ...], device: str) -> list[nn.Linear]:
 
 
 @pytest.mark.parametrize(
-    "sizes", [(10, 10, 50, 50, 50, 50, 50, 10), (2, 1, 3), (MOST_UNITS, MOST_UNITS, 1), (5, 7, 16)]
+    "sizes",
+    [
+        (10, 10, 50, 50, 50, 50, 50, 10),
+        (2, 1, 3),
+        (MOST_UNITS, MOST_UNITS, 1),
+        (5, 7, 16),
+        (4, 9),
+        (3, MOST_UNITS + 1, 100, 7),
+    ],
 )
-@pytest.mark.parametrize("count", [1, 64, 150])
+@pytest.mark.parametrize("count", [1, 64, 300])
 @pytest.mark.parametrize("needs_inputs", [False, True])
 def test_values_and_gradients_equal_those_of_layers_in_turn(sizes, count, needs_inputs, device):
     layers = network(sizes, device)
@@ -42,7 +50,8 @@ def test_values_and_gradients_equal_those_of_layers_in_turn(sizes, count, needs_
     weights = torch.randn(count, sizes[-1], device=device)
     wanted = [*parameters, *([x] if needs_inputs else [])]
     ours = leaky_layers(x, layers)
-    assert type(ours.grad_fn).__name__ == "_LeakyLayersBackward"
+    narrow = max(sizes) <= MOST_UNITS and len(sizes) > 2
+    assert type(ours.grad_fn).__name__ == ("_NarrowLayersBackward" if narrow else "_WideLayerBackward")
     our_gradients = torch.autograd.grad((ours * weights).sum(), wanted)
 
     precise = [tensor.detach().double().requires_grad_() for tensor in parameters]
@@ -83,9 +92,20 @@ def test_without_gradients_nothing_is_kept(device, monkeypatch):
     assert kept == [False]
 
 
-def test_wide_layers_double_precision_and_autocast_take_the_plain_way(device):
-    wide = network((4, MOST_UNITS + 1, 4), device)
-    narrow = network((4, 8, 4), device)
+def test_a_wide_layer_sums_many_inputs(device):
+    (layer,) = network((3, 70), device)
+    x = torch.randn(5000, 3, device=device)  # more than one stretch of a program
+    (ours,) = torch.autograd.grad(leaky_layers(x, [layer]).sum(), layer.bias)
+    (exact,) = torch.autograd.grad(
+        plain_leaky_layers(x.double(), [layer.weight.double(), layer.bias.double()]).sum(), layer.bias
+    )
+    torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-3)
+
+
+def test_double_precision_and_autocast_take_the_plain_way(device):
+    layers = network((4, 8, 4), device)
     x = torch.randn(3, 4, device=device)
-    for output in (leaky_layers(x, wide), leaky_layers(x.double(), [layer.double() for layer in narrow])):
-        assert type(output.grad_fn).__name__ == "LeakyReluBackward0"
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert leaky_layers(x, layers).dtype == torch.bfloat16
+    output = leaky_layers(x.double(), [layer.double() for layer in layers])
+    assert type(output.grad_fn).__name__ == "LeakyReluBackward0"

@@ -7,7 +7,7 @@ import torch
 
 from aleator import HIB, MCInfoNCE, VMFKernel, VonMisesFisher, ZonalKernel, log_positivity
 from aleator.losses import SampledLoss, softmax_share
-from aleator.losses.softmax_share import share_among_average
+from aleator.losses.mean_share import share_among_average
 from aleator.matching.quadrature import angle_quadrature
 from tests.losses.cases import SAMPLES, noise_for, posteriors, samples_of, triple
 

@@ -30,6 +30,7 @@ from torch.nn import functional as F
 
 from aleator.encoders.backbones import backbone_spec, known_features
 from aleator.encoders.heads import KappaHead, is_lazy, linear, weight_head
+from aleator.encoders.outputs import SHORTEST, directions
 from aleator.foundation import require, require_count, require_one_of, write_bundle
 from aleator.posteriors import VMFMixture, VonMisesFisher
 
@@ -37,7 +38,6 @@ KappaFrom = Literal["norm", "head"]
 KappaOf = Literal["features", "mu"]
 
 FORMAT_VERSION = 1  # of the saved folder
-_SHORTEST, _LONGEST = 1e-12, 1e18  # beyond these lengths the squares of float32 coordinates under- or overflow
 
 
 class Encoder(nn.Module):
@@ -175,10 +175,7 @@ class Encoder(nn.Module):
     def _directions(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """mu (B, K, D), and the norms (B, K) of the embeddings e."""
         with torch.autocast(features.device.type, enabled=False):
-            e = self.mu_head(features).clamp(-_LONGEST, _LONGEST).unflatten(-1, (self.modes, self.dim))
-            norm = torch.linalg.vector_norm(e, dim=-1, keepdim=True)
-            mu = torch.where(norm < _SHORTEST, self.axis, e / norm.clamp_min(_SHORTEST))
-        return mu, norm.squeeze(-1)
+            return directions(self.mu_head(features).unflatten(-1, (self.modes, self.dim)), self.axis)
 
     def _kappa_inputs(self, inputs: Any, features: Tensor, mu: Tensor) -> Tensor:
         """Inputs (B, F') of the kappa head."""
@@ -207,7 +204,7 @@ class Encoder(nn.Module):
         self.kappa_range = tuple(map(float, kappa_range or self.kappa_range))  # type: ignore[assignment]
         _require_range(self.kappa_range, self.kappa_bounds)
         if self.kappa_head is None:
-            norm = (self(inputs).components.kappa - self.kappa_bounds[0]).clamp_min(_SHORTEST)
+            norm = (self(inputs).components.kappa - self.kappa_bounds[0]).clamp_min(SHORTEST)
             middle = math.sqrt(self.kappa_range[0] * self.kappa_range[1])
             self.scale_kappa((middle / norm.log().mean().exp()).item())
         else:

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from aleator.encoders.outputs import bounded_kappa
+
 
 class KappaHead(nn.Module):
-    """Features (B, F) -> kappa (B, K) within bounds: an MLP with an output u for each of K modes, and
+    """Features (B, F) -> kappa (B, K) within bounds: an MLP with an output for each of K modes, and `bounded_kappa`.
 
-        log kappa = m + w (2 / pi) arctan(pi (scale u + shift) / 2),
-
-    where m is the middle and w half the width of the interval [log low, log high]. `scale` and `shift` decide where
-    training starts. They are saved with the weights and are not learned.
+    `scale` and `shift` decide where training starts. They are saved with the weights and are not learned.
     """
 
     scale: Tensor
@@ -53,8 +52,7 @@ class KappaHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Features (B, F) -> kappa (B, K)."""
-        u = self.layers(features) * self.scale + self.shift
-        return torch.exp(self.middle + self.half_width * (2 / math.pi) * torch.atan(u * (math.pi / 2)))
+        return bounded_kappa(self.layers(features), self.scale, self.shift, self.middle, self.half_width)
 
     def set_bounds(self, kappa_bounds: tuple[float, float]) -> None:
         """Set the interval that kappa never leaves. Scaling both bounds by a factor scales every kappa by it."""

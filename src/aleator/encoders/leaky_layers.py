@@ -1,7 +1,12 @@
-"""Linear layers, each followed by a leaky ReLU. Narrow layers on a GPU are one kernel, forward and backward."""
+"""Linear layers, each followed by a leaky ReLU. On a GPU they take fewer kernels than torch's own.
 
-from collections.abc import Sequence
+- Narrow layers take longer to launch than to compute. They are one kernel forward and one backward, all together.
+- A wide layer has torch's matrix products. The gradient of its leaky ReLU and its bias is one kernel.
+"""
+
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,48 +14,53 @@ from torch.nn import functional as F
 
 from aleator.fused import fused_kernels
 
-MOST_UNITS = 64  # of a layer: the fused version holds a row of each layer in registers
+MOST_UNITS = 64  # of a narrow layer: its kernel holds a row of each layer in registers
 
 
-def leaky_layers(x: Tensor, layers: Sequence[nn.Linear]) -> Tensor:
-    """Output of the last layer, (B, units), from inputs (B, features).
+def leaky_layers(x: Tensor, layers: Iterable[nn.Module]) -> Tensor:
+    """Output of the last of some `nn.Linear`, (B, units), from inputs (B, features).
 
-    Narrow layers take longer to launch than to compute. On a GPU they run as one kernel where no layer has more than
-    `MOST_UNITS` units. Its gradient cannot be differentiated again.
+    On a GPU, in float32, its gradient cannot be differentiated again.
     """
-    parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
-    if _fits_in_one_kernel(x, parameters):
-        keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *parameters))
-        return _LeakyLayers.apply(keep, x, *parameters)
-    return plain_leaky_layers(x, parameters)
-
-
-def plain_leaky_layers(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """As `leaky_layers`, one after another. `parameters` are weight and bias of each layer in turn."""
+    parameters: list[Any] = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
+    if not _is_fused(x, parameters):
+        return plain_leaky_layers(x, parameters)
+    keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *parameters))
+    if len(parameters) > 2 and max(max(parameter.shape) for parameter in parameters) <= MOST_UNITS:
+        return _NarrowLayers.apply(keep, x, *parameters)
     for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
-        x = F.leaky_relu(F.linear(x, weight, bias))
+        x = _WideLayer.apply(x, weight, bias)
     return x
 
 
-def _fits_in_one_kernel(x: Tensor, parameters: Sequence[Tensor]) -> bool:
+def plain_leaky_layers(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """As `leaky_layers`, in plain torch. `parameters` are weight and bias of each layer in turn."""
+    for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+        x = plain_leaky_layer(x, weight, bias)
+    return x
+
+
+def plain_leaky_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """One layer."""
+    return F.leaky_relu(F.linear(x, weight, bias))
+
+
+def _is_fused(x: Tensor, parameters: Sequence[Tensor]) -> bool:
     return (
         fused_kernels(x) is not None
         and x.dim() == 2
-        and len(parameters) > 2
-        and max(max(parameter.shape) for parameter in parameters) <= MOST_UNITS
         and all(tensor.dtype == torch.float32 for tensor in (x, *parameters))
-        and not torch.is_autocast_enabled("cuda")
+        and not torch.is_autocast_enabled(x.device.type)
         and not torch.compiler.is_compiling()
     )
 
 
-class _LeakyLayers(torch.autograd.Function):
-    """`leaky_layers` in one kernel. The precision of products is torch's own setting."""
+class _NarrowLayers(torch.autograd.Function):
+    """All layers in one kernel. The precision of products is torch's own setting."""
 
     @staticmethod
     def forward(ctx, keep: bool, x: Tensor, *parameters: Tensor) -> Tensor:
-        fused = fused_kernels(x)
-        assert fused is not None  # as `leaky_layers` has seen
+        fused: Any = fused_kernels(x)
         ctx.sizes = (x.shape[1], *(len(bias) for bias in parameters[1::2]))
         ctx.precise = torch.get_float32_matmul_precision() == "highest"
         row = torch.cat([parameter.flatten() for parameter in parameters])
@@ -60,13 +70,35 @@ class _LeakyLayers(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         x, row, output, hidden = ctx.saved_tensors
-        fused = fused_kernels(x)
-        assert fused is not None
+        fused: Any = fused_kernels(x)
         grad_row, grad_x = fused.fused_leaky_layers_backward(
             grad, x, row, output, hidden, ctx.sizes, ctx.precise, ctx.needs_input_grad[1]
         )
         shapes = [shape for into, out in pairwise(ctx.sizes) for shape in ((out, into), (out,))]
         parts = grad_row.split([torch.Size(shape).numel() for shape in shapes])
         return None, grad_x, *(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
+
+
+class _WideLayer(torch.autograd.Function):
+    """One layer. The output has the sign of what enters the leaky ReLU, so that need not be kept."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        output = F.leaky_relu_(F.linear(x, weight, bias))
+        ctx.save_for_backward(x, weight, output)
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, output = ctx.saved_tensors
+        fused: Any = fused_kernels(x)
+        before, grad_bias = fused.fused_leaky_layer_backward(grad, output)
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        return (
+            before @ weight if needs_x else None,
+            before.mT @ x if needs_weight else None,
+            grad_bias if needs_bias else None,
+        )

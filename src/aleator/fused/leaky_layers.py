@@ -1,7 +1,8 @@
-"""Narrow linear layers with leaky ReLUs (encoders/leaky_layers.py): all layers in one kernel, in float32.
+"""Linear layers with leaky ReLUs (encoders/leaky_layers.py), in float32.
 
-`sizes` holds the width of the input and of each layer. `parameters` are the weights and biases of all layers in one
-row: weight (out, in), bias (out,), and so on.
+Narrow layers are one kernel all together. `sizes` holds the width of the input and of each layer. `parameters` are the
+weights and biases of all layers in one row: weight (out, in), bias (out,), and so on. Wide layers have matrix products
+of torch; what lies between the products of the backward pass is one kernel for each layer.
 """
 
 from itertools import accumulate, pairwise
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from aleator.fused.pieces import on_its_own_device, tl, triton
 
-_ROWS = 64  # inputs of a program
+_ROWS = 64  # inputs of a program, for narrow layers
+_STRETCH, _UNITS, _TILE = 4096, 8, 256  # inputs and units of a program, and inputs of a tile, for a wide layer
 
 
 @on_its_own_device
@@ -60,6 +62,21 @@ def fused_leaky_layers_backward(
             _ROWS,
         )
     return sums.sum(0), grad_x
+
+
+@on_its_own_device
+def fused_leaky_layer_backward(grad: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients in what enters the leaky ReLU of a layer (B, units), and in the bias (units,)."""
+    count, units = output.shape
+    grad, output = grad.contiguous(), output.contiguous()
+    before = torch.empty_like(grad)
+    parts = triton.cdiv(count, _STRETCH)
+    sums = grad.new_empty(parts, units)
+    if count:
+        _leaky_kernel[(triton.cdiv(units, _UNITS), parts)](
+            grad, output, before, sums, count, units, _STRETCH, _UNITS, _TILE
+        )
+    return before, sums.squeeze(0) if parts == 1 else sums.sum(0)
 
 
 def _layout(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
@@ -136,3 +153,22 @@ if triton is not None:
         if NEEDS_INPUTS:
             here = grad_x_ptr + row * SIZES[0] + i[None, :]
             tl.store(here, grad, mask=live & (i < SIZES[0])[None, :])
+
+    @triton.jit
+    def _leaky_kernel(
+        grad_ptr, output_ptr, before_ptr, sums_ptr, count, units,
+        STRETCH: tl.constexpr, UNITS: tl.constexpr, TILE: tl.constexpr,
+    ):  # fmt: skip
+        """Each program: UNITS units and STRETCH inputs, over which the gradient is summed."""
+        unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+        part = tl.program_id(1)
+        total = tl.zeros([UNITS], dtype=tl.float32)
+        for begin in range(part * STRETCH, tl.minimum(part * STRETCH + STRETCH, count), TILE):
+            row = (begin + tl.arange(0, TILE)).to(tl.int64)
+            inside = (row < count)[:, None] & (unit < units)[None, :]
+            at = row[:, None] * units + unit[None, :]
+            grad = tl.load(grad_ptr + at, mask=inside, other=0.0)
+            grad = tl.where(tl.load(output_ptr + at, mask=inside, other=0.0) > 0, grad, 0.01 * grad)
+            tl.store(before_ptr + at, grad, mask=inside)
+            total += tl.sum(grad, 0)
+        tl.store(sums_ptr + part * units + unit, total, mask=unit < units)

@@ -30,7 +30,7 @@ def fused_sampled_cosines(
     chunk = triton.cdiv(others, triton.cdiv(others, _CHUNK))
     if out[0].numel():
         _cosines_kernel[(batch, triton.cdiv(samples, block), triton.cdiv(others, chunk))](
-            z.permute(1, 2, 0).contiguous(),
+            _samples_last(z),
             mu.contiguous(),
             scale.contiguous(),
             scale if scale_slope is None else scale_slope.contiguous(),
@@ -85,7 +85,30 @@ def fused_sampled_cosines_backward(
     )
 
 
+def _samples_last(z: Tensor) -> Tensor:
+    """z (K, B, D) laid out as (B, D, K)."""
+    samples, batch, dim = z.shape
+    last = z.permute(1, 2, 0)
+    if last.is_contiguous():
+        return last
+    last = torch.empty_like(last, memory_format=torch.contiguous_format)
+    width = triton.next_power_of_2(dim)
+    block = max(1, 2048 // width)
+    _samples_last_kernel[(batch, triton.cdiv(samples, block))](z.contiguous(), last, samples, batch, dim, width, block)
+    return last
+
+
 if triton is not None:
+
+    @triton.jit
+    def _samples_last_kernel(z_ptr, last_ptr, samples, batch, dim, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+        """Each program: BLOCK samples of an anchor."""
+        anchor = tl.program_id(0).to(tl.int64)
+        k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        d = tl.arange(0, WIDTH)
+        inside = (k < samples)[:, None] & (d < dim)[None, :]
+        z = tl.load(z_ptr + (k.to(tl.int64) * batch + anchor)[:, None] * dim + d[None, :], mask=inside, other=0.0)
+        tl.store(last_ptr + (anchor * dim + d)[None, :] * samples + k[:, None], z, mask=inside)
 
     @triton.jit
     def _uniform(bits, SIZE: tl.constexpr):

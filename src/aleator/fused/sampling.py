@@ -40,16 +40,19 @@ def fused_sample(
 
 
 @on_its_own_device
-def fused_sample_backward(grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The gradients in mu (B, D) and kappa (B,), summed over the samples (K, B, D)."""
+def fused_sample_backward(
+    grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | None, need_mu: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients in mu (B, D) and kappa (B,), summed over the samples (K, B, D); None for one that is not needed."""
     samples, batch, dim = z.shape
     width = triton.next_power_of_2(dim)
     block = max(1, 512 // width)
     rows = triton.cdiv(batch, block)
     # Each program sums over some of the samples: enough programs to fill the device, enough samples for each.
     parts = max(1, min(samples // 8, _PROGRAMS // max(rows, 1)))
-    grad_mu, grad_kappa = mu.new_zeros(parts, batch, dim), mu.new_zeros(parts, batch)
-    if z.numel():
+    parts = parts if z.numel() else 0  # then nothing is summed
+    grad_mu, grad_kappa = mu.new_empty(parts, batch, dim), mu.new_empty(parts, batch)
+    if parts:
         _sample_backward_kernel[(rows, parts)](
             grad.contiguous(),
             z,
@@ -61,11 +64,12 @@ def fused_sample_backward(grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | N
             triton.cdiv(samples, parts),
             batch,
             dim,
+            need_mu,
             slope is not None,
             width,
             block,
         )
-    return grad_mu.sum(0), grad_kappa.sum(0)
+    return grad_mu.sum(0) if need_mu else None, None if slope is None else grad_kappa.sum(0)
 
 
 if triton is not None:
@@ -99,7 +103,7 @@ if triton is not None:
     @triton.jit
     def _sample_backward_kernel(
         grad_ptr, z_ptr, mu_ptr, slope_ptr, grad_mu_ptr, grad_kappa_ptr, samples, stretch, batch, dim,
-        SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+        NEED_MU: tl.constexpr, SLOPES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         """Each program: BLOCK posteriors and `stretch` of their samples, over which the gradients are summed."""
         row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -117,11 +121,13 @@ if triton is not None:
             grad = tl.load(grad_ptr + at, mask=inside, other=0.0)
             cosine = tl.sum(z * mu, 1)
             along = tl.sum(grad * mu, 1)
-            total_mu += cosine[:, None] * grad - along[:, None] * z
+            if NEED_MU:
+                total_mu += cosine[:, None] * grad - along[:, None] * z
             if SLOPES:
                 slope = tl.load(slope_ptr + i, mask=live, other=0.0)
                 total_kappa += slope * (cosine * tl.sum(grad * z, 1) - along)
         row += part * batch
-        tl.store(grad_mu_ptr + row[:, None] * dim + d[None, :], total_mu, mask=inside)
+        if NEED_MU:
+            tl.store(grad_mu_ptr + row[:, None] * dim + d[None, :], total_mu, mask=inside)
         if SLOPES:
             tl.store(grad_kappa_ptr + row, total_kappa, mask=live)

@@ -32,17 +32,6 @@ def log_softmax_share(log_positive: Tensor, log_negatives: Tensor) -> Tensor:
     return log_positive - torch.logaddexp(log_positive, torch.logsumexp(log_negatives, -1))
 
 
-def share_among_average(share: Tensor, count: int) -> Tensor:
-    """The share if the negatives are averaged and not summed: from log shares (...) among `count` negatives.
-
-    With s = p/(p + n) the share p/(p + n/M) is s / (1/M + (1 - 1/M) s).
-    """
-    if count == 1:
-        return share
-    least = torch.full_like(share, -math.log(count))
-    return share - torch.logaddexp(least, share + math.log1p(-1 / count))
-
-
 def candidate_log_softmax_share(cosines: Tensor, dim: int, kernel: ZonalKernel) -> Tensor:
     """(K, B) from the cosines with all candidates (K, B, 1 + M), the positive first."""
     log_linear = kernel.log_linear(dim)

@@ -59,8 +59,8 @@ class _Sample(torch.autograd.Function):
     def backward(ctx, grad):
         mu, z, slope = ctx.saved_tensors
         fused = fused_kernels(z)
-        grad_mu, grad_kappa = (fused.fused_sample_backward if fused else plain_sample_backward)(grad, z, mu, slope)
-        return grad_mu if ctx.needs_input_grad[0] else None, grad_kappa if slope is not None else None, None, None
+        backward = fused.fused_sample_backward if fused else plain_sample_backward
+        return *backward(grad, z, mu, slope, ctx.needs_input_grad[0]), None, None
 
 
 def plain_sample(z: Tensor, mu: Tensor, kappa: Tensor, table: AngleTable, slopes: bool) -> Tensor | None:
@@ -90,10 +90,15 @@ def plain_sample(z: Tensor, mu: Tensor, kappa: Tensor, table: AngleTable, slopes
     return angle_slope
 
 
-def plain_sample_backward(grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Gradients in mu (B, D) and kappa (B,), summed over the samples z (K, B, D). `slope`: from `plain_sample`."""
+def plain_sample_backward(
+    grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | None, need_mu: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients in mu (B, D) and kappa (B,), summed over the samples z (K, B, D); None for one that is not needed.
+
+    `slope` is that of `plain_sample`, or None if kappa needs no gradient.
+    """
     cosine, grad_along = torch.linalg.vecdot(z, mu), torch.linalg.vecdot(grad, mu)
-    grad_mu = (cosine.unsqueeze(-1) * grad - grad_along.unsqueeze(-1) * z).sum(0)
+    grad_mu = (cosine.unsqueeze(-1) * grad - grad_along.unsqueeze(-1) * z).sum(0) if need_mu else None
     if slope is None:
         return grad_mu, None
     return grad_mu, (slope * (cosine * torch.linalg.vecdot(grad, z) - grad_along)).sum(0)

@@ -1,0 +1,55 @@
+"""Mean over the samples of the positive's softmax share (losses/softmax_share.py), as a logarithm."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aleator.fused import fused_kernels
+
+
+def log_mean_share(share: Tensor, averaged: int = 1) -> Tensor:
+    """log of the mean over the samples, (B,), from log shares (K, B).
+
+    Args:
+        share: Log shares.
+        averaged: Number of negatives, if their values are averaged in the denominator and not summed; 1 if summed.
+    """
+    if fused_kernels(share) is not None and share.dtype == torch.float32 and share.numel():
+        return _LogMeanShare.apply(share, averaged)
+    return plain_log_mean_share(share, averaged)
+
+
+def plain_log_mean_share(share: Tensor, averaged: int) -> Tensor:
+    """`log_mean_share` in plain torch."""
+    return torch.logsumexp(share_among_average(share, averaged), 0) - math.log(len(share))
+
+
+def share_among_average(share: Tensor, count: int) -> Tensor:
+    """The share if the negatives are averaged and not summed: from log shares (...) among `count` negatives.
+
+    With s = p/(p + n) the share p/(p + n/M) is s / (1/M + (1 - 1/M) s).
+    """
+    if count == 1:
+        return share
+    least = torch.full_like(share, -math.log(count))
+    return share - torch.logaddexp(least, share + math.log1p(-1 / count))
+
+
+class _LogMeanShare(torch.autograd.Function):
+    """The fused `log_mean_share`."""
+
+    @staticmethod
+    def forward(ctx, share: Tensor, averaged: int) -> Tensor:
+        fused: Any = fused_kernels(share)
+        mean = fused.fused_log_mean_share(share, averaged)
+        ctx.save_for_backward(share, mean)
+        ctx.averaged = averaged
+        return mean
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
+        fused: Any = fused_kernels(grad)
+        return fused.fused_log_mean_share_backward(grad, *ctx.saved_tensors, ctx.averaged), None
