@@ -32,7 +32,6 @@ PARTS = {
     "grid": "matching/interpolant",
     "interpolant": "matching/totals",
     "pairs": "matching/fused_pairs",
-    "sampled_share": "losses/sampled_share",
 }
 TWINS = [
     name

@@ -14,7 +14,6 @@ Each file replaces the plain functions of one module of the same name; `fused_x`
     sampled_cosines.py     losses/sampled_cosines.py    plain_sampled_cosines, plain_sampled_cosines_backward
     softmax_share.py       losses/softmax_share.py      plain_candidate_log_softmax_share,
                                                         plain_shared_log_softmax_share, and their gradients
-    sampled_share.py       losses/sampled_share.py      its part: gradients
     mean_share.py          losses/mean_share.py         plain_log_mean_share, and its gradient
     network_posteriors.py  data/network_posteriors.py   plain_network_posteriors
     leaky_layers.py        encoders/leaky_layers.py     plain_leaky_layers, and its gradient

@@ -11,7 +11,6 @@ from aleator.fused.outputs import fused_bounded_kappa, fused_directions, fused_d
 from aleator.fused.pairs import fused_pair_cosines, fused_pair_gradients
 from aleator.fused.pieces import triton_available
 from aleator.fused.sampled_cosines import fused_sampled_cosines, fused_sampled_cosines_backward
-from aleator.fused.sampled_share import fused_sampled_share_gradients
 from aleator.fused.sampling import fused_sample, fused_sample_backward
 from aleator.fused.series import fused_positivity_table, fused_row_weights
 from aleator.fused.softmax_share import (
@@ -50,7 +49,6 @@ __all__ = [
     "fused_sample_backward",
     "fused_sampled_cosines",
     "fused_sampled_cosines_backward",
-    "fused_sampled_share_gradients",
     "fused_shared_log_softmax_share",
     "fused_shared_log_softmax_share_backward",
     "rows_on_device",

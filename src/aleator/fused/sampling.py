@@ -51,7 +51,8 @@ def fused_sample_backward(
     # Each program sums over some of the samples: enough programs to fill the device, enough samples for each.
     parts = max(1, min(samples // 8, _PROGRAMS // max(rows, 1)))
     parts = parts if z.numel() else 0  # then nothing is summed
-    grad_mu, grad_kappa = mu.new_empty(parts, batch, dim), mu.new_empty(parts, batch)
+    # Zeros, so that the lines are in the cache: rows of D numbers fill a line in parts, which would be read first.
+    grad_mu, grad_kappa = mu.new_zeros(parts, batch, dim if need_mu else 0), mu.new_empty(parts, batch)
     if parts:
         _sample_backward_kernel[(rows, parts)](
             grad.contiguous(),

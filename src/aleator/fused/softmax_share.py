@@ -112,7 +112,7 @@ def _grid(z: Tensor, negatives: Tensor, count: int, tile: int) -> tuple[int, int
 if triton is not None:
 
     @triton.jit
-    def log_value(t, scale, offset, SATURATES: tl.constexpr):
+    def _log_value(t, scale, offset, SATURATES: tl.constexpr):
         """log g(t)."""
         value = scale * t - offset
         if SATURATES:  # log sigmoid
@@ -120,7 +120,7 @@ if triton is not None:
         return value
 
     @triton.jit
-    def log_value_slope(t, scale, offset, SATURATES: tl.constexpr):
+    def _slope(t, scale, offset, SATURATES: tl.constexpr):
         """Derivative of log g at t."""
         slope = t * 0.0 + scale
         if SATURATES:
@@ -137,10 +137,10 @@ if triton is not None:
         k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         live = k < samples
         here = cosine_ptr + anchor * candidates * samples + k
-        log_positive = log_value(tl.load(here, mask=live, other=0.0), scale, offset, SATURATES)
+        log_positive = _log_value(tl.load(here, mask=live, other=0.0), scale, offset, SATURATES)
         largest, total = log_positive, log_positive * 0.0 + 1.0
         for m in range(1, candidates):
-            value = log_value(tl.load(here + m * samples, mask=live, other=0.0), scale, offset, SATURATES)
+            value = _log_value(tl.load(here + m * samples, mask=live, other=0.0), scale, offset, SATURATES)
             larger = tl.maximum(largest, value)
             total = total * tl.exp(largest - larger) + tl.exp(value - larger)
             largest = larger
@@ -163,14 +163,12 @@ if triton is not None:
         rest = grad * 0.0  # 1 - share, by summation: the subtraction would lose digits
         for m in range(1, candidates):
             t = tl.load(cosine_ptr + here + m * samples, mask=live, other=0.0)
-            share = tl.exp(log_value(t, scale, offset, SATURATES) - total)
+            share = tl.exp(_log_value(t, scale, offset, SATURATES) - total)
             rest += share
             tl.store(
-                grad_cosine_ptr + here + m * samples,
-                -grad * share * log_value_slope(t, scale, offset, SATURATES),
-                mask=live,
+                grad_cosine_ptr + here + m * samples, -grad * share * _slope(t, scale, offset, SATURATES), mask=live
             )
-        slope = log_value_slope(tl.load(cosine_ptr + here, mask=live, other=0.0), scale, offset, SATURATES)
+        slope = _slope(tl.load(cosine_ptr + here, mask=live, other=0.0), scale, offset, SATURATES)
         tl.store(grad_cosine_ptr + here, grad * slope * rest, mask=live)
 
     @triton.jit
@@ -198,12 +196,14 @@ if triton is not None:
         row = begin + tl.arange(0, ROWS)
         at = group * ANCHORS + row
         z = _tile(z_ptr, group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
-        log_positive = log_value(tl.load(to_positive_ptr + at, mask=row < ANCHORS, other=0.0), scale, offset, SATURATES)
+        log_positive = _log_value(
+            tl.load(to_positive_ptr + at, mask=row < ANCHORS, other=0.0), scale, offset, SATURATES
+        )
         largest, total = log_positive, log_positive * 0.0 + 1.0
         for first in range(0, NEGATIVES, COLUMNS):
             negative = _tile(negatives_ptr, group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
             t = tl.dot(z, tl.trans(negative), input_precision="ieee")
-            value = log_value(t, scale, offset, SATURATES)
+            value = _log_value(t, scale, offset, SATURATES)
             value = tl.where((first + tl.arange(0, COLUMNS) < NEGATIVES)[None, :], value, -float("inf"))
             larger = tl.maximum(largest, tl.max(value, 1))
             total = total * tl.exp(largest - larger) + tl.sum(tl.exp(value - larger[:, None]), 1)
@@ -226,16 +226,16 @@ if triton is not None:
         grad = tl.load(grad_ptr + at, mask=row < ANCHORS, other=0.0)
         total = tl.load(total_ptr + at, mask=row < ANCHORS, other=0.0)
         z = _tile(z_ptr, group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
-        slope = log_value_slope(tl.load(to_positive_ptr + at, mask=row < ANCHORS, other=0.0), scale, offset, SATURATES)
+        slope = _slope(tl.load(to_positive_ptr + at, mask=row < ANCHORS, other=0.0), scale, offset, SATURATES)
         rest = tl.zeros([ROWS], dtype=tl.float32)  # 1 - share, by summation: the subtraction would lose digits
         pull = tl.zeros([ROWS, WIDTH], dtype=tl.float32)
         for first in range(0, NEGATIVES, COLUMNS):
             negative = _tile(negatives_ptr, group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
             t = tl.dot(z, tl.trans(negative), input_precision="ieee")
             live = (first + tl.arange(0, COLUMNS) < NEGATIVES)[None, :]
-            share = tl.where(live, tl.exp(log_value(t, scale, offset, SATURATES) - total[:, None]), 0.0)
+            share = tl.where(live, tl.exp(_log_value(t, scale, offset, SATURATES) - total[:, None]), 0.0)
             rest += tl.sum(share, 1)
-            weight = share * log_value_slope(t, scale, offset, SATURATES)
+            weight = share * _slope(t, scale, offset, SATURATES)
             pull += tl.dot(weight, negative, input_precision="ieee")
             if ANCHORS <= ROWS and NEGATIVES <= COLUMNS:
                 of_negatives = tl.dot(tl.trans(weight * grad[:, None]), z, input_precision="ieee")
@@ -263,11 +263,8 @@ if triton is not None:
             total = tl.load(total_ptr + at, mask=row < ANCHORS, other=0.0)
             z = _tile(z_ptr, group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
             t = tl.dot(negative, tl.trans(z), input_precision="ieee")
-            share = tl.exp(log_value(t, scale, offset, SATURATES) - total[None, :])
-            weight = share * log_value_slope(t, scale, offset, SATURATES) * grad[None, :]
+            share = tl.exp(_log_value(t, scale, offset, SATURATES) - total[None, :])
+            weight = share * _slope(t, scale, offset, SATURATES) * grad[None, :]
             pull += tl.dot(tl.where((row < ANCHORS)[None, :], weight, 0.0), z, input_precision="ieee")
         place, inside = _place(group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
         tl.store(grad_negatives_ptr + place, -pull, mask=inside)
-
-else:
-    log_value = log_value_slope = None

@@ -10,7 +10,6 @@ from aleator.foundation import gather_batch, require, require_count
 from aleator.losses.base import ContrastiveLoss, are_own_negatives, candidates, negative_count, self_mask
 from aleator.losses.mean_share import log_mean_share, share_among_average
 from aleator.losses.sampled_cosines import sampled_cosines
-from aleator.losses.sampled_share import sampled_log_softmax_share
 from aleator.losses.soft_targets import log_shares_of
 from aleator.losses.softmax_share import (
     batch_log_totals,
@@ -172,7 +171,7 @@ class MCInfoNCE(SampledLoss):
         """Log share of the positive for each sample of each anchor, (K, B)."""
         z = draw.anchor_samples(anchor)
         if are_own_negatives(negative, anchor):
-            share = draw.own_shares(z, positive, negative, self.kernel)
+            share = candidate_log_softmax_share(draw.candidate_cosines(z, positive, negative), anchor.dim, self.kernel)
         elif negative is not None:
             to_positive = draw.positive_cosines(z, positive)
             share = shared_log_softmax_share(z, to_positive, draw.negative_samples(negative), self.kernel)
@@ -337,12 +336,6 @@ class _Draw(NamedTuple):
             return sampled_cosines(z, candidates(positive, negative), self.generator)  # type: ignore[arg-type]
         to_negatives = (z.unsqueeze(-2) * self.negative_samples(negative)).sum(-1)
         return torch.cat([self.positive_cosines(z, positive)[..., None], to_negatives], -1)
-
-    def own_shares(self, z: Tensor, positive: PosteriorBatch, negative: PosteriorBatch, kernel: ZonalKernel) -> Tensor:
-        """Log share of the positive among it and own negatives (B, M), for samples z (K, B, D): (K, B)."""
-        if self.noise is None and isinstance(positive, VonMisesFisher):
-            return sampled_log_softmax_share(z, candidates(positive, negative), kernel, self.generator)  # type: ignore[arg-type]
-        return candidate_log_softmax_share(self.candidate_cosines(z, positive, negative), z.shape[-1], kernel)
 
     def _samples_of(self, q: PosteriorBatch, place: int) -> Tensor:
         """K samples of each posterior, from the noise at `place` if there is any."""

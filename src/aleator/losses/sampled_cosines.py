@@ -31,14 +31,12 @@ _SMALLEST = 1e-12  # of 1 - c^2: at z = mu' the direction from mu' to z is undef
 
 def sampled_cosines(z: Tensor, others: VonMisesFisher, generator: Generator | None = None) -> Tensor:
     """Cosines of z (K, B, D) with a new sample of each of the posteriors (B, M): (K, B, M)."""
-    return _SampledCosines.apply(z, others.mu, others.kappa, drawn_noise(z, others, generator))
-
-
-def drawn_noise(z: Tensor, others: VonMisesFisher, generator: Generator | None) -> Tensor | tuple[Tensor, Tensor]:
-    """Noise for `sampled_cosines`: a seed for the fused version, which draws by itself, or numbers of `draw_noise`."""
+    noise: Tensor | tuple[Tensor, Tensor]
     if fused_kernels(z):
-        return torch.randint(2**62, (), generator=generator, device=z.device)
-    return draw_noise((len(z), *others.batch_shape), others.dim, z, generator)
+        noise = torch.randint(2**62, (), generator=generator, device=z.device)  # a seed: the fused version draws
+    else:
+        noise = draw_noise((len(z), *others.batch_shape), others.dim, z, generator)
+    return _SampledCosines.apply(z, others.mu, others.kappa, noise)
 
 
 def draw_noise(
@@ -61,7 +59,7 @@ class _SampledCosines(torch.autograd.Function):
     def forward(ctx, z, mu, kappa, noise):
         slopes = ctx.needs_input_grad[2]
         fused = fused_kernels(z)
-        table = angles(mu, fused is not None)
+        table = _angles(mu, fused is not None)
         forward = fused.fused_sampled_cosines if fused else plain_sampled_cosines
         cosine, slope_c, slope_kappa = forward(z, mu, kappa, noise, table, slopes)
         ctx.save_for_backward(z, mu, slope_c, slope_kappa)
@@ -77,7 +75,7 @@ class _SampledCosines(torch.autograd.Function):
         return *gradients, None
 
 
-def angles(mu: Tensor, fused: bool) -> AngleTable | AngleSeries:
+def _angles(mu: Tensor, fused: bool) -> AngleTable | AngleSeries:
     """The map from noise to angles: a fused kernel prefers a series, where there is one."""
     dim = mu.shape[-1]
     if fused and mu.dtype == torch.float32 and dim >= LEAST_DIM:
