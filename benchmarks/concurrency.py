@@ -6,8 +6,9 @@ the real training loop on the preset's own setting:
 - processes, with NVIDIA's MPS where it is installed (what `aleator reproduce` does) and without;
 - several recorded CUDA graphs in one process, replayed on streams of their own.
 
-`python -m benchmarks.concurrency [steps [count ...]]` prints a table. It needs a GPU and takes about three minutes.
-With counts, it measures only so many processes at a time with MPS, about 20 seconds each.
+`python -m benchmarks.concurrency [preset [steps [count ...]]]` prints a table for the preset `paper` or `corrected`. It
+needs a GPU and takes about three minutes. With counts, it measures only so many processes at a time with MPS, about 20
+seconds each.
 """
 
 import multiprocessing
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 
 from aleator.data import GenerativeProcess
-from aleator.experiments.controlled.published import published
+from aleator.experiments.controlled.published import corrected, published
 from aleator.experiments.controlled.run import Setting, make_process, process_batches, run_seed
 from aleator.experiments.runner import _shared_gpu
 from aleator.experiments.settings import make_loss
@@ -32,41 +33,45 @@ from aleator.training.objective import Objective
 PHASES = ("mu", "kappa")
 
 
-def setting_of(phase: str, steps: int) -> Setting:
-    """The published setting with one phase alone."""
-    start = published(steps=steps, phases=phase, log_every=steps // 8, checkpoint_every=None)
-    start = replace(start, smoothing_steps=100, points=100)
-    return replace(start, mu_phase_negatives=None, negatives=0 if phase == "mu" else 32)
+def setting_of(preset: str, phase: str, steps: int) -> Setting:
+    """The Ambiguous setting of a preset with one phase alone."""
+    setting = published(steps=steps, log_every=max(1, steps // 8), checkpoint_every=None)
+    if preset == "corrected":
+        setting = corrected(setting)
+    elif phase == "mu":
+        setting = replace(setting, negatives=0)  # a rolled one, as `mu_phase_negatives` says
+    recipe = {**setting.recipe, "phases": phase}
+    return replace(setting, mu_phase_negatives=None, recipe=recipe, smoothing_steps=100, points=100)
 
 
-def main(steps: int = 4000, *counts: int) -> None:
+def main(preset: str = "paper", steps: int = 4000, *counts: int) -> None:
     print(torch.cuda.get_device_name(), "MPS:", shutil.which("nvidia-cuda-mps-control"), flush=True)
     if counts:
         for count in counts:
-            processes(True, count, steps)
+            processes(preset, True, count, steps)
         return
     for phase in PHASES:
-        profile(phase)
+        profile(preset, phase)
     for phase in PHASES:
         for count in (1, 4, 8):
-            together(phase, count)
+            together(preset, phase, count)
     rows: list[tuple[bool, int]] = [(False, 1), (False, 4)]
     if shutil.which("nvidia-cuda-mps-control"):
         rows += [(True, 1), (True, 4), (True, 8), (True, 14)]
     for shared, count in rows:
-        processes(shared, count, steps)
+        processes(preset, shared, count, steps)
 
 
 # Processes
 
 
-def processes(shared: bool, count: int, steps: int) -> None:
+def processes(preset: str, shared: bool, count: int, steps: int) -> None:
     """Runs in `count` processes; the rate over the time in which all of them train."""
     name = f"{count:2d} processes, {'MPS' if shared else 'no MPS'}"
     if not shared:
-        return _processes(name, count, steps)
+        return _processes(name, preset, count, steps)
     with _shared_gpu("cuda"):
-        _processes(name, count, steps)
+        _processes(name, preset, count, steps)
         print(f"{'':22s} servers of MPS: {_mps_servers() or 'none, so the processes took turns'}", flush=True)
 
 
@@ -79,10 +84,10 @@ def _mps_servers() -> str:
     return " ".join(asked.stdout.split())
 
 
-def _processes(name: str, count: int, steps: int) -> None:
+def _processes(name: str, preset: str, count: int, steps: int) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, queue = context.Barrier(count), context.Queue()
-    workers = [context.Process(target=_work, args=(i, steps, barrier, queue)) for i in range(count)]
+    workers = [context.Process(target=_work, args=(i, preset, steps, barrier, queue)) for i in range(count)]
     began = time.time()
     for worker in workers:
         worker.start()
@@ -95,15 +100,15 @@ def _processes(name: str, count: int, steps: int) -> None:
     print(f"{'':22s} {time.time() - began:.0f} s in all", flush=True)
 
 
-def _work(number: int, steps: int, barrier: Any, queue: Any) -> None:
+def _work(number: int, preset: str, steps: int, barrier: Any, queue: Any) -> None:
     torch.set_num_threads(1)
     rates = []
     try:
         for phase in PHASES:
-            run_seed(replace(setting_of(phase, 16), name="warm"), 4, "cuda")  # compile and fill caches
+            run_seed(replace(setting_of(preset, phase, 16), name="warm"), 4, "cuda")  # compile and fill caches
             barrier.wait(timeout=200)
             began = time.perf_counter()
-            run_seed(setting_of(phase, steps), 4, "cuda")
+            run_seed(setting_of(preset, phase, steps), 4, "cuda")
             torch.cuda.synchronize()
             rates.append(steps / (time.perf_counter() - began))
     except Exception as error:
@@ -116,16 +121,16 @@ def _work(number: int, steps: int, barrier: Any, queue: Any) -> None:
 # Graphs of one process
 
 
-def make_step(phase: str, process: GenerativeProcess) -> CudaGraphStep:
-    """One step of the published setting as a graph."""
+def make_step(setting: Setting, process: GenerativeProcess) -> CudaGraphStep:
+    """One step of a setting with one phase, as a graph."""
     from aleator.encoders import controlled_encoder
 
-    setting = setting_of(phase, 100)
+    phase = setting.recipe["phases"]
     encoder = controlled_encoder(setting.dim, kappa_widths=setting.kappa_widths).to("cuda")
     encoder.set_kappa_range(process.inputs(1000))
     for parameter in encoder.kappa_parameters() if phase == "mu" else encoder.mu_parameters():
         parameter.requires_grad_(False)
-    objective = Objective(encoder, make_loss(setting), phase, "rolled")  # type: ignore[arg-type]
+    objective = Objective(encoder, make_loss(setting), phase, setting.recipe["mu_negatives"])
     learning = [p for p in encoder.parameters() if p.requires_grad]
     optimiser = torch.optim.Adam(learning, lr=1e-4, fused=True, capturable=True)
     batches = process_batches(process, setting)
@@ -140,11 +145,12 @@ def make_step(phase: str, process: GenerativeProcess) -> CudaGraphStep:
     return CudaGraphStep(step)
 
 
-def together(phase: str, count: int, seconds: float = 3.0) -> None:
+def together(preset: str, phase: str, count: int, seconds: float = 3.0) -> None:
     """`count` graphs in one process, each replayed on its own stream."""
-    process = make_process(setting_of(phase, 100), 4, "cuda")
+    setting = setting_of(preset, phase, 100)
+    process = make_process(setting, 4, "cuda")
     torch.set_float32_matmul_precision("high")
-    steps = [make_step(phase, process) for _ in range(count)]
+    steps = [make_step(setting, process) for _ in range(count)]
     for step in steps:
         for _ in range(5):
             step()
@@ -162,13 +168,14 @@ def together(phase: str, count: int, seconds: float = 3.0) -> None:
     print(f"{count:2d} graphs, one process  {phase:6s} {rate:9.0f} steps/s, {1e3 / rate:.3f} ms a step", flush=True)
 
 
-def profile(phase: str) -> None:
+def profile(preset: str, phase: str) -> None:
     """Kernels of one step: how many, and how long they are busy."""
     from torch.profiler import ProfilerActivity
 
-    process = make_process(setting_of(phase, 100), 4, "cuda")
+    setting = setting_of(preset, phase, 100)
+    process = make_process(setting, 4, "cuda")
     torch.set_float32_matmul_precision("high")
-    step = make_step(phase, process).step
+    step = make_step(setting, process).step
     for _ in range(5):
         step()
     torch.cuda.synchronize()
@@ -185,4 +192,4 @@ def profile(phase: str) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    main(*map(int, sys.argv[1:]))
+    main(*sys.argv[1:2], *map(int, sys.argv[2:]))
