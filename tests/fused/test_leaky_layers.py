@@ -8,7 +8,7 @@ from torch import nn
 
 from aleator.encoders import leaky_layers as module
 from aleator.encoders.leaky_layers import MOST_UNITS, leaky_layers, plain_leaky_layers
-from aleator.fused import functions
+from aleator.fused import dispatch, functions
 from tests.fused.test_totals import INTERPRETED
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
@@ -18,6 +18,7 @@ pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 def device(monkeypatch) -> str:
     if INTERPRETED:
         monkeypatch.setattr(module, "fused_kernels", lambda x: functions)
+        monkeypatch.setattr(dispatch, "fused_kernels", lambda x: functions)
     return "cpu" if INTERPRETED else "cuda"
 
 

@@ -7,7 +7,7 @@ import torch
 
 from aleator.encoders import outputs as module
 from aleator.encoders.outputs import LONGEST, bounded_kappa, directions, plain_bounded_kappa, plain_directions
-from aleator.fused import functions
+from aleator.fused import dispatch, functions
 from tests.fused.test_totals import INTERPRETED
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
@@ -17,6 +17,7 @@ pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 def device(monkeypatch) -> str:
     if INTERPRETED:
         monkeypatch.setattr(module, "fused_kernels", lambda x: functions)
+        monkeypatch.setattr(dispatch, "fused_kernels", lambda x: functions)
     return "cpu" if INTERPRETED else "cuda"
 
 
@@ -71,3 +72,10 @@ def test_kappas_and_their_gradients(device):
     (gradient,) = torch.autograd.grad(ours.sum(), u)
     (expected,) = torch.autograd.grad(exact.sum(), exact_u)
     torch.testing.assert_close(gradient.double(), expected, rtol=2e-5, atol=1e-12)
+
+
+def test_inside_transforms_and_in_float64_the_plain_functions_run(device):
+    e = torch.randn(5, 3, device=device)
+    assert directions(e.double(), axis(3, device).double())[0].dtype == torch.float64
+    lengths = torch.func.vmap(lambda row: directions(row, axis(3, device))[1])(e)
+    torch.testing.assert_close(lengths, e.norm(dim=-1))

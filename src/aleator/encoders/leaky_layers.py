@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aleator.fused import fused_kernels
+from aleator.fused import fused_for_layers, fused_kernels
 
 MOST_UNITS = 64  # of a narrow layer: its kernel holds a row of each layer in registers
 
@@ -23,7 +23,8 @@ def leaky_layers(x: Tensor, layers: Iterable[nn.Module]) -> Tensor:
     On a GPU, in float32, its gradient cannot be differentiated again.
     """
     parameters: list[Any] = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
-    if not _is_fused(x, parameters):
+    usable = x.dim() == 2 and not torch.is_autocast_enabled(x.device.type)
+    if not usable or fused_for_layers(x, *parameters) is None:
         return plain_leaky_layers(x, parameters)
     keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *parameters))
     if len(parameters) > 2 and max(max(parameter.shape) for parameter in parameters) <= MOST_UNITS:
@@ -43,16 +44,6 @@ def plain_leaky_layers(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
 def plain_leaky_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """One layer."""
     return F.leaky_relu(F.linear(x, weight, bias))
-
-
-def _is_fused(x: Tensor, parameters: Sequence[Tensor]) -> bool:
-    return (
-        fused_kernels(x) is not None
-        and x.dim() == 2
-        and all(tensor.dtype == torch.float32 for tensor in (x, *parameters))
-        and not torch.is_autocast_enabled(x.device.type)
-        and not torch.compiler.is_compiling()
-    )
 
 
 class _NarrowLayers(torch.autograd.Function):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aleator.fused import fused_kernels
+from aleator.fused import fused_for_layers, fused_kernels
 
 SHORTEST, LONGEST = 1e-12, 1e18  # beyond these lengths the squares of float32 coordinates under- or overflow
 _MOST_DIMENSIONS = 1024  # the fused version holds whole vectors
@@ -18,7 +18,7 @@ def directions(embeddings: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
     An embedding that is shorter than `SHORTEST` gets the direction of `axis` (D,). Coordinates are limited to
     `LONGEST`.
     """
-    if _is_fused(embeddings) and embeddings.shape[-1] <= _MOST_DIMENSIONS:
+    if fused_for_layers(embeddings) and embeddings.shape[-1] <= _MOST_DIMENSIONS:
         return _Directions.apply(embeddings, axis)
     return plain_directions(embeddings, axis)
 
@@ -43,7 +43,7 @@ def bounded_kappa(u: Tensor, scale: Tensor, shift: Tensor, middle: float, half_w
         middle: Middle of the interval of log kappa.
         half_width: Half the width of the interval.
     """
-    if _is_fused(u):
+    if fused_for_layers(u):
         return _BoundedKappa.apply(u, scale, shift, middle, half_width)
     return plain_bounded_kappa(u, scale, shift, middle, half_width)
 
@@ -52,10 +52,6 @@ def plain_bounded_kappa(u: Tensor, scale: Tensor, shift: Tensor, middle: float, 
     """`bounded_kappa` in plain torch."""
     u = u * scale + shift
     return torch.exp(middle + half_width * (2 / math.pi) * torch.atan(u * (math.pi / 2)))
-
-
-def _is_fused(x: Tensor) -> bool:
-    return fused_kernels(x) is not None and x.dtype == torch.float32 and not torch.compiler.is_compiling()
 
 
 class _Directions(torch.autograd.Function):

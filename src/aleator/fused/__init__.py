@@ -24,6 +24,6 @@ one or two kernels and writes only its results. functions.py lists all fused fun
 what they share, dispatch.py chooses. Tests marked `gpu` compare each fused function with its plain one.
 """
 
-from aleator.fused.dispatch import fused_kernels
+from aleator.fused.dispatch import fused_for_layers, fused_kernels
 
-__all__ = ["fused_kernels"]
+__all__ = ["fused_for_layers", "fused_kernels"]

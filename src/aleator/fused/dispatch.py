@@ -2,6 +2,7 @@
 
 from types import ModuleType
 
+import torch
 from torch import Tensor
 
 
@@ -20,3 +21,14 @@ def fused_kernels(x: Tensor) -> ModuleType | None:
     from aleator.fused import functions
 
     return functions if functions.triton_available() else None
+
+
+def fused_for_layers(*tensors: Tensor) -> ModuleType | None:
+    """The same for fused functions that stand in for layers of a network, which people also trace and transform.
+
+    They need float32, and are not used inside `torch.compile` and `torch.func`, which could not follow them.
+    """
+    followed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if followed or any(tensor.dtype != torch.float32 for tensor in tensors):
+        return None
+    return fused_kernels(tensors[0])
