@@ -74,11 +74,14 @@ def test_a_head_on_features_keeps_the_minutes_too(features, tmp_path, monkeypatc
     assert run.config["settings"]["steps"] == 40
 
 
-def test_the_trial_of_modes_works_with_minutes(features, tmp_path, monkeypatch):
+def test_the_trial_of_modes_takes_a_part_of_the_minutes(features, tmp_path, monkeypatch):
     monkeypatch.setattr(recipe, "seconds_per_step", lambda *_: 1.0)
-    settings = Settings(minutes=0.2, width=8, batch_size=8, holdout=0.4, modes="auto")
+    settings = Settings(minutes=1.0, width=8, batch_size=8, holdout=0.4, modes="auto")  # sixty steps
     collection = read_collection(features / "x.npy", features / "y.npy")
     run = train(collection, tmp_path / "run", settings, device="cpu", rivals=False)
+    assert json.loads((tmp_path / "run" / "modes.json").read_text())["steps"] == 15
+    assert run.config["settings"]["steps"] == 60
+    assert run.config["settings"]["minutes"] == 1.0
     assert run.config["settings"]["modes"] in (1, 2)
 
 

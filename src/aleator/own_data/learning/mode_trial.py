@@ -21,7 +21,7 @@ from aleator.own_data.learning.preparation import Job, PreparedTraining, with_mo
 from aleator.own_data.learning.recipe import item_log_likelihoods, train_encoder
 from aleator.own_data.learning.splits import Split
 
-_SHARE = 4  # a trial takes a quarter of the steps
+_SHARE = 4  # a trial takes a quarter of the steps, or of the minutes
 _LEAST_STEPS = 50
 _FILE = "modes.json"
 
@@ -89,21 +89,25 @@ def _trial(
     identity: dict[str, Any],
 ) -> dict[str, Any]:
     """Train both for some steps: what is written to RUN/modes.json."""
-    planned = settings["steps"] or usual_steps_of_head(labels, len(split.train), settings)
-    began, steps, likelihoods = time.perf_counter(), max(_LEAST_STEPS, planned // _SHARE), []
+    began, steps, likelihoods = time.perf_counter(), settings["steps"], []
+    most = max(_LEAST_STEPS, (steps or usual_steps_of_head(labels, len(split.train), settings)) // _SHARE)
+    # Without steps, as many as fit into the minutes: one mode is measured, and two modes make as many.
+    own = settings | ({"minutes": settings["minutes"] / _SHARE} if steps is None else {"steps": most})
     folder = job.folder / "trial"
     for modes in (1, 2):
         shutil.rmtree(folder, ignore_errors=True)  # of a trial that was stopped
+        folder.mkdir()
         tried = with_modes(training, settings, modes)
         quiet = replace(job, folder=folder, progress=False, log=lambda line: None)
-        _, loss = train_encoder(tried, labels, split, settings | {"modes": modes, "steps": steps}, quiet, identity)
+        own["modes"] = modes
+        _, loss = train_encoder(tried, labels, split, own, quiet, identity, most=most)
         assert isinstance(loss, PrototypeLoss)
         with torch.no_grad():
             likelihoods.append(item_log_likelihoods(tried, loss, labels, split))
     shutil.rmtree(folder, ignore_errors=True)
     difference, error = better_by(*likelihoods)
     chosen = {"modes": 2 if difference > error else 1, "difference": difference, "error": error}
-    return chosen | {"steps": steps, "seconds": time.perf_counter() - began}
+    return chosen | {"steps": own["steps"], "seconds": time.perf_counter() - began}
 
 
 def _log(job: Job, line: str) -> None:

@@ -48,6 +48,7 @@ def train_encoder(
     job: Job,
     identity: dict[str, Any],
     begin: Callable[[PrototypeLoss, Labels], None] | None = None,
+    most: int | None = None,
 ) -> tuple[FitResult, Loss]:
     """Train the encoder; the log and checkpoints are in RUN/training/.
 
@@ -60,6 +61,7 @@ def train_encoder(
         identity: What identifies the data, for the folder of `fit`.
         begin: Called with the loss and the labels of the training items, to choose the first class posteriors. Default:
             they are random.
+        most: Most steps, where the minutes of the settings decide. Default: as many as help.
 
     Returns:
         The result of `fit`, and the loss, which holds the learned class posteriors, if there are classes.
@@ -72,8 +74,9 @@ def train_encoder(
     if begin is not None and isinstance(loss, PrototypeLoss):
         begin(loss, own_labels)
     if settings["steps"] is None:
-        most = steps_of_passes(_MOST_PASSES, batches, settings)
-        if not training.learns_from_pixels:
+        if most is None and training.learns_from_pixels:
+            most = steps_of_passes(_MOST_PASSES, batches, settings)
+        elif most is None:
             most = usual_steps_of_head(labels, len(split.train), settings)
         settings["steps"] = _steps_in_time(training, loss, batches, settings, job, most)
     validate = label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
