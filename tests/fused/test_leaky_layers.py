@@ -1,5 +1,6 @@
 """Narrow layers in one kernel against layers one after another; without a GPU in Triton's interpreter."""
 
+import copy
 from itertools import pairwise
 
 import pytest
@@ -55,9 +56,10 @@ def test_values_and_gradients_equal_those_of_layers_in_turn(sizes, count, needs_
     assert type(ours.grad_fn).__name__ == ("_NarrowLayersBackward" if narrow else "_WideLayerBackward")
     our_gradients = torch.autograd.grad((ours * weights).sum(), wanted)
 
-    precise = [tensor.detach().double().requires_grad_() for tensor in parameters]
+    layers_in_double = [copy.deepcopy(layer).double() for layer in layers]
+    precise = [parameter for layer in layers_in_double for parameter in (layer.weight, layer.bias)]
     exact_x = x.detach().double().requires_grad_()
-    exact = plain_leaky_layers(exact_x, precise)
+    exact = plain_leaky_layers(exact_x, layers_in_double)
     exact_gradients = torch.autograd.grad(
         (exact * weights.double()).sum(), [*precise, *([exact_x] if needs_inputs else [])]
     )
@@ -87,9 +89,7 @@ def test_without_gradients_nothing_is_kept(device, monkeypatch):
     monkeypatch.setattr(functions, "fused_leaky_layers", lambda *given: kept.append(given[-1]) or fused(*given))
     with torch.no_grad():
         x = torch.randn(3, 4, device=device)
-        torch.testing.assert_close(
-            leaky_layers(x, layers), plain_leaky_layers(x, [p for layer in layers for p in layer.parameters()])
-        )
+        torch.testing.assert_close(leaky_layers(x, layers), plain_leaky_layers(x, layers))
     assert kept == [False]
 
 
@@ -97,10 +97,9 @@ def test_a_wide_layer_sums_many_inputs(device):
     (layer,) = network((3, 70), device)
     x = torch.randn(5000, 3, device=device)  # more than one stretch of a program
     (ours,) = torch.autograd.grad(leaky_layers(x, [layer]).sum(), layer.bias)
-    (exact,) = torch.autograd.grad(
-        plain_leaky_layers(x.double(), [layer.weight.double(), layer.bias.double()]).sum(), layer.bias
-    )
-    torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-3)
+    precise = copy.deepcopy(layer).double()
+    (exact,) = torch.autograd.grad(plain_leaky_layers(x.double(), [precise]).sum(), precise.bias)
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-3)
 
 
 def test_double_precision_and_autocast_take_the_plain_way(device):
@@ -109,4 +108,13 @@ def test_double_precision_and_autocast_take_the_plain_way(device):
     with torch.autocast(device, dtype=torch.bfloat16):
         assert leaky_layers(x, layers).dtype == torch.bfloat16
     output = leaky_layers(x.double(), [layer.double() for layer in layers])
+    assert type(output.grad_fn).__name__ == "LeakyReluBackward0"
+
+
+def test_a_layer_that_does_more_is_called(device):
+    layers = network((4, 8, 4), device)
+    called = []
+    layers[1].register_forward_hook(lambda *given: called.append(1))
+    output = leaky_layers(torch.randn(3, 4, device=device), layers)
+    assert called == [1]
     assert type(output.grad_fn).__name__ == "LeakyReluBackward0"

@@ -186,7 +186,7 @@ class MLP(nn.Module):
             Features (B, widths[-1]).
         """
         if not (self.dropout and self.training):
-            return leaky_layers(x, self.layers)
+            return leaky_layers(x, list(self.layers))
         for layer in self.layers:
             x = F.dropout(leaky_layers(x, [layer]), self.dropout)
         return x

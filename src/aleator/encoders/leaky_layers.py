@@ -4,7 +4,7 @@
 - A wide layer has torch's matrix products. The gradient of its leaky ReLU and its bias is one kernel.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,33 +17,44 @@ from aleator.fused import fused_for_layers, fused_kernels
 MOST_UNITS = 64  # of a narrow layer: its kernel holds a row of each layer in registers
 
 
-def leaky_layers(x: Tensor, layers: Iterable[nn.Module]) -> Tensor:
-    """Output of the last of some `nn.Linear`, (B, units), from inputs (B, features).
+def leaky_layers(x: Tensor, layers: Sequence[nn.Module]) -> Tensor:
+    """Output of the last layer, (B, units), from inputs (B, features).
 
     On a GPU, in float32, its gradient cannot be differentiated again.
+
+    Args:
+        x: Inputs.
+        layers: Each an `nn.Linear`. A layer that does more than that, such as one with hooks, is called as it is.
     """
+    if x.dim() != 2 or torch.is_autocast_enabled(x.device.type) or not all(map(_is_plain, layers)):
+        return plain_leaky_layers(x, layers)
     parameters: list[Any] = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
-    usable = x.dim() == 2 and not torch.is_autocast_enabled(x.device.type)
-    if not usable or fused_for_layers(x, *parameters) is None:
-        return plain_leaky_layers(x, parameters)
-    keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *parameters))
-    if len(parameters) > 2 and max(max(parameter.shape) for parameter in parameters) <= MOST_UNITS:
+    if fused_for_layers(x, *parameters) is None:
+        return plain_leaky_layers(x, layers)
+    if len(layers) > 1 and max(max(parameter.shape) for parameter in parameters) <= MOST_UNITS:
+        keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *parameters))
         return _NarrowLayers.apply(keep, x, *parameters)
-    for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
-        x = _WideLayer.apply(x, weight, bias)
+    for layer in layers:
+        x = _WideLayer.apply(x, layer.weight, layer.bias)
     return x
 
 
-def plain_leaky_layers(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """As `leaky_layers`, in plain torch. `parameters` are weight and bias of each layer in turn."""
-    for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
-        x = plain_leaky_layer(x, weight, bias)
+def plain_leaky_layers(x: Tensor, layers: Sequence[nn.Module]) -> Tensor:
+    """As `leaky_layers`, in plain torch."""
+    for layer in layers:
+        x = plain_leaky_layer(x, layer)
     return x
 
 
-def plain_leaky_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def plain_leaky_layer(x: Tensor, layer: nn.Module) -> Tensor:
     """One layer."""
-    return F.leaky_relu(F.linear(x, weight, bias))
+    return F.leaky_relu(layer(x))
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether a call of the layer does nothing but multiply by its weight and add its bias."""
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return type(layer) is nn.Linear and layer.bias is not None and not any(hooks)
 
 
 class _NarrowLayers(torch.autograd.Function):
