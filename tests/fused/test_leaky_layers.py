@@ -10,17 +10,14 @@ from torch import nn
 from aleator.encoders import leaky_layers as module
 from aleator.encoders.leaky_layers import MOST_UNITS, leaky_layers, plain_leaky_layers
 from aleator.fused import dispatch, functions
-from tests.fused.test_totals import INTERPRETED
+from tests.fused.interpreted import INTERPRETED, device_with_fused
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 
 
 @pytest.fixture
 def device(monkeypatch) -> str:
-    if INTERPRETED:
-        monkeypatch.setattr(module, "fused_kernels", lambda x: functions)
-        monkeypatch.setattr(dispatch, "fused_kernels", lambda x: functions)
-    return "cpu" if INTERPRETED else "cuda"
+    return device_with_fused(monkeypatch, module, dispatch)
 
 
 def network(sizes: tuple[int, ...], device: str) -> list[nn.Linear]:

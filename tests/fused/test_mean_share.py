@@ -4,19 +4,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from aleator.fused import functions
 from aleator.losses import mean_share as module
 from aleator.losses.mean_share import log_mean_share, plain_log_mean_share
-from tests.fused.test_totals import INTERPRETED
+from tests.fused.interpreted import INTERPRETED, device_with_fused
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 
 
 @pytest.fixture
 def device(monkeypatch) -> str:
-    if INTERPRETED:
-        monkeypatch.setattr(module, "fused_kernels", lambda x: functions)
-    return "cpu" if INTERPRETED else "cuda"
+    return device_with_fused(monkeypatch, module)
 
 
 @pytest.mark.parametrize("averaged", [1, 2, 32])

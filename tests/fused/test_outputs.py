@@ -7,18 +7,15 @@ import torch
 
 from aleator.encoders import outputs as module
 from aleator.encoders.outputs import LONGEST, bounded_kappa, directions, plain_bounded_kappa, plain_directions
-from aleator.fused import dispatch, functions
-from tests.fused.test_totals import INTERPRETED
+from aleator.fused import dispatch
+from tests.fused.interpreted import INTERPRETED, device_with_fused
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 
 
 @pytest.fixture
 def device(monkeypatch) -> str:
-    if INTERPRETED:
-        monkeypatch.setattr(module, "fused_kernels", lambda x: functions)
-        monkeypatch.setattr(dispatch, "fused_kernels", lambda x: functions)
-    return "cpu" if INTERPRETED else "cuda"
+    return device_with_fused(monkeypatch, module, dispatch)
 
 
 def axis(dim: int, device: str) -> torch.Tensor:

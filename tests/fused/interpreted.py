@@ -1,0 +1,15 @@
+"""Fused functions on a GPU or, without one, in Triton's interpreter (TRITON_INTERPRET=1) on the CPU."""
+
+from types import ModuleType
+
+from aleator.fused import functions
+from tests.fused.test_totals import INTERPRETED
+
+
+def device_with_fused(monkeypatch, *modules: ModuleType) -> str:
+    """The device to test on; in the interpreter, these modules are made to choose fused functions there."""
+    if not INTERPRETED:
+        return "cuda"
+    for module in modules:
+        monkeypatch.setattr(module, "fused_kernels", lambda x: functions)
+    return "cpu"
