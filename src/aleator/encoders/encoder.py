@@ -12,7 +12,7 @@ For finite features kappa is never 0, infinite or NaN. Near the bounds (l, h) it
 exponentially, so that training can leave a bound again:
 
 - A norm n becomes 1 / (1 / (l + n) + 1 / h). This is n up to the relative errors l / n and n / h.
-- A head's output u gives log kappa through an arctangent, from log l to log h (`heads.KappaHead`).
+- A head's output u gives log kappa through an arctangent, from log l to log h (`outputs.bounded_kappa`).
 
 With `modes=K` the posteriors are mixtures of K components. The output layers then give K directions and K kappas, and
 one more layer, the weight head, gives the logarithms of the K weights. It starts constant, with even weights or with a

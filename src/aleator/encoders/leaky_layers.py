@@ -26,11 +26,10 @@ def leaky_layers(x: Tensor, layers: Sequence[nn.Module]) -> Tensor:
         x: Inputs.
         layers: Each an `nn.Linear`. A layer that does more than that, such as one with hooks, is called as it is.
     """
-    if x.dim() != 2 or torch.is_autocast_enabled(x.device.type) or not all(map(_is_plain, layers)):
+    usable = fused_for_layers(x) is not None and x.dim() == 2 and not torch.is_autocast_enabled(x.device.type)
+    if not usable or not all(map(_is_plain, layers)):
         return plain_leaky_layers(x, layers)
     parameters: list[Any] = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
-    if fused_for_layers(x, *parameters) is None:
-        return plain_leaky_layers(x, layers)
     if len(layers) > 1 and max(max(parameter.shape) for parameter in parameters) <= MOST_UNITS:
         keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *parameters))
         return _NarrowLayers.apply(keep, x, *parameters)
@@ -52,9 +51,10 @@ def plain_leaky_layer(x: Tensor, layer: nn.Module) -> Tensor:
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    """Whether a call of the layer does nothing but multiply by its weight and add its bias."""
+    """Whether a call of the layer does nothing but multiply by its weight and add its bias, in float32."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    return type(layer) is nn.Linear and layer.bias is not None and not any(hooks)
+    plain = type(layer) is nn.Linear and layer.bias is not None and not any(hooks)
+    return plain and layer.weight.dtype == layer.bias.dtype == torch.float32
 
 
 class _NarrowLayers(torch.autograd.Function):

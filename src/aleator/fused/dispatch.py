@@ -23,12 +23,10 @@ def fused_kernels(x: Tensor) -> ModuleType | None:
     return functions if functions.triton_available() else None
 
 
-def fused_for_layers(*tensors: Tensor) -> ModuleType | None:
+def fused_for_layers(x: Tensor) -> ModuleType | None:
     """The same for fused functions that stand in for layers of a network, which people also trace and transform.
 
     They need float32, and are not used inside `torch.compile` and `torch.func`, which could not follow them.
     """
     followed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if followed or any(tensor.dtype != torch.float32 for tensor in tensors):
-        return None
-    return fused_kernels(tensors[0])
+    return None if followed or x.dtype != torch.float32 else fused_kernels(x)

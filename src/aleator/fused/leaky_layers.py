@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import on_its_own_device, tl, triton
+from aleator.fused.pieces import leaky, linear_layer, on_its_own_device, tl, triton
 
 _ROWS = 64  # inputs of a program, for narrow layers
 _STRETCH, _UNITS, _TILE = 4096, 8, 256  # inputs and units of a program, and inputs of a tile, for a wide layer
@@ -108,11 +108,8 @@ if triton is not None:
             into = SIZES[layer]
             out = SIZES[layer + 1]
             weight_ptr = parameters_ptr + PLACES[layer]
-            inside = (i < into)[:, None] & (i < out)[None, :]
-            weight = tl.load(weight_ptr + i[None, :] * into + i[:, None], mask=inside, other=0.0)  # (in, out)
-            bias = tl.load(weight_ptr + into * out + i, mask=i < out, other=0.0)
-            y = tl.dot(y, weight, input_precision=PRECISION) + bias[None, :]
-            y = tl.where(y > 0, y, 0.01 * y)
+            y = linear_layer(y, weight_ptr, weight_ptr + into * out, into, out, WIDTH, WIDTH, PRECISION)
+            y = leaky(y, y)
             if layer == layers - 1:
                 tl.store(output_ptr + row * out + i[None, :], y, mask=live & (i < out)[None, :])
             elif KEEP:
@@ -137,7 +134,7 @@ if triton is not None:
         for step in tl.static_range(0, layers):
             into = SIZES[layers - 1 - step]
             out = SIZES[layers - step]
-            grad = tl.where(y > 0, grad, 0.01 * grad)  # the output has the sign of what enters the leaky ReLU
+            grad = leaky(grad, y)  # the output has the sign of what enters the leaky ReLU
             if step == layers - 1:
                 before = x_ptr + row * into + i[None, :]
             else:
@@ -167,8 +164,8 @@ if triton is not None:
             row = (begin + tl.arange(0, TILE)).to(tl.int64)
             inside = (row < count)[:, None] & (unit < units)[None, :]
             at = row[:, None] * units + unit[None, :]
-            grad = tl.load(grad_ptr + at, mask=inside, other=0.0)
-            grad = tl.where(tl.load(output_ptr + at, mask=inside, other=0.0) > 0, grad, 0.01 * grad)
+            output = tl.load(output_ptr + at, mask=inside, other=0.0)
+            grad = leaky(tl.load(grad_ptr + at, mask=inside, other=0.0), output)
             tl.store(before_ptr + at, grad, mask=inside)
             total += tl.sum(grad, 0)
         tl.store(sums_ptr + part * units + unit, total, mask=unit < units)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from aleator.fused.pieces import on_its_own_device, tl, triton
+from aleator.fused.pieces import leaky, linear_layer, on_its_own_device, tl, triton
 
 _ROWS = 32  # inputs of a program
 
@@ -49,19 +49,6 @@ def fused_network_posteriors(
 if triton is not None:
 
     @triton.jit
-    def _layer(x, weight_ptr, bias_ptr, inputs, outputs, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr):
-        """A linear layer of a tile x (ROWS, INPUTS), in full precision; 0 in columns that are padding."""
-        i, o = tl.arange(0, INPUTS), tl.arange(0, OUTPUTS)
-        inside = (i < inputs)[:, None] & (o < outputs)[None, :]
-        weight = tl.load(weight_ptr + o[None, :] * inputs + i[:, None], mask=inside, other=0.0)
-        bias = tl.load(bias_ptr + o, mask=o < outputs, other=0.0)
-        return tl.dot(x, weight, input_precision="ieee") + bias[None, :]
-
-    @triton.jit
-    def _leaky_relu(x):
-        return tl.where(x > 0, x, 0.01 * x)
-
-    @triton.jit
     def _posterior_networks_kernel(
         x_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, w3_ptr, b3_ptr, v1_ptr, c1_ptr, v2_ptr, c2_ptr, mu_ptr, kappa_ptr,
         count, inputs, units1, units2, dim, kappa_units, scale, shift, KAPPA_OF_MU: tl.constexpr,
@@ -73,17 +60,17 @@ if triton is not None:
         live = row < count
         i, d = tl.arange(0, INPUTS), tl.arange(0, DIM)
         x = tl.load(x_ptr + row[:, None] * inputs + i[None, :], mask=live[:, None] & (i < inputs)[None, :], other=0.0)
-        y = _leaky_relu(_layer(x, w1_ptr, b1_ptr, inputs, units1, INPUTS, UNITS1))
-        y = _leaky_relu(_layer(y, w2_ptr, b2_ptr, units1, units2, UNITS1, UNITS2))
-        y = _layer(y, w3_ptr, b3_ptr, units2, dim, UNITS2, DIM)
+        y = linear_layer(x, w1_ptr, b1_ptr, inputs, units1, INPUTS, UNITS1, "ieee")
+        y = linear_layer(leaky(y, y), w2_ptr, b2_ptr, units1, units2, UNITS1, UNITS2, "ieee")
+        y = linear_layer(leaky(y, y), w3_ptr, b3_ptr, units2, dim, UNITS2, DIM, "ieee")
         mu = y / tl.maximum(tl.sqrt(tl.sum(y * y, 1)), 1e-12)[:, None]
         tl.store(mu_ptr + row[:, None] * dim + d[None, :], mu, mask=live[:, None] & (d < dim)[None, :])
         if KAPPA_OF_MU:
-            k = _layer(mu, v1_ptr, c1_ptr, dim, kappa_units, DIM, KAPPA_UNITS)
+            k = linear_layer(mu, v1_ptr, c1_ptr, dim, kappa_units, DIM, KAPPA_UNITS, "ieee")
         else:
-            k = _layer(x, v1_ptr, c1_ptr, inputs, kappa_units, INPUTS, KAPPA_UNITS)
+            k = linear_layer(x, v1_ptr, c1_ptr, inputs, kappa_units, INPUTS, KAPPA_UNITS, "ieee")
         unit = tl.arange(0, KAPPA_UNITS)
         v2 = tl.load(v2_ptr + unit, mask=unit < kappa_units, other=0.0)
-        u = tl.sum(_leaky_relu(k) * v2[None, :], 1) + tl.load(c2_ptr)
+        u = tl.sum(leaky(k, k) * v2[None, :], 1) + tl.load(c2_ptr)
         softplus = tl.maximum(u, 0.0) + tl.log(1 + tl.exp(-tl.abs(u)))
         tl.store(kappa_ptr + row, tl.exp(scale * softplus + shift), mask=live)

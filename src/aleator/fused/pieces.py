@@ -61,6 +61,21 @@ if triton is not None:
         return tl.where(x < low, low, tl.where(x > high, high, x))
 
     @triton.jit
+    def leaky(x, sign):
+        """x, or a hundredth of it where `sign` is not positive: a leaky ReLU of x if that is x, or its gradient."""
+        return tl.where(sign > 0, x, 0.01 * x)
+
+    @triton.jit
+    def linear_layer(x, weight_ptr, bias_ptr, inputs, outputs, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
+                     PRECISION: tl.constexpr):  # fmt: skip
+        """A linear layer of a tile x (ROWS, INPUTS), with a weight (outputs, inputs); 0 in columns that are padding."""
+        i, o = tl.arange(0, INPUTS), tl.arange(0, OUTPUTS)
+        inside = (i < inputs)[:, None] & (o < outputs)[None, :]
+        weight = tl.load(weight_ptr + o[None, :] * inputs + i[:, None], mask=inside, other=0.0)
+        bias = tl.load(bias_ptr + o, mask=o < outputs, other=0.0)
+        return tl.dot(x, weight, input_precision=PRECISION) + bias[None, :]
+
+    @triton.jit
     def interval_of(sigma, first, per_node, intervals):
         """Interval of `AngleTable` (special/angles.py) that holds sigma, and the argument of its cubic."""
         position = tl.minimum(tl.maximum((sigma - first) * per_node, 0.0), intervals * 1.0)
@@ -95,4 +110,4 @@ if triton is not None:
         return apart
 
 else:
-    polynomial = clip = interval_of = cosines = of_others = None
+    polynomial = clip = leaky = linear_layer = interval_of = cosines = of_others = None

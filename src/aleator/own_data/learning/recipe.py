@@ -74,11 +74,10 @@ def train_encoder(
     if begin is not None and isinstance(loss, PrototypeLoss):
         begin(loss, own_labels)
     if settings["steps"] is None:
-        if most is None and training.learns_from_pixels:
-            most = steps_of_passes(_MOST_PASSES, batches, settings)
-        elif most is None:
-            most = usual_steps_of_head(labels, len(split.train), settings)
-        settings["steps"] = _steps_in_time(training, loss, batches, settings, job, most)
+        helpful = steps_of_passes(_MOST_PASSES, batches, settings)
+        if not training.learns_from_pixels:
+            helpful = usual_steps_of_head(labels, len(split.train), settings)
+        settings["steps"] = _steps_in_time(training, loss, batches, settings, job, most or helpful)
     validate = label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
     # On a small head, a second thread would only wait for the first.
     small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
