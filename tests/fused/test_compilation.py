@@ -135,7 +135,7 @@ def test_pairs_compile(compiled):
     assert compiled == ["_cosines_kernel", "_gradients_kernel"]
 
 
-@pytest.mark.parametrize(("dim", "anchors", "negatives"), [(10, 16, 32), (2, 1, 1), (64, 40, 7)])
+@pytest.mark.parametrize(("dim", "anchors", "negatives"), [(10, 16, 32), (10, 64, 32), (2, 1, 1), (64, 40, 7), (3, 5, 40)])
 def test_shared_negatives_compile(dim, anchors, negatives, compiled):
     z, shared = torch.zeros(3, 2 * anchors, dim), torch.zeros(3, 2, negatives, dim)
     to_positive = torch.zeros(3, 2 * anchors)
@@ -143,7 +143,7 @@ def test_shared_negatives_compile(dim, anchors, negatives, compiled):
         _, total = softmax_share.fused_shared_log_softmax_share(to_positive, z, shared, log_linear)
         softmax_share.fused_shared_log_softmax_share_backward(to_positive, to_positive, z, shared, total, log_linear)
     assert {"_shared_kernel", "_shared_anchors_kernel"} <= set(compiled)
-    assert ("_shared_negatives_kernel" in compiled) == (anchors > 32)
+    assert ("_shared_negatives_kernel" in compiled) == (negatives > 32)
 
 
 @pytest.mark.parametrize(("count", "inputs", "dim"), [(100, 10, 10), (1, 2, 2), (7, 100, 64)])

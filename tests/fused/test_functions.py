@@ -106,7 +106,8 @@ def test_candidate_log_softmax_share(kernel, samples, negatives):
 
 @pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0)], ids=repr)
 @pytest.mark.parametrize(
-    ("samples", "groups", "group", "negatives", "dim"), [(512, 32, 16, 32, 10), (3, 1, 50, 7, 2), (2, 5, 3, 70, 100)]
+    ("samples", "groups", "group", "negatives", "dim"),
+    [(512, 32, 16, 32, 10), (512, 8, 64, 32, 10), (3, 1, 50, 7, 2), (2, 5, 3, 70, 100), (2, 3, 40, 33, 5)],
 )
 def test_shared_log_softmax_share(kernel, samples, groups, group, negatives, dim):
     z = F.normalize(torch.randn(samples, groups * group, dim, device="cuda"), dim=-1).requires_grad_()

@@ -78,10 +78,13 @@ def fused_shared_log_softmax_share_backward(
     if grad.numel():
         slope, offset, saturates = log_linear
         sizes = _sizes(z, negatives)
-        _shared_anchors_kernel[_grid(z, negatives, sizes["ANCHORS"], sizes["ROWS"])](
-            grad, to_positive, z, negatives, total, *grads, slope, offset, SATURATES=saturates, **sizes
-        )
-        if sizes["ANCHORS"] > sizes["ROWS"] or sizes["NEGATIVES"] > sizes["COLUMNS"]:
+        one_tile = sizes["NEGATIVES"] <= sizes["COLUMNS"]
+        stretch = sizes["ANCHORS"] if one_tile else sizes["ROWS"]
+        _shared_anchors_kernel[_grid(z, negatives, sizes["ANCHORS"], stretch)](
+            grad, to_positive, z, negatives, total, *grads, slope, offset,
+            SATURATES=saturates, STRETCH=stretch, **sizes,
+        )  # fmt: skip
+        if not one_tile:
             _shared_negatives_kernel[_grid(z, negatives, sizes["NEGATIVES"], sizes["COLUMNS"])](
                 grad, z, negatives, total, grads[2], slope, offset, SATURATES=saturates, **sizes
             )
@@ -216,34 +219,40 @@ if triton is not None:
     def _shared_anchors_kernel(
         grad_ptr, to_positive_ptr, z_ptr, negatives_ptr, total_ptr, grad_to_positive_ptr, grad_z_ptr,
         grad_negatives_ptr, scale, offset, SATURATES: tl.constexpr, ANCHORS: tl.constexpr, NEGATIVES: tl.constexpr,
-        DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRETCH: tl.constexpr,
     ):  # fmt: skip
-        """Each program: ROWS anchors of a group. The gradients in z.z+ and z; in a group of one tile, in all."""
+        """Each program: STRETCH anchors of a group, ROWS at a time. The gradients in z.z+ and z.
+
+        If the negatives are one tile, the stretch is the whole group, and the gradient in them is summed here too.
+        """
         group = tl.program_id(0).to(tl.int64)
-        begin = tl.program_id(1) * ROWS
-        row = begin + tl.arange(0, ROWS)
-        at = group * ANCHORS + row
-        grad = tl.load(grad_ptr + at, mask=row < ANCHORS, other=0.0)
-        total = tl.load(total_ptr + at, mask=row < ANCHORS, other=0.0)
-        z = _tile(z_ptr, group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
-        slope = _slope(tl.load(to_positive_ptr + at, mask=row < ANCHORS, other=0.0), scale, offset, SATURATES)
-        rest = tl.zeros([ROWS], dtype=tl.float32)  # 1 - share, by summation: the subtraction would lose digits
-        pull = tl.zeros([ROWS, WIDTH], dtype=tl.float32)
-        for first in range(0, NEGATIVES, COLUMNS):
-            negative = _tile(negatives_ptr, group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
-            t = tl.dot(z, tl.trans(negative), input_precision="ieee")
-            live = (first + tl.arange(0, COLUMNS) < NEGATIVES)[None, :]
-            share = tl.where(live, tl.exp(_log_value(t, scale, offset, SATURATES) - total[:, None]), 0.0)
-            rest += tl.sum(share, 1)
-            weight = share * _slope(t, scale, offset, SATURATES)
-            pull += tl.dot(weight, negative, input_precision="ieee")
-            if ANCHORS <= ROWS and NEGATIVES <= COLUMNS:
-                of_negatives = tl.dot(tl.trans(weight * grad[:, None]), z, input_precision="ieee")
-                place, inside = _place(group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
-                tl.store(grad_negatives_ptr + place, -of_negatives, mask=inside)
-        tl.store(grad_to_positive_ptr + at, grad * slope * rest, mask=row < ANCHORS)
-        place, inside = _place(group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
-        tl.store(grad_z_ptr + place, -grad[:, None] * pull, mask=inside)
+        start = tl.program_id(1) * STRETCH
+        of_negatives = tl.zeros([COLUMNS, WIDTH], dtype=tl.float32)
+        for begin in range(start, start + STRETCH, ROWS):
+            row = begin + tl.arange(0, ROWS)
+            at = group * ANCHORS + row
+            grad = tl.load(grad_ptr + at, mask=row < ANCHORS, other=0.0)
+            total = tl.load(total_ptr + at, mask=row < ANCHORS, other=0.0)
+            z = _tile(z_ptr, group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
+            slope = _slope(tl.load(to_positive_ptr + at, mask=row < ANCHORS, other=0.0), scale, offset, SATURATES)
+            rest = tl.zeros([ROWS], dtype=tl.float32)  # 1 - share, by summation: the subtraction would lose digits
+            pull = tl.zeros([ROWS, WIDTH], dtype=tl.float32)
+            for first in range(0, NEGATIVES, COLUMNS):
+                negative = _tile(negatives_ptr, group * NEGATIVES, NEGATIVES, first, DIM, WIDTH, COLUMNS)
+                t = tl.dot(z, tl.trans(negative), input_precision="ieee")
+                live = (first + tl.arange(0, COLUMNS) < NEGATIVES)[None, :]
+                share = tl.where(live, tl.exp(_log_value(t, scale, offset, SATURATES) - total[:, None]), 0.0)
+                rest += tl.sum(share, 1)
+                weight = share * _slope(t, scale, offset, SATURATES)
+                pull += tl.dot(weight, negative, input_precision="ieee")
+                if NEGATIVES <= COLUMNS:
+                    of_negatives += tl.dot(tl.trans(weight * grad[:, None]), z, input_precision="ieee")
+            tl.store(grad_to_positive_ptr + at, grad * slope * rest, mask=row < ANCHORS)
+            place, inside = _place(group * ANCHORS, ANCHORS, begin, DIM, WIDTH, ROWS)
+            tl.store(grad_z_ptr + place, -grad[:, None] * pull, mask=inside)
+        if NEGATIVES <= COLUMNS:
+            place, inside = _place(group * NEGATIVES, NEGATIVES, 0, DIM, WIDTH, COLUMNS)
+            tl.store(grad_negatives_ptr + place, -of_negatives, mask=inside)
 
     @triton.jit
     def _shared_negatives_kernel(
