@@ -135,7 +135,9 @@ def test_pairs_compile(compiled):
     assert compiled == ["_cosines_kernel", "_gradients_kernel"]
 
 
-@pytest.mark.parametrize(("dim", "anchors", "negatives"), [(10, 16, 32), (10, 64, 32), (2, 1, 1), (64, 40, 7), (3, 5, 40)])
+@pytest.mark.parametrize(
+    ("dim", "anchors", "negatives"), [(10, 16, 32), (10, 64, 32), (2, 1, 1), (64, 40, 7), (3, 5, 40)]
+)
 def test_shared_negatives_compile(dim, anchors, negatives, compiled):
     z, shared = torch.zeros(3, 2 * anchors, dim), torch.zeros(3, 2, negatives, dim)
     to_positive = torch.zeros(3, 2 * anchors)

@@ -68,7 +68,7 @@ def families(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 
 
 def losses(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    """Learned against true kappa, for each loss that learns kappa. The setting's name is only told if it has changes."""
+    """Learned against true kappa, for each loss that learns kappa, with what its setting changes."""
     return {
         f"kappa-{row['setting'].replace('ambiguous', row['loss'])}": _kappa(run)
         for row, run in zip(rows, arrays, strict=True)

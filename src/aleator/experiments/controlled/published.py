@@ -102,7 +102,7 @@ def changed(setting: Setting, changes: Mapping[str, Any]) -> Setting:
     if setting.dim == 2 and "smoothing" in fields:
         return setting  # in the plane the published process covers an arc; a whole circle is learned with a fold
     if setting.dim == 2 and "initialisation" in fields:
-        return setting  # 8,192 steps tell little about kappa; torch's start is nearly constant and stays smooth
+        return setting  # its batches tell little about kappa; torch's start is nearly constant and stays smooth
     if fields.get("kappa_start") == "middle":
         fields["kappa_start"] = middle_start(setting)
     recipe = {**setting.recipe, **fields.pop("recipe", {})}

@@ -27,6 +27,7 @@ from aleator.evaluation import aligning_rotation, cap_coverage, mae, pairwise_ag
 from aleator.experiments.controlled.modes import measure_modes
 from aleator.experiments.runner import Outcome
 from aleator.experiments.settings import KernelName, LossName, make_loss
+from aleator.foundation import require
 from aleator.losses import ELK
 from aleator.matching import AcceptanceKernel, NegativeLaw, ZonalKernel
 from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
@@ -56,7 +57,9 @@ class FittedELK(ELK):
     """
 
     def similarity(self, q1: PosteriorBatch, q2: PosteriorBatch) -> Tensor:
-        assert isinstance(q1, VonMisesFisher) and isinstance(q2, VonMisesFisher) and q1.dim == 10
+        require(q1.dim == 10, "dim", q1.dim, "the published fit is of ten dimensions", "use ELK")
+        assert isinstance(q1, VonMisesFisher)
+        assert isinstance(q2, VonMisesFisher)
         joint = (q1.kappa.unsqueeze(-1) * q1.mu + q2.kappa.unsqueeze(-1) * q2.mu).norm(dim=-1)
         likelihood = _fitted_log_constant(q1.kappa) + _fitted_log_constant(q2.kappa) - _fitted_log_constant(joint)
         return self.scale.concentration(likelihood) * likelihood
