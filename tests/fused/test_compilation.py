@@ -200,3 +200,12 @@ def test_samples_compile(need_mu, compiled):
     slope = sampling.fused_sample(z, mu, rows, None if need_mu else rows, 0.0, 0.1)
     sampling.fused_sample_backward(z, z, mu, slope, need_mu)
     assert compiled == ["_sample_kernel", "_sample_backward_kernel"]
+
+
+def test_numbers_of_rows_are_not_compiled_apart(compiled):
+    """A kernel of rows is compiled once for one input, for a number that 16 divides, and for any other."""
+    for count in (7, 1, 32):
+        outputs.fused_directions(torch.zeros(count, 10), torch.zeros(10), 1e-6, 1e6)
+    kernels, *_ = outputs._directions_kernel.device_caches[-1]
+    assert len(compiled) == 3
+    assert len(kernels) == 1

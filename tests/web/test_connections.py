@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 
 from aleator import CredibleIndex, VonMisesFisher
 from aleator.web import create_app
-from aleator.web.connections import PatientProtocol
+from aleator.web.connections import PatientProtocol, StoppableState
 
 
 class Hasty(PatientProtocol):
@@ -83,6 +83,31 @@ def test_many_connections_in_one_turn_of_the_loop_do_not_count_once_they_made_ro
         return waiting
 
     assert asyncio.run(connect_many()) == Hasty.crowd
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_connection_that_is_made_while_the_server_stops_has_one_answer_and_ends(asks):
+    """Uvicorn does not tell it. Its client would go on asking until the time for answers is over, and get a 500."""
+
+    async def connect_late():
+        config = uvicorn.Config(
+            create_app(CredibleIndex.build(VonMisesFisher(torch.eye(3), 5.0))), lifespan="off", log_level="error"
+        )
+        config.load()
+        state = StoppableState()
+        state.stopping = True
+        sent, ended = [], asyncio.Event()
+        transport = Mock(is_closing=ended.is_set, close=ended.set, get_extra_info=lambda name: None, write=sent.append)
+        late = PatientProtocol(config, state, {})
+        late.connection_made(transport)
+        if asks:
+            late.data_received(b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        await asyncio.wait_for(ended.wait(), 10)
+        late.connection_lost(None)
+        return b"".join(sent)
+
+    answer = asyncio.run(connect_late())
+    assert answer.startswith(b"HTTP/1.1 200 OK") if asks else answer == b""
 
 
 def test_headers_that_drip_are_not_waited_for(port):

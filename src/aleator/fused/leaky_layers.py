@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import leaky, linear_layer, on_its_own_device, tl, triton
+from aleator.fused.pieces import ROW_COUNT, leaky, linear_layer, on_its_own_device, tl, triton
 
 _ROWS = 64  # inputs of a program, for narrow layers
 _STRETCH, _UNITS, _TILE = 4096, 8, 256  # inputs and units of a program, and inputs of a tile, for a wide layer
@@ -92,7 +92,7 @@ def _precision(precise: bool) -> str:
 
 if triton is not None:
 
-    @triton.jit
+    @triton.jit(do_not_specialize=ROW_COUNT)
     def _layers_kernel(
         x_ptr, parameters_ptr, output_ptr, hidden_ptr, count,
         SIZES: tl.constexpr, STARTS: tl.constexpr, PLACES: tl.constexpr, WIDTH: tl.constexpr,
@@ -116,7 +116,7 @@ if triton is not None:
                 here = hidden_ptr + row * STARTS[layers - 1] + (STARTS[layer] + i)[None, :]
                 tl.store(here, y, mask=live & (i < out)[None, :])
 
-    @triton.jit
+    @triton.jit(do_not_specialize=ROW_COUNT)
     def _layers_backward_kernel(
         grad_ptr, x_ptr, parameters_ptr, output_ptr, hidden_ptr, sums_ptr, grad_x_ptr, count, parameters,
         SIZES: tl.constexpr, STARTS: tl.constexpr, PLACES: tl.constexpr, WIDTH: tl.constexpr,
@@ -151,7 +151,7 @@ if triton is not None:
             here = grad_x_ptr + row * SIZES[0] + i[None, :]
             tl.store(here, grad, mask=live & (i < SIZES[0])[None, :])
 
-    @triton.jit
+    @triton.jit(do_not_specialize=ROW_COUNT)
     def _leaky_kernel(
         grad_ptr, output_ptr, before_ptr, sums_ptr, count, units,
         STRETCH: tl.constexpr, UNITS: tl.constexpr, TILE: tl.constexpr,

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import clip, on_its_own_device, tl, triton
+from aleator.fused.pieces import ROW_COUNT, clip, on_its_own_device, tl, triton
 
 _BLOCK = 256  # numbers of a program
 _TILE = 1024  # coordinates of a program
@@ -77,7 +77,7 @@ if triton is not None:
         angle = series + tl.where(middle, 0.7853981633974483, 0.0) + tl.where(steep, 1.5707963267948966, 0.0)
         return tl.where(v < 0, -angle, angle)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=ROW_COUNT)
     def _directions_kernel(
         e_ptr, axis_ptr, mu_ptr, norm_ptr, count, dim, shortest, longest, WIDTH: tl.constexpr, ROWS: tl.constexpr
     ):
@@ -94,7 +94,7 @@ if triton is not None:
         tl.store(mu_ptr + at, mu, mask=inside)
         tl.store(norm_ptr + row, norm, mask=row < count)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=ROW_COUNT)
     def _directions_backward_kernel(
         grad_mu_ptr, grad_norm_ptr, e_ptr, grad_ptr, count, dim, shortest, longest,
         WIDTH: tl.constexpr, ROWS: tl.constexpr,

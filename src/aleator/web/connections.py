@@ -10,11 +10,21 @@ from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 LINGER_SECONDS = 0.5  # when the server stops, for requests that are on their way on connections that wait
 HEADER_SECONDS = 10.0  # for the headers of a request, from the first connection or the first byte
 MOST_CONNECTIONS = 512
 _CROWD = 384  # with more connections than this, waiting ones make room
+
+
+class StoppableState(ServerState):
+    """What the connections of a server share, with whether it stops.
+
+    Uvicorn tells those that it has at that moment. One that was accepted just before is made afterwards.
+    """
+
+    stopping = False
 
 
 class PatientProtocol(H11Protocol):
@@ -35,6 +45,8 @@ class PatientProtocol(H11Protocol):
             for one in sorted(waiting, key=lambda one: one._since)[: len(self.connections) - self.crowd]:
                 if one is not self:
                     one._close()
+        if isinstance(self.server_state, StoppableState) and self.server_state.stopping:
+            self.shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()

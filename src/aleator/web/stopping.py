@@ -8,7 +8,7 @@ from typing import Any
 import uvicorn
 
 from aleator.foundation import raised_on_sigterm
-from aleator.web.connections import MOST_CONNECTIONS, PatientProtocol
+from aleator.web.connections import MOST_CONNECTIONS, PatientProtocol, StoppableState
 
 _BACKLOG = 1024  # connections that wait for a worker
 _GRACE = 30  # seconds for requests under way; a busy server has many that wait for their turn
@@ -17,10 +17,18 @@ _GRACE = 30  # seconds for requests under way; a busy server has many that wait 
 class _Server(uvicorn.Server):
     """Takes one connection at a time from a listener that it shares: a busy worker leaves the rest to others."""
 
+    def __init__(self, config: uvicorn.Config):
+        super().__init__(config)
+        self.server_state: StoppableState = StoppableState()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or []:
             listener.listen(_BACKLOG)  # uvicorn's number is that of connections it takes in one turn
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.server_state.stopping = True
+        await super().shutdown(sockets)
 
 
 def run_server(app: Any, listener: socket.socket, stop: threading.Event | None = None) -> None:
