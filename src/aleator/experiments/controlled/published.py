@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from aleator.experiments.controlled.published_constants import PUBLISHED_OFFSETS
 from aleator.experiments.controlled.run import Setting
 
 # The published code halves the learning rate in the middle of each phase (the text says a tenth). The second phase
@@ -27,19 +28,6 @@ _CORRECTED_RATE: dict[str, Any] = {
     "schedule": "one-cycle",
     "step_every": 0.25,
     "step_factor": 0.1,
-}
-# What the published code takes for log(C(0)/C(20)), from polynomials that were fitted in each dimension. The right
-# values are 17.59, 11.15, 8.75, 5.44, 4.53, 3.88, 3.38 and 2.99. So it accepts pairs that are farther apart. From 40
-# dimensions on it accepts most pairs of independent latents.
-PUBLISHED_OFFSETS = {
-    2: 17.392,
-    10: 9.501,
-    16: 6.182,
-    32: 1.043,
-    40: -0.473,
-    48: -1.591,
-    56: -2.424,
-    64: -3.032,
 }
 PUBLISHED_KAPPA_WIDTHS = (10, 50, 50, 50, 50, 50, 10)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from aleator.data import (
     Family,
@@ -25,48 +25,14 @@ from aleator.data import (
 from aleator.encoders import ControlledKappaOf, Encoder, Initialisation, controlled_encoder
 from aleator.evaluation import aligning_rotation, cap_coverage, mae, pairwise_agreement, rank_correlation, rmse, spread
 from aleator.experiments.controlled.modes import measure_modes
+from aleator.experiments.controlled.published_constants import FittedELK, ShiftedRule
 from aleator.experiments.runner import Outcome
 from aleator.experiments.settings import KernelName, LossName, make_loss
-from aleator.foundation import require
-from aleator.losses import ELK
-from aleator.matching import AcceptanceKernel, NegativeLaw, ZonalKernel
-from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
+from aleator.matching import AcceptanceKernel, NegativeLaw
+from aleator.posteriors import VMFMixture
 from aleator.training import Recipe, fit
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the credible caps whose coverage is measured
-
-
-class ShiftedRule(ZonalKernel):
-    """The paper's acceptance rule with an offset of its own: g(t) = sigmoid(slope t - offset)."""
-
-    def __init__(self, slope: float, offset: float):
-        super().__init__()
-        self.slope, self.offset = slope, offset
-
-    def log_values(self, dim: int, t: Tensor) -> Tensor:
-        return torch.nn.functional.logsigmoid(self.slope * t - self.offset)
-
-    def cache_key(self) -> tuple[Any, ...]:
-        return type(self), self.slope, self.offset
-
-
-class FittedELK(ELK):
-    """ELK with what the published code takes for log C(kappa) in ten dimensions, a fit to kappas of 10 to 50.
-
-    ELK makes kappas smaller than that. There the slope of the fit is wrong: -0.48 instead of -0.17 at kappa 1.75.
-    """
-
-    def similarity(self, q1: PosteriorBatch, q2: PosteriorBatch) -> Tensor:
-        require(q1.dim == 10, "dim", q1.dim, "the published fit is of ten dimensions", "use ELK")
-        assert isinstance(q1, VonMisesFisher)
-        assert isinstance(q2, VonMisesFisher)
-        joint = (q1.kappa.unsqueeze(-1) * q1.mu + q2.kappa.unsqueeze(-1) * q2.mu).norm(dim=-1)
-        likelihood = _fitted_log_constant(q1.kappa) + _fitted_log_constant(q2.kappa) - _fitted_log_constant(joint)
-        return self.scale.concentration(likelihood) * likelihood
-
-
-def _fitted_log_constant(kappa: Tensor) -> Tensor:
-    return -1.27184 + 0.67365 * kappa - 0.98726 * kappa**1.1
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from aleator.experiments.controlled.published import PUBLISHED_OFFSETS, corrected, middle_start, walk
+from aleator.experiments.controlled.published import corrected, middle_start, walk
 from aleator.experiments.controlled.published import published as published_setting
+from aleator.experiments.controlled.published_constants import PUBLISHED_OFFSETS
 from aleator.experiments.controlled.run import Setting
 from aleator.experiments.runner import Row
 from aleator.experiments.settings import LossName, Preset
