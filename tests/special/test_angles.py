@@ -7,7 +7,7 @@ import torch
 from scipy import special
 
 from aleator import VonMisesFisher
-from aleator.special.angles import angle_masses, angle_table
+from aleator.special.angles import angle_masses, angle_quantile, angle_table
 
 
 def vmf(dim: int, kappa: torch.Tensor) -> VonMisesFisher:
@@ -35,3 +35,23 @@ def test_the_table_samples_the_right_law(dim):
     scale, _ = table.angle(sigma, *table.rows(kappa, slopes=False))
     mass = vmf(dim, kappa).cap_angle_probability(scale * sigma)
     assert (mass - p[:, None]).abs().max() < (1e-4 if dim == 2 else 1e-6)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 10, 300])
+def test_quantiles_have_their_probabilities_however_long_each_one_takes(dim):
+    """Easy ones and far tails in one call: each tail has the probability that was asked for, as far as angles round."""
+    tail = torch.tensor([1e-12, 1e-6, 0.01, 0.3, 0.5], dtype=torch.float64)
+    kappa = torch.tensor([0.0, 1e-3, 1.0, 30.0, 1e4, 1e8], dtype=torch.float64)[:, None].expand(6, 5)
+    for below, above in ((tail, 1 - tail), (1 - tail, tail)):
+        angle = angle_quantile(dim, kappa, below.expand(6, 5), above.expand(6, 5))
+        assert angle.shape == (6, 5)
+        *masses, density = angle_masses(dim, kappa, angle)
+        error = (masses[0] if below[0] < above[0] else masses[1]) - tail
+        assert (error.abs() <= 1e-9 * tail + 1e-15 * math.pi * density).all()
+
+
+def test_a_quantile_without_a_number_is_none_and_stops_no_other():
+    kappa, p = torch.tensor([math.nan, 5.0], dtype=torch.float64), torch.tensor([0.9, 0.9], dtype=torch.float64)
+    lost, kept = angle_quantile(4, kappa, p, 1 - p)
+    assert lost.isnan()
+    torch.testing.assert_close(kept, angle_quantile(4, kappa[1:], p[1:], 1 - p[1:])[0], rtol=0, atol=0)
