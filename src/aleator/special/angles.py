@@ -75,17 +75,15 @@ def angle_quantile(dim: int, kappa: Tensor, below: Tensor, above: Tensor) -> Ten
     # this formula (after Ulrich 1984) has both limits.
     angle = 2 * torch.atan(torch.sqrt(chi2 / (2 * kappa + torch.hypot(2 * kappa, torch.full_like(kappa, dim - 1.0)))))
     _, low, high = _support(dim, kappa)
-    shape, parts = angle.shape, (kappa, below, above, angle, low, high)
-    kappa, below, above, angle, low, high = (x.expand(shape).flatten().clone() for x in parts)
+    shape, angle = angle.shape, angle.flatten()
     moving = torch.arange(len(angle), device=angle.device)  # most settle after a few steps; the rest goes on
+    kappa, below, above, low, high = (x.flatten() for x in (kappa, below, above, low, high))
     for _ in range(_NEWTON_STEPS):
-        bracket = low[moving], high[moving]
-        step, low[moving], high[moving] = _newton_step(
-            dim, kappa[moving], below[moving], above[moving], angle[moving], *bracket
-        )
-        change = (step - angle[moving]).abs()
+        before = angle[moving]
+        step, low, high = _newton_step(dim, kappa, below, above, before, low, high)
         angle[moving] = step
-        moving = moving[change > _SETTLED * torch.minimum(step, math.pi - step)]
+        still = (step - before).abs() > _SETTLED * torch.minimum(step, math.pi - step)
+        moving, kappa, below, above, low, high = (x[still] for x in (moving, kappa, below, above, low, high))
         if not len(moving):
             break
     return angle.view(shape)
@@ -240,7 +238,7 @@ def _cubic(rows: Tensor, index: Tensor, x: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def angle_table(dim: int, dtype: torch.dtype, device: torch.device) -> AngleTable:
-    """The table of one dimension. It takes about half a second to build, and is cached."""
+    """The table of one dimension. It takes half a second to a second to build, and is cached."""
     first, spacing, shift, nodes = _build(dim)
     degree, count = nodes.shape
     # A cubic through four neighbouring nodes, in powers of the position within the interval [0, 1].

@@ -151,7 +151,8 @@ def run_seed(
     generator = torch.Generator(device).manual_seed(seed)
     if setting.calibrated:
         encoder.set_kappa_range(process.inputs(1000, generator=generator))
-    loss = FittedELK(setting.kappa_pos) if setting.fitted_constants else make_loss(setting)
+    fitted = setting.loss == "elk" and setting.fitted_constants
+    loss = FittedELK(setting.kappa_pos, setting.learnable) if fitted else make_loss(setting)
     batches: Any = process_batches(process, setting)
     if setting.mu_phase_negatives is not None:
         fewer = replace(setting, negatives=setting.mu_phase_negatives, group=None)  # 0: "rolled" of the recipe
