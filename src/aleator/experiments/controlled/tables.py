@@ -315,7 +315,7 @@ def published(preset: Preset) -> list[Row]:
             "smoothing_steps": quick.smoothing_steps,
             "points": quick.points,
         }
-        # Thirteen rows in minutes: they show that every step of the walk runs, not what it reaches.
+        # All rows in minutes: they show that every step of the walk runs, not what it reaches.
         short = {"steps": 400, "log_every": 50, "checkpoint_every": 200}
         start = replace(start, **small, recipe={**start.recipe, **short})
     rows = [replace(setting, name=name) for name, setting in walk(start)]
