@@ -16,6 +16,7 @@ import torch
 from aleator.experiments import runner
 from aleator.experiments.runner import ExperimentRun, Outcome, Row, RunFunction, origin, outcome_arrays, run_rows
 from tests.experiments import small_experiment
+from tests.retrieval.processes import wait_until
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,27 @@ def test_every_run_is_made_once_and_summed_up(tmp_path):
     again = run_rows(toss, [*rows, Row(Coin("bent", bias=0.9), (1, 2))], "cpu", tmp_path, "more coins", 1, False)
     assert made(tmp_path) == ["bent 1", "bent 2", "fair 1", "fair 2", "fair 3"]  # only what was missing
     assert again[:2] == found
+
+
+def test_every_row_has_its_first_seed_before_one_has_its_second(tmp_path):
+    rows = [Row(Coin("fair"), (1, 2, 3)), Row(Coin("bent", bias=0.9), (5, 4))]
+    run_rows(toss, rows, "cpu", tmp_path, "coins", 1, False)
+    order = (tmp_path / "made.log").read_text().splitlines()
+    assert order == ["fair 1", "bent 5", "fair 2", "bent 4", "fair 3"]
+
+
+def read_coin(setting: Coin, seed: int, device: str, folder: Path) -> Outcome:
+    """A run that returns a number from the environment, and how many threads it has."""
+    return Outcome({"read": float(os.environ.get("COIN", "-1")), "threads": torch.get_num_threads()}, {})
+
+
+def test_workers_have_the_environment_of_their_start_and_one_thread(tmp_path, monkeypatch):
+    """Workers are copies of a process that is started once; what changes afterwards reaches them all the same."""
+    for name, value in (("first", "1"), ("second", "2"), ("third", None)):
+        monkeypatch.setenv("COIN", value) if value else monkeypatch.delenv("COIN")
+        (row,) = run_rows(RunFunction("read", read_coin), [Row(Coin(name), (1, 2))], "cpu", tmp_path, name, 2, False)
+        assert row["metrics"]["read"]["values"] == 2 * [float(value or -1)]
+        assert row["metrics"]["threads"]["values"] == [1, 1]
 
 
 def test_the_cache_key_does_not_depend_on_where_the_function_lives(monkeypatch):
@@ -140,6 +162,26 @@ def test_a_killed_experiment_goes_on_and_ends_in_the_same_figures(tmp_path):
     assert not list((tmp_path / "broken").rglob("outcome.json")), "killed too late to show anything"
     whole = small_experiment.metrics(tmp_path / "whole")
     assert small_experiment.metrics(tmp_path / "broken") == whole
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_experiment_takes_its_workers_along(number, tmp_path):
+    """They do not first finish what they are doing."""
+    script = Path(__file__).with_name("sleeping_experiment.py")
+    started = subprocess.Popen([sys.executable, script, tmp_path], stderr=subprocess.DEVNULL)
+    wait_until(lambda: len(list(tmp_path.rglob("pid"))) == 2)
+    started.send_signal(number)
+    started.wait(30)
+    pids = [int(path.read_text()) for path in tmp_path.rglob("pid")]
+    wait_until(lambda: not any(map(is_running, pids)))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("code", [0, 1])

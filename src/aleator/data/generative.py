@@ -8,6 +8,7 @@ With several modes, P(z|x) is a mixture. Each component has networks of its own,
 """
 
 import math
+from functools import lru_cache
 from typing import Literal, get_args
 
 import torch
@@ -282,9 +283,16 @@ def _sphere_misfit(distance: Tensor, cosine: Tensor, dim: int) -> Tensor:
 
 def _published_misfit(distance: Tensor, cosine: Tensor, dim: int) -> Tensor:
     """The published code's aim: 1 - mu.mu'/2 = |x - x'|, over pairs of inputs, the nearer the more important."""
-    i, j = torch.tril_indices(*distance.shape)
-    apart = 1 - cosine[i, j] / 2
-    return ((distance[i, j] - apart).square() * (math.sqrt(2) - apart.detach()) ** 4).mean()
+    pairs = _pairs(len(distance))
+    apart = 1 - cosine.take(pairs) / 2
+    return ((distance.take(pairs) - apart).square() * (math.sqrt(2) - apart.detach()) ** 4).mean()
+
+
+@lru_cache(maxsize=4)
+def _pairs(n: int) -> Tensor:
+    """Places (n (n + 1) / 2,) in a flattened (n, n) matrix: each pair once, and each input with itself."""
+    i, j = torch.tril_indices(n, n)
+    return i * n + j
 
 
 def _spanning(value: Tensor, low: float, high: float) -> tuple[float, float]:

@@ -17,6 +17,7 @@ import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -139,12 +140,7 @@ def run_rows(
     Raises:
         RuntimeError: If a run fails. The other runs are finished and saved first.
     """
-    missing = {}
-    for row in rows:
-        for seed in row.seeds:
-            run = ExperimentRun(function, row.setting, seed)
-            if not _is_finished(runs, run):
-                missing[run.key] = run
+    missing = {run.key: run for run in _seed_by_seed(function, rows) if not _is_finished(runs, run)}
     if missing:
         began, start = time.time(), time.monotonic()
         try:
@@ -156,6 +152,18 @@ def run_rows(
             with _start_log(runs, label).open("a") as file:
                 file.write(json.dumps(entry) + "\n")
     return [_summary(function, row, runs) for row in rows]
+
+
+def _seed_by_seed(function: RunFunction, rows: Sequence[Row]) -> Iterator[ExperimentRun]:
+    """All runs of a table: every row with its first seed, then every row with its second one, and so on.
+
+    Runs of one row have the same length. If all of them ran at the same time, they would all wait for the compiler at
+    the same time, and leave the device idle.
+    """
+    for place in range(max((len(row.seeds) for row in rows), default=0)):
+        for row in rows:
+            if place < len(row.seeds):
+                yield ExperimentRun(function, row.setting, row.seeds[place])
 
 
 def origin(function: RunFunction, rows: Sequence[Row], runs: Path, label: str) -> dict[str, Any]:
@@ -263,20 +271,26 @@ def _in_parallel(
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     yield waiting.pop(future), future.exception()
         except BaseException:  # interrupted: stop the workers at once, their runs have checkpoints
+            workers = list((pool._processes or {}).values())  # `shutdown` forgets them
             pool.shutdown(wait=False, cancel_futures=True)
-            for worker in list((pool._processes or {}).values()):
+            for worker in workers:
                 worker.terminate()
             raise
 
 
 @contextlib.contextmanager
 def _worker_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes with one thread each."""
+    """Worker processes with one thread each.
+
+    On Linux they are copies of one process that has imported the libraries, so that not each of them has to.
+    """
+    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    context.set_forkserver_preload(["aleator.experiments.runner", "lightning_fabric"])
     # Libraries read OMP_NUM_THREADS when they are loaded, so it must be set before a worker starts.
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _start_worker) as pool:
+        with ProcessPoolExecutor(jobs, context, _start_worker, (dict(os.environ),)) as pool:
             yield pool
     finally:
         if before is None:
@@ -285,11 +299,14 @@ def _worker_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def _start_worker() -> None:
-    """Use one thread, and end when the parent process ends.
+def _start_worker(environment: dict[str, str]) -> None:
+    """Take the parent's environment, use one thread, and end when the parent process ends.
 
-    A worker that outlives its parent would write into the runs of the next start.
+    A copied process has the environment of the moment in which the process that it copies was started. A worker that
+    outlives its parent would write into the runs of the next start.
     """
+    os.environ.clear()
+    os.environ.update(environment)
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
 
