@@ -16,7 +16,7 @@ import torch
 from aleator.experiments import runner
 from aleator.experiments.runner import ExperimentRun, Outcome, Row, RunFunction, origin, outcome_arrays, run_rows
 from tests.experiments import small_experiment
-from tests.retrieval.processes import wait_until
+from tests.retrieval.processes import is_over, wait_until
 
 
 @dataclass(frozen=True)
@@ -173,15 +173,7 @@ def test_a_stopped_experiment_takes_its_workers_along(number, tmp_path):
     started.send_signal(number)
     started.wait(30)
     pids = [int(path.read_text()) for path in tmp_path.rglob("pid")]
-    wait_until(lambda: not any(map(is_running, pids)))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    wait_until(lambda: all(map(is_over, pids)))
 
 
 @pytest.mark.parametrize("code", [0, 1])
