@@ -49,6 +49,7 @@ COLUMNS = {
     "held_out_cross_entropy": "held-out cross-entropy",
     "set_hit": "right class in the 95 % set",
     "set_size": "images in the set",
+    "set_size_of_99": "images in sets of which 99 % hold the right class",
 }
 _ORDER: tuple[Preset, ...] = ("best", "corrected", "paper", "quick")
 _HEAD = """# Results

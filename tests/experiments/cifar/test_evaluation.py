@@ -108,10 +108,36 @@ def test_credible_sets_against_a_loop():
         inside = [j for j in range(30) if j != i and region.contains(places[j])]
         sizes.append(len(inside))
         hits.append(any(kind[j] == kind[i] for j in inside))
-    found = cifar_evaluation.set_metrics(q, some_fold(kind))
+    found = cifar_evaluation.set_metrics(cifar_evaluation.set_curve(q, some_fold(kind)))
     assert found["set_size"] == pytest.approx(sum(sizes) / 30, abs=0.2)  # samples at the edge of a region differ
     assert found["set_hit"] == pytest.approx(sum(hits) / 30, abs=0.1)
     assert 0 < sum(sizes) < 30 * 29
+
+
+def test_the_size_of_sets_that_hold_the_right_class_often_enough():
+    """Of half the classes the neighbour of the same class is near, of the others far: sets must reach it."""
+    angle = torch.tensor([0.0, 0.1, 2.0, 2.9], dtype=torch.float64)
+    q = VonMisesFisher(torch.stack([angle.cos(), angle.sin()], 1), 4.0)
+    curve = cifar_evaluation.set_curve(q, some_fold(torch.tensor([0, 0, 1, 1])))
+    level, hit, size = curve.T
+    mass = cap_mass(q, 0.9)  # of the cap that reaches from 2.0 to 2.9
+    assert torch.equal(hit, torch.where(level > mass, 1.0, torch.where(level > cap_mass(q, 0.1), 0.5, 0.0)).double())
+    assert bool((size.diff() >= 0).all())
+    above = int((level > mass).nonzero()[0])
+    found = cifar_evaluation.set_metrics(curve)["set_size_of_99"]
+    assert found == pytest.approx(0.02 * size[above - 1].item() + 0.98 * size[above].item())
+    early = torch.tensor([[0.1, 0.995, 3.0], [0.95, 1.0, 9.0]], dtype=torch.float64)
+    assert cifar_evaluation.set_metrics(early)["set_size_of_99"] == 3.0
+    never = torch.tensor([[0.95, 0.98, 9.0]], dtype=torch.float64)
+    assert "set_size_of_99" not in cifar_evaluation.set_metrics(never)
+
+
+def cap_mass(q: VonMisesFisher, angle: float) -> float:
+    """Probability within an angle of mu in the plane, by quadrature."""
+    t = torch.linspace(-angle, angle, 20_001, dtype=torch.float64)
+    around = torch.stack([t.cos(), t.sin()], 1)
+    first = VonMisesFisher(torch.tensor([1.0, 0.0], dtype=torch.float64), q.kappa[0])
+    return torch.trapezoid(first.log_prob(around).exp(), t).item()
 
 
 def test_cross_entropy_of_posteriors_that_know_the_class():

@@ -44,7 +44,8 @@ KEPT = tuple(i / 20 for i in range(1, 21))  # shares of images in a reject curve
 _LOG_ODDS_LIMIT = math.log(1e9 - 1)  # match probabilities count as at least 1e-9 and at most 1 - 1e-9
 _SHIFT = 2  # pixels, of a shifted view
 _COMPARED = 500  # images that are compared with each other in `held_out_cross_entropy`
-_SET_LEVEL = 0.95
+_SET_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of credible sets
+_ENOUGH_HITS = 0.99  # share of sets that hold the right class, at which sizes of sets are compared
 
 
 @dataclass(frozen=True)
@@ -234,16 +235,36 @@ def held_out_cross_entropy(q: PosteriorBatch, fold: HeldOut, kernel: ZonalKernel
 
 
 @torch.no_grad()
-def set_metrics(q: PosteriorBatch, fold: HeldOut) -> dict[str, float]:
-    """Credible sets of 95 %: how often one holds another image of the right class, and how many images it has.
+def set_curve(q: PosteriorBatch, fold: HeldOut) -> Tensor:
+    """Credible sets of several levels: how often they hold another image of the right class, and how many images.
 
     An image is in the set of a query if its likeliest direction is in the credible region of the query.
+
+    Returns:
+        A row (level, share of sets with the right class, mean number of images) for each level, shape (L, 3).
     """
-    modes, region = q.mode, q.region(_SET_LEVEL)
-    inside = torch.cat([region.contains(row) for row in modes.unsqueeze(1).split(64)])  # (items, queries)
-    inside.fill_diagonal_(False)
-    same = fold.hard[:, None] == fold.hard[None, :]
-    return {
-        "set_hit": (inside & same).any(0).double().mean().item(),
-        "set_size": inside.sum(0).double().mean().item(),
-    }
+    log_density = torch.cat([q.log_prob(row) for row in q.mode.unsqueeze(1).split(64)])  # (items, queries)
+    log_density.fill_diagonal_(-math.inf)
+    best = log_density.masked_fill(fold.hard[:, None] != fold.hard[None, :], -math.inf).amax(0)
+    rows = []
+    for level in _SET_LEVELS:
+        edge = q.region(level).log_threshold
+        rows.append([level, (best >= edge).double().mean(), (log_density >= edge).sum(0).double().mean()])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def set_metrics(curve: Tensor) -> dict[str, float]:
+    """Metrics of a `set_curve`: of the sets of 95 %, and the size of sets of which 99 % hold the right class.
+
+    The second has one level for all queries, between those of the curve. It is missing if no level is high enough.
+    """
+    level, hit, size = curve.T.tolist()
+    at = level.index(0.95)
+    metrics = {"set_hit": hit[at], "set_size": size[at]}
+    above = next((i for i, share in enumerate(hit) if share >= _ENOUGH_HITS), None)
+    if above == 0:
+        metrics["set_size_of_99"] = size[0]
+    elif above is not None:
+        part = (_ENOUGH_HITS - hit[above - 1]) / (hit[above] - hit[above - 1])
+        metrics["set_size_of_99"] = size[above - 1] + part * (size[above] - size[above - 1])
+    return metrics

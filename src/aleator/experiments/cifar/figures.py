@@ -24,7 +24,10 @@ Rows = Sequence[dict[str, Any]]
 
 
 def losses(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    """For each loss: uncertainty against people's entropy, and a reliability diagram. Also validations over time."""
+    """For each loss: uncertainty against people's entropy, and a reliability diagram.
+
+    For all: validations over time, and how large credible sets must be to hold the right class.
+    """
     figures = {}
     for name, run in _named(rows, arrays):
         figures[f"entropy-{name}"] = entropy_figure(run)
@@ -33,6 +36,9 @@ def losses(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     curves = {name: run["validations"] for name, run in _named(rows, arrays) if _has_validations(run)}
     if curves:
         figures["training"] = training_figure(curves)
+    sets = {name: run["set_curve"] for name, run in _named(rows, arrays) if "set_curve" in run}
+    if sets:
+        figures["set-sizes"] = set_figure(sets)
     return figures
 
 
@@ -108,6 +114,19 @@ def entropy_figure(arrays: dict[str, Tensor]) -> "Figure":
     axis.fill_between(middle, quartiles[:, 0], quartiles[:, 2], color=plots.COLOURS[1], alpha=0.3, linewidth=0)
     axis.plot(middle, quartiles[:, 1], color=plots.COLOURS[1], marker="o", markersize=4)
     axis.set(xlabel="entropy of the annotators, nats", ylabel="predicted uncertainty", yscale="log")
+    return figure
+
+
+def set_figure(curves: dict[str, Tensor]) -> "Figure":
+    """Share of credible sets without the right class against the number of images in a set, level by level.
+
+    `curves`: name -> (levels, 3), as `set_curve` returns it.
+    """
+    figure, axis = _axes(5.0, 3.4)
+    for colour, (name, curve) in zip(plots.COLOURS, curves.items(), strict=False):
+        axis.plot(curve[:, 2], 100 * (1 - curve[:, 1]), color=colour, marker="o", markersize=3, label=name)
+    axis.set(xlabel="images in a set", ylabel="sets without the right class, %")
+    axis.legend(frameon=False, fontsize=8)
     return figure
 
 

@@ -40,6 +40,7 @@ from aleator.experiments.cifar.evaluation import (
     match_metrics,
     output_layers,
     posteriors,
+    set_curve,
     set_metrics,
 )
 from aleator.experiments.cifar.folds import CifarSetting, held_out, test_set, train_set, training_data, vote_data
@@ -349,10 +350,11 @@ def measure(
     arrays["reliability"] = torch.stack([diagram.predicted, diagram.observed, diagram.count], 1)
     arrays |= gallery(q, test, calibration)
     metrics |= matches
+    arrays["set_curve"] = set_curve(q.scale_kappa(calibration.kappa_scale), test)
     metrics |= {
         "kappa_median": q.components.kappa.median().item(),
         "held_out_cross_entropy": held_out_cross_entropy(q, test, kernel),
-        **set_metrics(q.scale_kappa(calibration.kappa_scale), test),
+        **set_metrics(arrays["set_curve"]),
     }
     if q.modes > 1:
         metrics["main_weight"] = q.log_weights.exp().amax(-1).mean().item()
