@@ -25,7 +25,7 @@ import torch
 from aleator.data import GenerativeProcess
 from aleator.experiments.controlled.published import corrected, published
 from aleator.experiments.controlled.run import Setting, make_process, process_batches, run_seed
-from aleator.experiments.runner import _shared_gpu
+from aleator.experiments.workers import shared_gpu
 from aleator.experiments.settings import make_loss
 from aleator.training.cuda_graph import CudaGraphStep
 from aleator.training.objective import Objective
@@ -70,7 +70,7 @@ def processes(preset: str, shared: bool, count: int, steps: int) -> None:
     name = f"{count:2d} processes, {'MPS' if shared else 'no MPS'}"
     if not shared:
         return _processes(name, preset, count, steps)
-    with _shared_gpu("cuda"):
+    with shared_gpu("cuda"):
         _processes(name, preset, count, steps)
         print(f"{'':22s} servers of MPS: {_mps_servers() or 'none, so the processes took turns'}", flush=True)
 

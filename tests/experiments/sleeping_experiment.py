@@ -1,4 +1,4 @@
-"""An experiment of two runs that last for minutes, side by side. test_runner.py stops it."""
+"""An experiment of two runs that last for minutes, side by side. test_workers.py stops it."""
 
 import os
 import sys

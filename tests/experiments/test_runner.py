@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from aleator.experiments import runner
 from aleator.experiments.runner import ExperimentRun, Outcome, Row, RunFunction, origin, outcome_arrays, run_rows
 from tests.experiments import small_experiment
-from tests.retrieval.processes import is_over, wait_until
 
 
 @dataclass(frozen=True)
@@ -70,20 +68,6 @@ def test_every_row_has_its_first_seed_before_one_has_its_second(tmp_path):
     run_rows(toss, rows, "cpu", tmp_path, "coins", 1, False)
     order = (tmp_path / "made.log").read_text().splitlines()
     assert order == ["fair 1", "bent 5", "fair 2", "bent 4", "fair 3"]
-
-
-def read_coin(setting: Coin, seed: int, device: str, folder: Path) -> Outcome:
-    """A run that returns a number from the environment, and how many threads it has."""
-    return Outcome({"read": float(os.environ.get("COIN", "-1")), "threads": torch.get_num_threads()}, {})
-
-
-def test_workers_have_the_environment_of_their_start_and_one_thread(tmp_path, monkeypatch):
-    """Workers are copies of a process that is started once; what changes afterwards reaches them all the same."""
-    for name, value in (("first", "1"), ("second", "2"), ("third", None)):
-        monkeypatch.setenv("COIN", value) if value else monkeypatch.delenv("COIN")
-        (row,) = run_rows(RunFunction("read", read_coin), [Row(Coin(name), (1, 2))], "cpu", tmp_path, name, 2, False)
-        assert row["metrics"]["read"]["values"] == 2 * [float(value or -1)]
-        assert row["metrics"]["threads"]["values"] == [1, 1]
 
 
 def test_the_cache_key_does_not_depend_on_where_the_function_lives(monkeypatch):
@@ -162,36 +146,3 @@ def test_a_killed_experiment_goes_on_and_ends_in_the_same_figures(tmp_path):
     assert not list((tmp_path / "broken").rglob("outcome.json")), "killed too late to show anything"
     whole = small_experiment.metrics(tmp_path / "whole")
     assert small_experiment.metrics(tmp_path / "broken") == whole
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_stopped_experiment_takes_its_workers_along(number, tmp_path):
-    """They do not first finish what they are doing."""
-    script = Path(__file__).with_name("sleeping_experiment.py")
-    started = subprocess.Popen([sys.executable, script, tmp_path], stderr=subprocess.DEVNULL)
-    wait_until(lambda: len(list(tmp_path.rglob("pid"))) == 2)
-    started.send_signal(number)
-    started.wait(30)
-    pids = [int(path.read_text()) for path in tmp_path.rglob("pid")]
-    wait_until(lambda: all(map(is_over, pids)))
-
-
-@pytest.mark.parametrize("code", [0, 1])
-def test_the_gpu_is_shared_as_long_as_runs_are_made(code, tmp_path, monkeypatch, caplog):
-    """With a program in the place of NVIDIA's: it is started, told to quit, and its failure is told."""
-    log, control = tmp_path / "log", tmp_path / "nvidia-cuda-mps-control"
-    control.write_text(f'#!/bin/sh\necho "$@" >> {log}\n[ "$1" = -d ] || cat >> {log}\necho broken >&2\nexit {code}\n')
-    control.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with runner._shared_gpu("cpu"):
-        assert not log.exists()
-    with runner._shared_gpu("cuda:0"):
-        folder = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
-        assert folder.is_dir()
-        assert log.read_text() == "-d\n"
-    assert log.read_text().split() == ["-d", "quit"]
-    assert not folder.exists()
-    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-    assert [record.message for record in caplog.records] == code * [
-        "NVIDIA's MPS did not start (broken); the runs take turns on the GPU, which takes longer"
-    ]

@@ -4,43 +4,32 @@ A run has its own folder, `runs/KEY`. The key is made from the setting and the s
 not even by two experiments that share it. An interrupted experiment continues where it stopped.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import logging
 import math
-import multiprocessing
 import os
 import re
 import shutil
-import signal
 import statistics
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
+from aleator.experiments.workers import side_by_side
 from aleator.foundation import (
     ProgressLines,
     command,
     describe_run,
     progress_bar,
-    raised_on_sigterm,
     write_json,
     writing_atomically,
 )
-
-_LOG = logging.getLogger("aleator.experiments")
 
 
 @dataclass(frozen=True)
@@ -236,7 +225,7 @@ def _run_all(todo: list[ExperimentRun], device: str, runs: Path, jobs: int | Non
         title = f"{len(todo)} runs, {jobs} at a time"
         task, lines = bar.add_task(title, total=len(todo)), ProgressLines(title, len(todo), 0, progress)
         failures = []
-        for run, error in _in_turn(todo, device, runs) if jobs == 1 else _in_parallel(todo, device, runs, jobs):
+        for run, error in side_by_side(partial(_make_run, device=device, runs=runs), todo, device, jobs):
             bar.advance(task)
             lines.at(int(bar.tasks[0].completed))
             if error is not None:
@@ -244,78 +233,6 @@ def _run_all(todo: list[ExperimentRun], device: str, runs: Path, jobs: int | Non
     if failures:
         run, error = failures[0]
         raise RuntimeError(f"{len(failures)} of {len(todo)} runs failed, the first being {run.key}") from error
-
-
-def _in_turn(
-    todo: list[ExperimentRun], device: str, runs: Path
-) -> Iterator[tuple[ExperimentRun, BaseException | None]]:
-    """One after another in this process. Yields each run when it ends, with its error or None."""
-    for run in todo:
-        try:
-            _make_run(run, device, runs)
-        except Exception as error:
-            yield run, error
-        else:
-            yield run, None
-
-
-def _in_parallel(
-    todo: list[ExperimentRun], device: str, runs: Path, jobs: int
-) -> Iterator[tuple[ExperimentRun, BaseException | None]]:
-    """Several at a time, in worker processes. Yields each run when it ends, with its error or None."""
-    stopped = SystemExit(128 + signal.SIGTERM)
-    with raised_on_sigterm(stopped), _shared_gpu(device), _worker_pool(jobs) as pool:
-        waiting: dict[Future, ExperimentRun] = {pool.submit(_make_run, run, device, runs): run for run in todo}
-        try:
-            while waiting:
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    yield waiting.pop(future), future.exception()
-        except BaseException:  # interrupted: stop the workers at once, their runs have checkpoints
-            workers = list((pool._processes or {}).values())  # `shutdown` forgets them
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in workers:
-                worker.terminate()
-            raise
-
-
-@contextlib.contextmanager
-def _worker_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes with one thread each.
-
-    On Linux they are copies of one process that has imported the libraries, so that not each of them has to.
-    """
-    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-    context.set_forkserver_preload(["aleator.experiments.runner", "lightning_fabric"])
-    # Libraries read OMP_NUM_THREADS when they are loaded, so it must be set before a worker starts.
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        with ProcessPoolExecutor(jobs, context, _start_worker, (dict(os.environ),)) as pool:
-            yield pool
-    finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
-
-
-def _start_worker(environment: dict[str, str]) -> None:
-    """Take the parent's environment, use one thread, and end when the parent process ends.
-
-    A copied process has the environment of the moment in which the process that it copies was started. A worker that
-    outlives its parent would write into the runs of the next start.
-    """
-    os.environ.clear()
-    os.environ.update(environment)
-    torch.set_num_threads(1)
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _make_run(run: ExperimentRun, device: str, runs: Path) -> None:
@@ -335,28 +252,6 @@ def _make_run(run: ExperimentRun, device: str, runs: Path) -> None:
     }
     write_json(folder / "outcome.json", record)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _shared_gpu(device: str) -> Iterator[None]:
-    """Start NVIDIA's MPS, if it is installed, so that processes use the GPU at the same time instead of in turn."""
-    control = shutil.which("nvidia-cuda-mps-control")
-    if not device.startswith("cuda") or control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="mps", ignore_cleanup_errors=True) as folder:
-        names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
-        os.environ.update(dict.fromkeys(names, folder))
-        try:
-            started = subprocess.run([control, "-d"], check=False, capture_output=True, text=True)
-            if started.returncode:
-                message = "NVIDIA's MPS did not start (%s); the runs take turns on the GPU, which takes longer"
-                _LOG.warning(message, started.stderr.strip() or f"code {started.returncode}")
-            yield
-        finally:
-            subprocess.run([control], input=b"quit\n", check=False, capture_output=True)
-            for name in names:
-                del os.environ[name]
 
 
 def _outcomes(function: RunFunction, row: Row, runs: Path) -> list[dict[str, Any]]:
