@@ -27,7 +27,7 @@ from aleator.own_data.embedding.left_out import record_left_out
 from aleator.own_data.embedding.rows import RowFile, read_rows
 from aleator.own_data.learning.learning import _claim_folder as claim_training
 from aleator.own_data.learning.splits import Split
-from aleator.own_data.learning.used_items import save_used_items, used_as
+from aleator.own_data.learning.used_items import item_digests, save_used_items, used_as
 from aleator.own_data.measuring.answers import load_answers, save_answers
 from aleator.own_data.measuring.views import posteriors_and_views
 from aleator.training.run_folder import claim_run_folder
@@ -117,7 +117,9 @@ def audit_state(folder: Path) -> Any:
 
 def use_items(folder: Path) -> None:
     numbers = np.arange(6)
-    save_used_items(folder, read_collection(folder / "x.npy"), Split(numbers[:3], numbers[3:5], numbers[5:]))
+    save_used_items(
+        folder, item_digests(read_collection(folder / "x.npy")), Split(numbers[:3], numbers[3:5], numbers[5:])
+    )
 
 
 def begin_training(folder: Path) -> None:
@@ -146,7 +148,7 @@ FORMATS: dict[str, Format] = {
     ),
     "items left out": (
         nothing,
-        lambda folder: record_left_out(folder, {1: Problem("b.jpg", "damaged", "remove it")}),
+        lambda folder: record_left_out(folder, [Problem("b.jpg", "damaged", "remove it")]),
         lambda folder: (folder / "left_out.json").exists(),
     ),
     "start of a training": (nothing, begin_training, lambda folder: (folder / "run" / "config.json").exists()),
@@ -186,7 +188,7 @@ def test_killed_at_every_call(name, whole, tmp_path):
         ("audit/cache/audit.json", make_audit),
         ("run/config.json", begin_training),
         ("run/run.json", lambda folder: claim_run_folder(folder / "run", {"a": 1})),
-        ("left_out.json", lambda folder: record_left_out(folder, {})),
+        ("left_out.json", lambda folder: record_left_out(folder, [])),
     ],
 )
 @pytest.mark.parametrize("content", ["", "{", "7", '["a"]', '{"items": 1}', "\xff"])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from aleator.evaluation import interval, r_auroc
+from aleator.evaluation import auroc, interval, r_auroc
 
 
 def mean(values):
@@ -54,3 +54,10 @@ def test_an_undefined_metric_has_no_interval():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_resamples_of_one_class_are_skipped_and_all_of_them_are_an_error():
+    low, high = interval(auroc, torch.tensor([0.1, 0.2, 0.3, 0.9]), torch.tensor([0, 0, 1, 1]))
+    assert 0 <= low <= high <= 1
+    with pytest.raises(ValueError, match="all labels are equal"):
+        interval(auroc, torch.tensor([0.1, 0.2]), torch.tensor([1, 1]))

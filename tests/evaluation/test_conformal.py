@@ -10,6 +10,9 @@ from aleator.evaluation import conformal_quantile, coverage_range, questions_nee
 
 
 class TestQuantile:
+    def test_the_least_coverage_is_that_of_the_smallest_score(self):
+        assert conformal_quantile([2.0, 1.0], 1e-12) == 1.0
+
     @pytest.mark.parametrize(
         ("n", "coverage"), [(1, 0.5), (4, 0.5), (4, 0.8), (9, 0.9), (19, 0.95), (20, 0.95), (37, 0.8), (99, 0.95)]
     )

@@ -136,3 +136,29 @@ def test_the_reject_curve_keeps_the_most_certain():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_neighbours_far_from_the_origin():
+    """Squares of large numbers must not cancel."""
+    x = torch.randn(300, 8, generator=torch.Generator().manual_seed(0)) * 0.01 + 100
+    distance = torch.cdist(x.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    expected = distance.fill_diagonal_(torch.inf).argmin(1)
+    found = m.nearest_neighbours(x, x, by="euclidean", own=torch.arange(300))[:, 0]
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("own", [[0, 1], [0, 1, 3]])
+def test_places_in_the_gallery_must_fit(own):
+    with pytest.raises(ValueError, match=r"own = .*3 questions and 3 items"):
+        m.nearest_neighbours(torch.eye(3), torch.eye(3), own=own)
+
+
+def test_what_is_not_a_number_is_refused():
+    nan = float("nan")
+    for call in (
+        lambda: m.auroc([nan, 0.1, 0.2], [1, 0, 0]),
+        lambda: m.average_precision([nan, 0.1, 0.2], [1, 0, 0]),
+        lambda: m.map_at_r([[nan, 1.0], [1.0, 0.0], [0.0, 1.0]], [0, 0, 1]),
+    ):
+        with pytest.raises(ValueError, match="is not a number; leave such items out"):
+            call()

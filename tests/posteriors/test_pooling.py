@@ -114,3 +114,11 @@ def test_pooled_looks_beat_one_look():
     inside = ((q.pool().mu * latent).sum(-1) >= q.pool().cap(0.9)).double().mean()
     assert abs(inside - 0.9) < 0.015
     assert q.pool().cap(0.9).mean() > q[0].cap(0.9).mean()
+
+
+@pytest.mark.parametrize("kappa", [1e-30, 1e-24, 1e20, 1e30])
+def test_very_small_and_very_large_kappas_are_added(kappa):
+    mu = torch.tensor([0.6, 0.8, 0.0])
+    pooled = al.VonMisesFisher(mu.repeat(2, 1), kappa).pool()
+    torch.testing.assert_close(pooled.mu, mu)
+    assert pooled.kappa.item() == pytest.approx(2 * kappa, rel=1e-6)

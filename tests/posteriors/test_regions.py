@@ -196,3 +196,8 @@ def test_components_that_overlap_are_not_apart():
     for kappa in (0.0, 1.0, 50.0, math.inf):
         q = VMFMixture(torch.zeros(1, 2), VonMisesFisher(mu[None], kappa))
         assert not regions._are_apart(q, torch.full((1, 1), 0.95, dtype=torch.float64)).any()
+
+
+def test_an_empty_batch_has_no_levels():
+    empty = VMFMixture(torch.zeros(0, 2), VonMisesFisher(torch.zeros(0, 2, 5), torch.zeros(0, 2)))
+    assert empty.region_level(torch.zeros(0, 5)).shape == (0,)

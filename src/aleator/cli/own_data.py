@@ -288,7 +288,7 @@ def evaluate(
 
 def rank(
     posteriors: Annotated[Path, typer.Argument(help="posteriors file of `aleator embed`")],
-    limit: Annotated[int, typer.Option(help="number of items; 0 lists all")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="number of items; 0 lists all")] = 20,
     surest: Annotated[bool, typer.Option("--surest", help="list the most certain items first")] = False,
     by: Annotated[
         str | None,

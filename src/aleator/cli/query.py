@@ -13,7 +13,7 @@ from rich.text import Text
 from aleator.cli.errors import plain_errors
 from aleator.cli.index_options import AsJson, Fingerprint, Location, Posteriors, Prior, open_index
 from aleator.cli.label_text import could_be
-from aleator.foundation import percent
+from aleator.foundation import percent, reject
 
 if TYPE_CHECKING:
     from aleator.posteriors import PosteriorBatch
@@ -36,7 +36,7 @@ def query(
         ),
     ] = "credible",
     p: Annotated[float, typer.Option(help="level of the credible set, for --by credible")] = 0.95,
-    limit: Annotated[int | None, typer.Option(help="most hits per query that are shown")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="most hits per query that are shown")] = None,
     threshold: Annotated[float, typer.Option(help="least match probability, for --by match")] = 0.5,
     prior: Prior = None,
     filter: Annotated[str | None, typer.Option(help='conditions on metadata as JSON, such as {"label": "cat"}')] = None,
@@ -67,7 +67,7 @@ def query(
     from aleator.retrieval import group_by_mode, read_answers, read_header, read_items_beside, read_posteriors
 
     with plain_errors():
-        conditions = json.loads(filter) if filter else None
+        conditions = _conditions(filter)
         q, header = read_posteriors(posteriors), read_header(posteriors)
         ids, metadata = read_items_beside(posteriors) if posteriors.suffix == ".safetensors" else (None, None)
         answers_beside = read_answers(posteriors)
@@ -98,6 +98,16 @@ def query(
         if hits:
             _print_hits(question, group_by_mode(hits), q.modes > 1)
     print(f"{sum(map(len, answers))} hits for {len(answers)} queries")
+
+
+def _conditions(filter: str | None) -> Any:
+    """The conditions of --filter."""
+    if not filter:
+        return None
+    try:
+        return json.loads(filter)
+    except json.JSONDecodeError as error:
+        reject("filter", filter, f"is not JSON ({error})", """write for example --filter '{"label": "cat"}'""")
 
 
 def _kappas(q: Any) -> Any:

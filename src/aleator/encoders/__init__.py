@@ -4,6 +4,7 @@ from aleator.encoders.averaged_views import AveragedViews
 from aleator.encoders.backbones import (
     MLP,
     Beside,
+    BoundedScale,
     Chain,
     Features,
     Flatten,
@@ -27,6 +28,7 @@ __all__ = [
     "MLP",
     "AveragedViews",
     "Beside",
+    "BoundedScale",
     "Chain",
     "ControlledKappaOf",
     "EfficientNetLite0",

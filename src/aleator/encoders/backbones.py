@@ -313,6 +313,43 @@ class UnitScale(nn.Module):
         return F.normalize(x, dim=-1) * self.out_features**0.5
 
 
+@register_backbone("bounded-scale")
+class BoundedScale(nn.Module):
+    """Shortens long rows of features (B, F): a root mean square r becomes r / sqrt(1 + r^2 / 9).
+
+    Ordinary rows keep their length, which in few features tells as much as the direction, and no row is longer than 3.
+
+    Args:
+        features: F.
+
+    Examples:
+        >>> import torch
+        >>> from aleator.encoders import BoundedScale
+        >>> BoundedScale(2)(torch.tensor([[0.1, 0.1], [1e6, 1e6]]))
+        tensor([[0.0999, 0.0999],
+                [3.0000, 3.0000]])
+    """
+
+    longest = 3.0  # root mean square
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.arguments = {"features": features}
+        self.out_features = features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale every row.
+
+        Args:
+            x: Features (B, F).
+
+        Returns:
+            Features (B, F), whose rows have a root mean square below 3.
+        """
+        share = x.norm(dim=-1, keepdim=True) / (self.out_features**0.5 * self.longest)
+        return x / (1 + share.square()).sqrt()
+
+
 class _Parts(nn.Module):
     """Base class of backbones that are made of backbones."""
 

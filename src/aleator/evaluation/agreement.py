@@ -3,6 +3,7 @@
 Inputs are tensors on any device, or anything that `torch.as_tensor` takes. Computations are in float64.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -296,6 +297,8 @@ def as_vectors(**named: Any) -> tuple[Tensor, Tensor]:
         "pass arrays of one shape",
     )
     require(first.numel() > 0, name, tuple(first.shape), "is empty", "pass at least one value")
+    for one, value in ((name, first), (other, second)):
+        require(not torch.isnan(value).any(), one, math.nan, "is not a number", "leave such items out")
     return first.double().flatten(), second.double().flatten()
 
 
@@ -303,4 +306,5 @@ def matrix(name: str, value: Any) -> Tensor:
     """A matrix in float64; `name` is for the error."""
     value = torch.as_tensor(value).detach()
     require(value.dim() == 2, name, tuple(value.shape), "not a matrix", "pass one vector per row")
+    require(not torch.isnan(value).any(), name, math.nan, "is not a number", "leave such items out")
     return value.double()

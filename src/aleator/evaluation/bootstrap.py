@@ -45,12 +45,18 @@ def interval(
     for value in values:
         require(len(value) == n > 0, "arrays", len(value), f"the first has {n} items", "pass arrays of one length")
     generator = torch.Generator().manual_seed(seed)
-    found = []
+    found, refusal = [], None
     for _ in range(resamples):
         chosen = torch.randint(n, (n,), generator=generator)
-        number = metric(*(value[chosen.to(value.device)] for value in values))
+        try:
+            number = metric(*(value[chosen.to(value.device)] for value in values))
+        except ValueError as error:  # such as a resample of one class
+            refusal = error
+            continue
         if number is not None and not math.isnan(number):
             found.append(number)
+    if refusal is not None and not found:
+        raise refusal
     if len(found) <= resamples / 2:
         return None
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)

@@ -228,7 +228,7 @@ def _answered_and_wrong(
 def _order(questions: int, coverage: float, assurance: float | None) -> int:
     """Which of the sorted scores covers: ceil((n + 1) coverage), or the least with the assurance."""
     if assurance is None:
-        return math.ceil((questions + 1) * coverage - _ROUNDING)
+        return max(1, math.ceil((questions + 1) * coverage - _ROUNDING))
     from scipy.special import betainc
 
     k = np.arange(1, questions + 1)

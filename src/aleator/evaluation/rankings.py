@@ -131,10 +131,16 @@ def nearest_neighbours(
     require(gallery.shape[1] == width, "gallery", tuple(gallery.shape), "has vectors of another length", way_out)
     require_count("count", count, "pass 1 or more")
     own = torch.full((len(questions),), -1) if own is None else torch.as_tensor(own).to(questions.device)
+    fits = own.shape == (len(questions),) and bool((own < len(gallery)).all())
+    way_out = "pass for each question its place in the gallery, or -1"
+    require(fits, "own", tuple(own.shape), f"there are {len(questions)} questions and {len(gallery)} items", way_out)
     others = len(gallery) - int((own >= 0).any())
     require(count <= others, "count", count, f"the gallery has {others} items", "pass fewer")
     if by == "cosine":
         questions, gallery = (torch.nn.functional.normalize(value, dim=-1) for value in (questions, gallery))
+    else:  # distances do not change with the origin; in the middle, large numbers do not cancel
+        middle = gallery.double().mean(0)
+        questions, gallery = ((value.double() - middle).to(value.dtype) for value in (questions, gallery))
     # The squared distance is |a|^2 + |b|^2 - 2 a.b; |a|^2 does not change the order.
     offset = gallery.square().sum(1) / 2 if by == "euclidean" else 0.0
     nearest = []

@@ -37,14 +37,16 @@ def pooled_parameters(mu: Tensor, kappa: Tensor, weights: Tensor | None = None) 
     finite = torch.where(point, 1.0, torch.where(torch.isinf(kappa), 0.0, kappa)) * weight
     share = torch.where(certain.unsqueeze(-1) & ~point, 0.0, finite)
     natural = (share.unsqueeze(-1) * mu).sum(-2)
-    length2 = natural.square().sum(-1)
-    zero = length2 == 0
-    length = torch.where(zero, 1.0, length2).sqrt()  # the slope of a root at 0 is infinite
+    size = natural.detach().abs().amax(-1)
+    zero = size == 0
+    size = torch.where(zero, 1.0, size)  # squares of numbers of this size are neither inf nor 0
+    scaled = natural / size.unsqueeze(-1)
+    length = torch.where(zero, 1.0, scaled.square().sum(-1)).sqrt()  # the slope of a root at 0 is infinite
     axis = torch.zeros_like(natural)
     axis[..., 0] = 1
-    direction = torch.where(zero.unsqueeze(-1), axis, natural / length.unsqueeze(-1))
+    direction = torch.where(zero.unsqueeze(-1), axis, scaled / length.unsqueeze(-1))
     if bool(certain.any()):
         apart = torch.where(point, (mu - direction.unsqueeze(-2)).norm(dim=-1), 0.0)
         way_out = "pool posteriors of one thing, or leave one out"
         require(apart <= _SAME_DIRECTION, "kappa", kappa, "point masses in different directions", way_out)
-    return direction, torch.where(certain, torch.inf, torch.where(zero, 0.0, length))
+    return direction, torch.where(certain, torch.inf, torch.where(zero, 0.0, length * size))

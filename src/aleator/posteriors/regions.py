@@ -227,6 +227,8 @@ def region_level(q: "PosteriorBatch", value: Tensor, samples: int, generator: Ge
         angle = 2 * torch.asin(((value.unsqueeze(-2) - parts.mu).double().norm(dim=-1) / 2).clamp_max(1.0))
         return parts.double().cap_angle_probability(angle).squeeze(-1).to(q.dtype)
     log_prob = q.log_prob(value).double()
+    if not log_prob.numel():
+        return log_prob.to(q.dtype)
     batch = log_prob.shape[log_prob.dim() - len(q.batch_shape) :]
     flat = q.expand(batch).flatten()
     values, levels = log_prob.reshape(-1, len(flat)).mT.contiguous(), []  # (B, number of values of each posterior)

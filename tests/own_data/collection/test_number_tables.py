@@ -74,5 +74,27 @@ def test_train_and_embed_take_a_table_of_numbers(tmp_path):
     embedded = read_embedded(embed(run, read_collection(new), tmp_path / "new.safetensors", device="cpu"))
     np.testing.assert_allclose(embedded.q.mu, run.posteriors(np.float32(rows[:5])).mu, atol=1e-3)
     narrow = read_collection(table(tmp_path / "narrow.csv", "a,b", "1,2"))
-    with pytest.raises(ValueError, match="2"):
+    with pytest.raises(ValueError, match="lacks c, d, unlike"):
         embed(run, narrow, tmp_path / "narrow.safetensors", device="cpu")
+
+
+def test_a_run_knows_the_names_of_its_columns(tmp_path):
+    generator = np.random.default_rng(0)
+    rows = [f"{a:.3f},{b:.3f},{'xy'[i % 2]}" for i, (a, b) in enumerate(generator.normal(size=(60, 2)))]
+    path = table(tmp_path / "train.csv", "length,width,label", *rows)
+    run = train(read_collection(path), tmp_path / "run", Settings(steps=1, width=8), device="cpu", rivals=False)
+    for header, problem in {
+        "width,length": "has the columns in another order than the training data; .*: length, width",
+        "length,height": "lacks width and has height, unlike the training data",
+        "length": "lacks width, unlike the training data",
+    }.items():
+        other = table(tmp_path / "other.csv", header, ",".join("12"[: header.count(",") + 1]))
+        with pytest.raises(ValueError, match=problem):
+            embed(run, read_collection(other), tmp_path / "other.safetensors", device="cpu")
+
+
+def test_a_column_that_float32_cannot_resolve_is_named(tmp_path):
+    rows = [f"{1_700_000_000 + i},{i / 7},{'xy'[i % 2]}" for i in range(60)]
+    collection = read_collection(table(tmp_path / "times.csv", "second,value,label", *rows))
+    with pytest.raises(ValueError, match="second: float32 cannot tell the values apart"):
+        train(collection, tmp_path / "run", Settings(steps=1), device="cpu")

@@ -158,3 +158,27 @@ def test_a_file_of_labels_is_joined_by_path(pets):
     ]
     pairs = write(pets.parent / "pairs.csv", "first,second\ndog/2.png,dog/1.png\n")
     assert read_collection(pets, pairs).labels.values.tolist() == [[4, 3]]
+
+
+def test_parts_of_a_data_set_are_no_classes(tmp_path):
+    for part in ("train", "Val"):
+        for kind in ("cat", "dog"):
+            image(tmp_path / part / kind / "1.png")
+    with pytest.raises(ValueError, match="Val, train look like parts of a data set, not classes; name one of them"):
+        read_collection(tmp_path)
+    assert read_collection(tmp_path / "train").labels.names == ("cat", "dog")
+
+
+def test_labels_that_a_loose_image_costs_are_told(tmp_path):
+    image(tmp_path / "cat/1.png")
+    image(tmp_path / "loose.png")
+    collection = read_collection(tmp_path, labels_optional=True)
+    assert collection.labels is None
+    assert collection.note.endswith("because loose.png lies beside them: no item has a label")
+    assert read_collection(tmp_path / "cat", labels_optional=True).note == ""
+
+
+def test_spaces_around_a_label_do_not_count(tmp_path):
+    path = tmp_path / "items.csv"
+    path.write_text("text,label\na,cat\nb,cat \nc, dog\n")
+    assert read_collection(path).labels.names == ("cat", "dog")

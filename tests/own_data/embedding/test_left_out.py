@@ -223,8 +223,8 @@ def test_problems_add_up(tmp_path):
 
 
 def test_a_resumed_run_leaves_out_the_same_items(tmp_path):
-    problems = {3: Problem("a.png", "is damaged", "copy it")}
+    problems = [Problem("a.png", "is damaged", "copy it")]
     record_left_out(tmp_path, problems)
     record_left_out(tmp_path, problems)
     with pytest.raises(ValueError, match=r"left out other items; now differs: a\.png"):
-        record_left_out(tmp_path, {})
+        record_left_out(tmp_path, [])

@@ -125,6 +125,19 @@ def test_other_kinds_of_labels(tmp_path, label_kind):
     assert run.config["data"]["labels"] == label_kind
 
 
+def test_two_rings_are_told_apart_by_the_length_of_their_rows(tmp_path):
+    generator = np.random.default_rng(0)
+    labels, angle = np.arange(400) % 2, generator.uniform(0, 2 * np.pi, 400)
+    rows = np.stack([np.cos(angle), np.sin(angle)], 1) * (1 + labels[:, None]) + generator.normal(0, 0.1, (400, 2))
+    np.save(tmp_path / "x.npy", rows)
+    np.save(tmp_path / "y.npy", labels)
+    settings = Settings(steps=150, width=64, members=1)
+    run = train(
+        read_collection(tmp_path / "x.npy", tmp_path / "y.npy"), tmp_path / "run", settings, device="cpu", rivals=False
+    )
+    assert run.metrics["recall_at_1"] > 0.9
+
+
 def test_long_features_are_not_taken_for_sure_ones(tmp_path):
     """Rows that are noisy are also longer: kappa must fall with the noise, not grow with the length."""
     generator = np.random.default_rng(0)

@@ -6,6 +6,7 @@ import pytest
 from aleator.own_data import read_collection
 from aleator.own_data.learning.splits import (
     allowed_share,
+    describe_copies,
     describe_single_items,
     require_trainable,
     select_labels,
@@ -101,3 +102,52 @@ def test_too_few_items_to_hold_out(tmp_path):
     collection = labelled(tmp_path, [0, 0, 1, 1])
     with pytest.raises(ValueError, match="too few items"):
         split_items(collection, collection.labels, 0.2, seed=0)
+
+
+def test_equal_items_are_on_one_side(tmp_path):
+    """Of 300 items each comes twice, also with another label."""
+    generator = np.random.default_rng(0)
+    values, digests = generator.integers(0, 3, 600), np.tile(np.arange(300), 2)
+    collection = labelled(tmp_path, values)
+    parts = split_items(collection, collection.labels, 0.2, 0, None, digests)
+    train, calibration, test = (set(digests[part]) for part in (parts.train, parts.calibration, parts.test))
+    assert not train & (calibration | test)
+    assert not calibration & test
+    assert sorted(np.concatenate([parts.train, parts.calibration, parts.test])) == list(range(600))
+    assert 80 <= len(parts.calibration) + len(parts.test) <= 120
+    assert describe_copies(digests, parts).startswith("300 items are copies of others; equal items are all")
+    alike = split_items(collection, collection.labels, 0.2, 0)
+    assert "test items are copies of items that are trained on" in describe_copies(digests, alike)
+
+
+def test_digests_of_different_items_change_nothing(tmp_path):
+    collection = labelled(tmp_path, np.repeat([0, 1], 50))
+    plain = split_items(collection, collection.labels, 0.2, 3)
+    other = split_items(collection, collection.labels, 0.2, 3, None, np.random.default_rng(1).permutation(100))
+    for name in ("train", "calibration", "test"):
+        assert np.array_equal(getattr(plain, name), getattr(other, name))
+    assert describe_copies(np.arange(100), plain) == ""
+
+
+def test_a_collection_of_copies_is_split_and_told(tmp_path):
+    """All items of a class are equal: nothing could be held out."""
+    values = np.repeat([0, 1], 20)
+    collection = labelled(tmp_path, values)
+    parts = split_items(collection, collection.labels, 0.4, 0, None, values)
+    assert len(parts.test)
+    assert (
+        describe_copies(values, parts)
+        == "8 of 8 test items are copies of items that are trained on: figures are too good"
+    )
+
+
+def test_features_that_float32_cannot_tell_apart_are_refused(tmp_path):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(40, 3))
+    x[:, 1] = 1e9 + x[:, 1]
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", np.arange(40) % 2)
+    with pytest.raises(ValueError, match="column 1: float32 cannot tell the values apart; subtract the mean"):
+        require_trainable(read_collection(tmp_path / "x.npy", tmp_path / "y.npy"))
+    np.save(tmp_path / "x.npy", x - x.mean(0))
+    require_trainable(read_collection(tmp_path / "x.npy", tmp_path / "y.npy"))

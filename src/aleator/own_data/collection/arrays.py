@@ -1,6 +1,7 @@
 """Arrays from a user's .npy files: checked, never unpickled. Large files are read a slice at a time."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,6 +9,26 @@ import numpy as np
 
 from aleator.foundation import reject, require
 from aleator.own_data.collection.object_store import AnyPath, ObjectPath
+
+_SAMPLE = 1000  # rows that are looked at
+_COARSE = 0.01  # of a column's standard deviation
+
+
+def coarse_columns(rows: np.ndarray, names: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Columns whose values are so large, and differ so little, that float32 can hardly tell them apart.
+
+    Args:
+        rows: Features (N, F) in float64.
+        names: Names of the columns. Default: "column 0", "column 1" and so on.
+
+    Returns:
+        The names of those in which neighbouring numbers of float32 differ by more than a hundredth of the standard
+        deviation.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread, largest = rows.std(0), np.abs(rows).max(0).astype(np.float32)
+        found = np.flatnonzero((spread > 0) & (np.spacing(largest) > _COARSE * spread))
+    return tuple(f"column {i}" if names is None else names[i] for i in found.tolist())
 
 
 def read_array(path: Path, argument: str) -> np.ndarray:
@@ -28,7 +49,15 @@ def _load(path: Path, argument: str, mmap_mode: Literal["r"] | None = None) -> A
 
 
 class FeatureFile:
-    """Features (N, F) in a .npy file. Rows are read when they are asked for, and are not kept in memory."""
+    """Features (N, F) in a .npy file. Rows are read when they are asked for, and are not kept in memory.
+
+    Attributes:
+        columns: Names of the features; None if the file does not name them.
+        coarse: Columns whose values float32 can hardly tell apart.
+    """
+
+    columns: tuple[str, ...] | None = None
+    coarse: tuple[str, ...] = ()
 
     def __init__(self, path: Path):
         self.path: AnyPath = path
@@ -45,6 +74,8 @@ class FeatureFile:
         self.shape: tuple[int, int] = array.shape
         self.dtype, self.offset = array.dtype, array.offset
         self.row_bytes = self.dtype.itemsize * self.shape[1]
+        if self.dtype.itemsize > 4:
+            self.coarse = coarse_columns(np.asarray(array[:: max(1, len(array) // _SAMPLE)], np.float64))
 
     def __len__(self) -> int:
         return self.shape[0]

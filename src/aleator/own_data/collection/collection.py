@@ -27,6 +27,7 @@ class Collection:
         ignored: Number of files in the folder that are not images.
         problems: Items that are left out because they cannot be used, and why.
         numbers: Of features and texts that are a part of a file: the number of each item in it. It is the item's id.
+        note: What a user should know about how it was read; empty if there is nothing to say.
 
     Examples:
         >>> from pathlib import Path
@@ -46,6 +47,7 @@ class Collection:
     ignored: int = 0
     problems: tuple[Problem, ...] = ()
     numbers: Sequence[int] | None = None
+    note: str = ""
 
     def __len__(self) -> int:
         return len(self.items)

@@ -184,8 +184,11 @@ def _of_every_item(labels: Labels | None, path: Path, count: int, owner: str) ->
 
 
 def named_labels(names: Sequence[str], kind: LabelKind) -> Labels:
-    """Classes or groups from the name of each item's class or group; numbered in alphabetical order."""
-    distinct, numbers = np.unique(np.array(names, dtype=object).astype(str), return_inverse=True)
+    """Classes or groups from the name of each item's class or group; numbered in alphabetical order.
+
+    Spaces at the ends of a name do not count.
+    """
+    distinct, numbers = np.unique(np.array([str(name).strip() for name in names]), return_inverse=True)
     return Labels(kind, numbers.astype(np.int64).reshape(-1), tuple(str(name) for name in distinct))
 
 

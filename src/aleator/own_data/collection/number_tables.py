@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from aleator.foundation import reject, require
-from aleator.own_data.collection.arrays import FeatureFile
+from aleator.own_data.collection.arrays import FeatureFile, coarse_columns
 from aleator.own_data.collection.labels import LABEL_COLUMNS
 from aleator.own_data.collection.tables import Table
 
@@ -22,7 +22,9 @@ class TableFeatures(FeatureFile):
 
     def __init__(self, table: Table, columns: list[str]):
         self.path = table.path
-        self._rows = np.array([[table.number(row[name]) for name in columns] for row in table.rows], np.float32)
+        rows = np.array([[table.number(row[name]) for name in columns] for row in table.rows])
+        self.columns, self.coarse = tuple(columns), coarse_columns(rows, columns)
+        self._rows = rows.astype(np.float32)
         self.shape: tuple[int, int] = (len(table), len(columns))
 
     def _read(self, start: int, stop: int) -> np.ndarray:

@@ -42,6 +42,7 @@ from aleator.own_data.collection.problems import Problem, problem_of, stop_at, u
 from aleator.own_data.collection.tables import Table, read_table, read_text
 
 ITEM_COLUMNS = ("path", "text")
+_PARTS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
 # Pictures in formats that are not read here. They are reported, because a person would expect them to be used.
 _OTHER_PICTURES = (
     *(".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf"),
@@ -162,15 +163,31 @@ def _read_folder(folder: AnyPath, labels_optional: bool, labels_path: Path | Non
     if labels_path is not None:
         return _label_images(folder, paths, labels_path, ignored, problems)
     if len(loose) == len(paths) or (loose and labels_optional):
-        return Collection("images", folder, paths, folder, None, ignored, tuple(problems))
+        note = "" if len(loose) == len(paths) else _about_loose(loose)
+        return Collection("images", folder, paths, folder, None, ignored, tuple(problems), note=note)
     problem, way_out = "lies beside class folders, so its class is not known", "move it into the folder of its class"
     problems += [Problem(f"{folder}/{path}", problem, way_out) for path in loose]
     paths = [path for path in paths if "/" in path]
     classes = [path.split("/")[0] for path in paths]
     if not labels_optional:
+        _refuse_parts(folder, paths)
         for name in _empty_folders(folder, set(classes)):
             problems.append(Problem(f"{folder}/{name}", "holds no image", "fill or remove the folder"))
     return Collection("images", folder, paths, folder, named_labels(classes, "classes"), ignored, tuple(problems))
+
+
+def _about_loose(loose: list[str]) -> str:
+    """Why images in subfolders have no labels."""
+    lie = f" and {len(loose) - 1} more lie" if len(loose) > 1 else " lies"
+    return f"the folders are not taken for labels, because {loose[0]}{lie} beside them: no item has a label"
+
+
+def _refuse_parts(folder: AnyPath, paths: list[str]) -> None:
+    """Raise if the subfolders are the parts of a data set, such as train and test, with the classes inside."""
+    names = sorted({path.split("/")[0] for path in paths})
+    parts = all(name.lower() in _PARTS for name in names) and any(path.count("/") > 1 for path in paths)
+    way_out = f"name one of them, such as {folder}/{names[0]}"
+    require(not parts, "data", str(folder), f"{', '.join(names)} look like parts of a data set, not classes", way_out)
 
 
 def _label_images(

@@ -31,6 +31,7 @@ from aleator.foundation import (
     resolve_device,
     write_json,
 )
+from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.problems import Problem, stop_at
 from aleator.own_data.embedding.left_out import describe_left_out, leave_out
@@ -167,6 +168,8 @@ def embed(
             if len(problems) == count:
                 stop_at(list(problems.values()), count)
             collection = leave_out(collection, problems)
+            if collection.note:
+                log(collection.note)
             report = describe_left_out(collection)
             if report:
                 log(report)
@@ -194,8 +197,21 @@ def require_fit(collection: Collection, run: Run) -> None:
     require(collection.kind == inputs.kind, "data", source, problem, f"pass a collection of {inputs.kind}")
     if collection.kind == "features":
         width = collection.features
+        assert isinstance(collection.items, FeatureFile)
+        known, named = run.config.get("data", {}).get("columns"), collection.items.columns
+        if known and named:
+            _require_columns(source, list(named), known)
         problem = f"has rows of {width}, the run takes {inputs.features}"
         require(width == inputs.features, "data", source, problem, "pass features of the network it was trained on")
+
+
+def _require_columns(source: str, named: list[str], known: list[str]) -> None:
+    """Raise unless a table has the columns that a run was trained on, in the same order."""
+    missing, more = ([name for name in one if name not in other] for one, other in ((known, named), (named, known)))
+    shown = [f"{word} {', '.join(names[:5])}" for word, names in (("lacks", missing), ("has", more)) if names]
+    way_out = f"give it the columns of the training data: {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}"
+    require(not shown, "data", source, f"{' and '.join(shown)}, unlike the training data", way_out)
+    require(named == known, "data", source, "has the columns in another order than the training data", way_out)
 
 
 def _name_of(run: Run) -> dict[str, str]:

@@ -3,7 +3,7 @@
 A run records which items it left out, RUN/left_out.json. A resumed run must leave out the same ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -107,18 +107,18 @@ def leave_out(collection: Collection, problems: Mapping[int, Problem]) -> Collec
     return replace(select_items(collection, kept), problems=(*collection.problems, *problems.values()))
 
 
-def record_left_out(folder: Path, problems: Mapping[int, Problem]) -> None:
+def record_left_out(folder: Path, problems: Sequence[Problem]) -> None:
     """Write RUN/left_out.json, or check that a resumed run leaves out the same items.
 
     Args:
         folder: The run folder.
-        problems: Problems, by the number of the item.
+        problems: What is wrong with the items that are left out.
 
     Raises:
         ValueError: If the run left out other items before.
     """
     path = folder / FILE
-    names = sorted(problem.item for problem in problems.values())
+    names = sorted(problem.item for problem in problems)
     if path.is_file():
         way_out = "name a new folder"
         with using_contents(path, way_out):
@@ -127,7 +127,7 @@ def record_left_out(folder: Path, problems: Mapping[int, Problem]) -> None:
         problem = f"has left out other items; now differs: {', '.join(changed[:3])}"
         require(not changed, "output", str(folder), problem, "name a new folder, or bring the files back")
     elif problems:
-        write_json(path, [asdict(problem) for problem in problems.values()])
+        write_json(path, [asdict(problem) for problem in problems])
 
 
 def _labels_of(labels: Labels, numbers: np.ndarray) -> Labels:

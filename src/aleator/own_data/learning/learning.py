@@ -32,6 +32,7 @@ from aleator.foundation import (
 )
 from aleator.losses import PrototypeLoss
 from aleator.matching import MatchMaps, VMFKernel
+from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.embedding.left_out import describe_left_out, leave_out, record_left_out
@@ -43,13 +44,14 @@ from aleator.own_data.learning.recipe import learned_labels, train_encoder
 from aleator.own_data.learning.splits import (
     Split,
     allowed_share,
+    describe_copies,
     describe_single_items,
     require_trainable,
     select_labels,
     split_items,
 )
 from aleator.own_data.learning.tuning import tune_network
-from aleator.own_data.learning.used_items import save_used_items
+from aleator.own_data.learning.used_items import item_digests, save_used_items
 from aleator.own_data.measuring.answers import fit_answers, gallery_sample
 from aleator.own_data.measuring.comparison import compare_held_out, compared_items
 from aleator.own_data.measuring.encoded_items import EncodedItems, encode_items
@@ -117,17 +119,19 @@ def train(
     labels = require_trainable(collection)
     first = None if settings.start is None else load_run(settings.start)
     seen = None if first is None else seen_items(first, collection)
+    digests = item_digests(collection)
     notes = [describe_single_items(labels)]
     holdout = settings.holdout
     if holdout is None:
         usual = held_out_share(len(collection))
-        holdout = allowed_share(collection, labels, usual, settings.seed, seen)
+        holdout = allowed_share(collection, labels, usual, settings.seed, seen, digests)
         if holdout > usual:
             notes.append(f"holdout = {holdout:g}: {usual:.2g} would leave no two items of a class to test")
         settings = replace(settings, holdout=holdout)
     if first is not None:
         settings = continued_settings(settings, first, collection)
-    split = split_items(collection, labels, holdout, settings.seed, seen)
+    split = split_items(collection, labels, holdout, settings.seed, seen, digests)
+    notes.append(describe_copies(digests, split))
     complete_settings, choices = choose_settings(collection, labels, len(split.train), settings, gpu)
     config: dict[str, Any] = {
         "settings": dict(complete_settings),
@@ -159,12 +163,13 @@ def train(
         complete_settings |= {"modes": 1} if modes_are_open else {}
         training = prepare(collection, complete_settings, job, start)
         if group.first:
-            record_left_out(folder, training.problems)
+            record_left_out(folder, [*collection.problems, *training.problems.values()])
         if training.problems:
             collection = leave_out(collection, training.problems)
             labels = require_trainable(collection)
             seen = None if first is None else seen_items(first, collection)
-            split = split_items(collection, labels, holdout, settings.seed, seen)
+            digests = np.delete(digests, list(training.problems))
+            split = split_items(collection, labels, holdout, settings.seed, seen, digests)
             if settings.batch_size is None:  # it was chosen for all items
                 complete_settings["batch_size"] = min(complete_settings["batch_size"], len(split.train))
         report = describe_left_out(collection)
@@ -208,7 +213,7 @@ def train(
             if rivals:
                 metrics["rivals"] = compare_held_out(given, encoded, labels, split, tested, seed)
             match = {"kappa_pos": calibration.kappa_pos, "prior": prior, "maps": maps.to_dict()}
-            save_used_items(folder, collection, split, None if first is None else first.folder)
+            save_used_items(folder, digests, split, None if first is None else first.folder)
             metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
             config["settings"] = complete_settings  # with the number of steps
             save_run(folder, training.complete_encoder(), training.inputs, config, metrics, match, answers, figures)
@@ -283,7 +288,14 @@ def _describe(collection: Collection, labels: Labels) -> dict[str, Any]:
         "labels": labels.kind,
         "labels_digest": hashlib.sha256(np.ascontiguousarray(labels.values).tobytes()).hexdigest(),
         "classes": list(labels.names) if labels.kind != "groups" else len(labels.names),
+        **_columns(collection),
     }
+
+
+def _columns(collection: Collection) -> dict[str, Any]:
+    """The names of the features, if they have names."""
+    columns = collection.items.columns if isinstance(collection.items, FeatureFile) else None
+    return {} if columns is None else {"columns": list(columns)}
 
 
 def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> bool:

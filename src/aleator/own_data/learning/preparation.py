@@ -13,6 +13,7 @@ from aleator.data import Inputs, measure_levels, to_unit
 from aleator.encoders import (
     MLP,
     AveragedViews,
+    BoundedScale,
     Chain,
     Encoder,
     Ensemble,
@@ -40,6 +41,7 @@ from aleator.posteriors import PosteriorBatch
 _MEMORY_LIMIT = 2**30  # bytes of images that are kept in memory; more are kept in a file of the run
 _SMALL_IMAGE = 3 * 64 * 64  # numbers of an image; of larger ones, fewer go through a network at a time
 _RENEW = "remove the folder cache of the run, and start again"
+_FEW_FEATURES = 9
 _SAMPLE = 20_000  # rows from which the distribution of features is estimated
 
 
@@ -229,14 +231,14 @@ def _head_encoder(features: Tensor, settings: dict[str, Any], first_kappa: float
     """An encoder with two hidden layers, for features (N, F). kappa starts at `first_kappa` x D."""
     sample = features[:: max(1, len(features) // _SAMPLE)]
     width = features.shape[1]
+    # Of few features, the length of a row tells as much as its direction. Of many, it tells how noisy the row is.
+    scale = BoundedScale(width) if width <= _FEW_FEATURES else UnitScale(width)
     members = [
-        MLP(width, [settings["width"], settings["width"]], dropout=settings["dropout"])
+        MLP(scale.out_features, [settings["width"], settings["width"]], dropout=settings["dropout"])
         for _ in range(settings["members"])
     ]
     hidden = members[0] if len(members) == 1 else Ensemble(members)
-    encoder = Encoder(
-        Chain([Standardise(width).fit(sample), UnitScale(width), hidden]), settings["dim"], modes=settings["modes"]
-    )
+    encoder = Encoder(Chain([Standardise(width).fit(sample), scale, hidden]), settings["dim"], modes=settings["modes"])
     _set_initial_kappa(encoder, sample[:1024], first_kappa)
     return encoder
 

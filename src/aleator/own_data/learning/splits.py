@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aleator.foundation import reject, require, require_probability
+from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.measuring.evaluation import evaluation_labels
@@ -28,6 +29,7 @@ def require_trainable(collection: Collection) -> Labels:
     if labels is None:
         way_out = "put images into class folders, name a column label, or pass --labels with .npy features"
         reject("data", source, "has no labels", way_out)
+    _require_precise(collection)
     if labels.kind == "pairs":
         return labels
     counts = labels.counts()
@@ -39,6 +41,14 @@ def require_trainable(collection: Collection) -> Labels:
         problem = f"fewer than two {labels.kind} have two items"
         require(shared >= 2, "data", source, problem, f"check the {labels.kind}, or add items")
     return labels
+
+
+def _require_precise(collection: Collection) -> None:
+    """Raise if float32, which everything is computed in, can hardly tell the values of a feature apart."""
+    coarse = collection.items.coarse if isinstance(collection.items, FeatureFile) else ()
+    shown = ", ".join(coarse[:5]) + (f" and {len(coarse) - 5} more" if len(coarse) > 5 else "")
+    way_out = "subtract the mean from such a feature, or leave it out"
+    require(not coarse, "data", str(collection.source), f"{shown}: float32 cannot tell the values apart", way_out)
 
 
 def describe_single_items(labels: Labels) -> str:
@@ -57,14 +67,29 @@ def describe_single_items(labels: Labels) -> str:
     return f"{len(single)} {has} one item only ({names}), which is trained on; no question tests such a class"
 
 
+def describe_copies(digests: np.ndarray, split: Split) -> str:
+    """A line of the log about items that equal others; empty if there are none."""
+    copies = len(digests) - len(np.unique(digests))
+    known = np.isin(digests[split.test], digests[split.train]).sum()
+    if known:
+        return f"{known} of {len(split.test)} test items are copies of items that are trained on: figures are too good"
+    return f"{copies} items are copies of others; equal items are all trained on or all held out" if copies else ""
+
+
 def split_items(
-    collection: Collection, labels: Labels, share: float, seed: int, seen: np.ndarray | None = None
+    collection: Collection,
+    labels: Labels,
+    share: float,
+    seed: int,
+    seen: np.ndarray | None = None,
+    digests: np.ndarray | None = None,
 ) -> Split:
     """Hold out a share of every class, or a share of the groups. Half of it is for calibration, half for evaluation.
 
     A class keeps at least two items to train on. A group is held out as a whole. Pairs are treated as the groups of
     items that they link. Items that are alone in their group are in no part. Items that are `seen`, booleans (N,), are
-    not held out.
+    not held out. Equal items, those with equal `digests` (N,), are in the same part; but not those of groups, and not
+    if too few would be held out.
     """
     require_probability("holdout", share, "try 0.2")
     generator = np.random.default_rng(seed)
@@ -77,9 +102,15 @@ def split_items(
     if grouping.kind == "groups":
         split = _split_groups(hard, share, generator, seen)
     else:
+        if digests is not None:
+            order = _equal_ones_together(order, digests)
         order = np.concatenate([order[~seen[order]], order[seen[order]]])  # the first of a class are held out
         split = _without_seen(_split_classes(hard, share, order), seen)
+        if digests is not None:
+            split = _equal_ones_in_one_part(split, digests)
     enough = len(split.train) >= 4 and all(can_be_evaluated(hard[part]) for part in (split.calibration, split.test))
+    if not enough and digests is not None:
+        return split_items(collection, labels, share, seed, seen)
     links = f"; the pairs link them into {len(grouping.names)} groups, which stay whole"
     new = f" that are new ({np.count_nonzero(~seen)} of {len(seen)})" if seen.any() else ""
     require(
@@ -93,7 +124,12 @@ def split_items(
 
 
 def allowed_share(
-    collection: Collection, labels: Labels, usual: float, seed: int, seen: np.ndarray | None = None
+    collection: Collection,
+    labels: Labels,
+    usual: float,
+    seed: int,
+    seen: np.ndarray | None = None,
+    digests: np.ndarray | None = None,
 ) -> float:
     """The usual share of held-out items, or the least larger one that leaves enough to calibrate and evaluate on.
 
@@ -102,7 +138,7 @@ def allowed_share(
     """
     for share in (usual, *_LARGER_SHARES):
         try:
-            split_items(collection, labels, share, seed, seen)
+            split_items(collection, labels, share, seed, seen, digests)
         except ValueError:
             continue
         return share
@@ -133,6 +169,21 @@ def _without_seen(split: Split, seen: np.ndarray) -> Split:
     calibration, test = split.calibration[~seen[split.calibration]], split.test[~seen[split.test]]
     held_out = np.concatenate([split.calibration, split.test])
     return Split(np.sort(np.concatenate([split.train, held_out[seen[held_out]]])), calibration, test)
+
+
+def _equal_ones_together(order: np.ndarray, digests: np.ndarray) -> np.ndarray:
+    """The order of items (N,), with each item right behind the first one that equals it."""
+    _, first, kind = np.unique(digests[order], return_index=True, return_inverse=True)
+    return order[np.argsort(first[kind.reshape(-1)], kind="stable")]
+
+
+def _equal_ones_in_one_part(split: Split, digests: np.ndarray) -> Split:
+    """The split, in which no item is held out that equals one to train on, or tested on that calibrates."""
+    known = np.isin(digests, digests[split.train])
+    split = _without_seen(split, known)
+    calibrates = np.isin(digests[split.test], digests[split.calibration])
+    calibration = np.sort(np.concatenate([split.calibration, split.test[calibrates]]))
+    return Split(split.train, calibration, split.test[~calibrates])
 
 
 def _split_groups(group: np.ndarray, share: float, generator: np.random.Generator, seen: np.ndarray) -> Split:

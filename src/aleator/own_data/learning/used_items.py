@@ -23,7 +23,8 @@ _END = 2**14  # bytes at each end of a file that are read
 def item_digests(collection: Collection) -> np.ndarray:
     """A number for each item that says what it is: equal items have equal numbers.
 
-    Texts and features count whole. Of an image file, the size and 16 kB at both ends count, which is quick to read.
+    Texts and features count whole. Of an image file, the size and 16 kB at both ends count, which is quick to read. A
+    file that cannot be read is like no other.
 
     Args:
         collection: The items.
@@ -34,7 +35,11 @@ def item_digests(collection: Collection) -> np.ndarray:
     digests = np.empty(len(collection), np.uint64)
     for start in range(0, len(collection), 4096):
         for i, item in enumerate(collection.raw(start, min(start + 4096, len(collection))), start):
-            digests[i] = int.from_bytes(hashlib.sha256(_content(item, collection.kind)).digest()[:8], "little")
+            try:
+                content = _content(item, collection.kind)
+            except OSError:
+                content = str(item).encode()
+            digests[i] = int.from_bytes(hashlib.sha256(content).digest()[:8], "little")
     return digests
 
 
@@ -52,16 +57,15 @@ def _content(item: Any, kind: str) -> bytes:
         return size.to_bytes(8, "little") + first + file.read()
 
 
-def save_used_items(folder: Path, collection: Collection, split: Split, first: Path | None = None) -> None:
+def save_used_items(folder: Path, digests: np.ndarray, split: Split, first: Path | None = None) -> None:
     """Write RUN/items.npz.
 
     Args:
         folder: The run folder.
-        collection: The items.
+        digests: Those of the items, shape (N,).
         split: Which of them are trained on, calibrated on and tested on.
         first: Folder of the run that was continued, if there was one. What it was trained on counts, too.
     """
-    digests = item_digests(collection)
     parts = {TRAINING: split.train, CALIBRATION: split.calibration, "test": split.test}
     used = {name: digests[numbers] for name, numbers in parts.items()}
     if first is not None and (first / FILE).is_file():

@@ -170,7 +170,8 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         q = self.posteriors(X)
         labels = self.model_.run.answers.labels
         assert labels is not None
-        return labels.probabilities(q).double().numpy()
+        probabilities = labels.probabilities(q).double()
+        return (probabilities / probabilities.sum(-1, keepdim=True)).numpy()  # float32 sums to 1 in seven digits
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class of each item.
@@ -224,13 +225,13 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         """Features, labels and classes."""
         rows = np.asarray(y)
         if rows.ndim == 2 and rows.shape[1] > 1:
-            X = validate_data(self, X, dtype=np.float32)
+            X = validate_data(self, X, dtype=[np.float32, np.float64])
             probabilities = check_array(rows, dtype=np.float64, input_name="y")
             fits = len(probabilities) == len(X)
             require(fits, "y", len(probabilities), f"X has {len(X)} rows", "pass a row of probabilities for each item")
             classes = np.arange(probabilities.shape[1])
             return X, soft_labels("y", probabilities, tuple(map(str, classes))), classes
-        X, y = validate_data(self, X, y, dtype=np.float32)
+        X, y = validate_data(self, X, y, dtype=[np.float32, np.float64])
         check_classification_targets(y)
         classes, numbers = np.unique(y, return_inverse=True)
         way_out = "pass items of at least two classes"
