@@ -25,8 +25,8 @@ import torch
 from aleator.data import GenerativeProcess
 from aleator.experiments.controlled.published import corrected, published
 from aleator.experiments.controlled.run import Setting, make_process, process_batches, run_seed
-from aleator.experiments.workers import shared_gpu
 from aleator.experiments.settings import make_loss
+from aleator.experiments.workers import shared_gpu
 from aleator.training.cuda_graph import CudaGraphStep
 from aleator.training.objective import Objective
 

@@ -245,12 +245,12 @@ def test_an_empty_collection_and_extreme_certainties():
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"p": 1}, "p: "),
-        ({"p": "nan"}, "p: "),
-        ({"by": "magic"}, "'credible', 'match' or 'nearest'"),
-        ({"limit": 0}, "limit: "),
-        ({"limit": 10**9}, "limit: "),
-        ({"threshold": 1}, "threshold: "),
+        ({"p": 1}, "p = '1': "),
+        ({"p": "nan"}, "p = 'nan': "),
+        ({"by": "magic"}, "by = 'magic': Input should be 'credible', 'match', 'nearest' or 'promised'"),
+        ({"limit": 0}, "limit = '0': "),
+        ({"limit": 10**9}, "limit = '1000000000': "),
+        ({"threshold": 1}, "threshold = '1': "),
         ({"colour": COLOURS[0]}, "colour: "),
     ],
 )
@@ -264,7 +264,7 @@ def test_bad_parameters_are_named(client, params, words):
         ({"mu": [1, 0], "kappa": 1}, 422, "8 dimensions"),
         ({"mu": [1] * 8, "kappa": 1}, 422, "length 1"),
         ({"mu": [0] * 8, "kappa": 1}, 422, "length 1"),
-        ({"mu": [1] + [0] * 7, "kappa": -1}, 422, "kappa"),
+        ({"mu": [1] + [0] * 7, "kappa": -1}, 422, "kappa = -1: Input should be greater than"),
         ({"mu": [1] + [0] * 7}, 422, "kappa"),
         ({"mu": "north", "kappa": 1}, 422, "mu"),
         ({"mu": [1] + [0] * 7, "kappa": 1, "more": 1}, 422, "more"),
@@ -282,6 +282,12 @@ def test_bodies_that_are_no_question(client, body):
     response = client.post("/api/query/posterior", content=body, headers={"content-type": "application/json"})
     assert response.status_code in (400, 422)
     assert response.json()["detail"]
+
+
+def test_a_body_that_is_not_sent_as_json_says_how(client):
+    headers = {"content-type": "application/x-www-form-urlencoded"}  # what curl -d sends
+    response = client.post("/api/query/posterior", content=b'{"mu": [1, 0], "kappa": 3}', headers=headers)
+    refused(response, 422, "send it with the header Content-Type: application/json")
 
 
 def test_halves_of_characters_do_no_harm():

@@ -2,7 +2,8 @@ r"""The von Mises-Fisher distribution on the unit sphere, exact for any dimensio
 
     vMF(z; mu, kappa) = C(kappa) exp(kappa mu.z),    log C(kappa) = -log S - log_growth(D/2 - 1, kappa)
 
-S is the area of the sphere. kappa = 0 is the uniform distribution, kappa = inf a point mass at mu.
+S is the area of the sphere. kappa = 0 is the uniform distribution, kappa = inf a point mass at mu. Finite kappas above
+1e15 have few right digits or none.
 batch.py has the operations on batches, sampling.py the sampler, caps.py the probabilities of caps.
 """
 

@@ -156,12 +156,18 @@ def _add_errors(app: FastAPI) -> None:
     """Answer every error with one sentence."""
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             return AsciiJSONResponse({"detail": "the body is not JSON"}, 400)
-        where = ".".join(str(step) for step in first["loc"][1:])[:200] or "the request"
-        return AsciiJSONResponse({"detail": f"{where}: {first['msg']}"}, 422)
+        if first["loc"] == ("body",) and "json" not in request.headers.get("content-type", ""):
+            problem = "the body is not read as JSON; send it with the header Content-Type: application/json"
+            return AsciiJSONResponse({"detail": problem}, 422)
+        # pydantic also names the kinds of a union that it has tried, which are no names of fields.
+        steps = [str(step) for step in first["loc"][1:] if isinstance(step, int) or step.isidentifier()]
+        where, given = ".".join(steps)[:200] or "the request", first.get("input")
+        shown = f" = {given!r}" if isinstance(given, str | int | float) and len(repr(given)) <= 100 else ""
+        return AsciiJSONResponse({"detail": f"{where}{shown}: {first['msg']}"}, 422)
 
     @app.exception_handler(ProblemError)
     async def refused(_: Request, error: ProblemError) -> Response:

@@ -14,7 +14,7 @@ Finding = Literal["label-errors", "near-duplicates", "odd-ones"]
 Certainty = Annotated[float, Field(ge=0)] | Literal["Infinity"]
 
 # How to search, on the page: "promised" are the answer sets of a calibrated index.
-AnswerBy = SearchBy | Literal["promised"]
+AnswerBy = Literal[SearchBy, "promised"]
 
 LONGEST_TEXT = 10_000
 LONGEST_VECTOR = 16_384
