@@ -144,7 +144,7 @@ FORMATS: dict[str, Format] = {
     "used items": (
         lambda folder: small_collection(folder, 6),
         use_items,
-        lambda folder: used_as(folder, read_collection(folder / "x.npy")),
+        lambda folder: used_as(folder, item_digests(read_collection(folder / "x.npy"))),
     ),
     "items left out": (
         nothing,

@@ -279,8 +279,17 @@ class Standardise(nn.Module):
         return (x - self.mean) / self.deviation
 
 
+class _RowScale(nn.Module):
+    """Base class of backbones that scale every row of features (B, F)."""
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.arguments = {"features": features}
+        self.out_features = features
+
+
 @register_backbone("unit-scale")
-class UnitScale(nn.Module):
+class UnitScale(_RowScale):
     """Scales each row of features (B, F) to root mean square 1.
 
     With kappa="norm", kappa is the length of an embedding. Without this scaling, long features would give large kappas
@@ -296,11 +305,6 @@ class UnitScale(nn.Module):
         1.0
     """
 
-    def __init__(self, features: int):
-        super().__init__()
-        self.arguments = {"features": features}
-        self.out_features = features
-
     def forward(self, x: Tensor) -> Tensor:
         """Scale every row.
 
@@ -314,7 +318,7 @@ class UnitScale(nn.Module):
 
 
 @register_backbone("bounded-scale")
-class BoundedScale(nn.Module):
+class BoundedScale(_RowScale):
     """Shortens long rows of features (B, F): a root mean square r becomes r / sqrt(1 + r^2 / 9).
 
     Ordinary rows keep their length, which in few features tells as much as the direction, and no row is longer than 3.
@@ -331,11 +335,6 @@ class BoundedScale(nn.Module):
     """
 
     longest = 3.0  # root mean square
-
-    def __init__(self, features: int):
-        super().__init__()
-        self.arguments = {"features": features}
-        self.out_features = features
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale every row.

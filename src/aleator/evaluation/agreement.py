@@ -297,8 +297,8 @@ def as_vectors(**named: Any) -> tuple[Tensor, Tensor]:
         "pass arrays of one shape",
     )
     require(first.numel() > 0, name, tuple(first.shape), "is empty", "pass at least one value")
-    for one, value in ((name, first), (other, second)):
-        require(not torch.isnan(value).any(), one, math.nan, "is not a number", "leave such items out")
+    _require_numbers(name, first)
+    _require_numbers(other, second)
     return first.double().flatten(), second.double().flatten()
 
 
@@ -306,5 +306,9 @@ def matrix(name: str, value: Any) -> Tensor:
     """A matrix in float64; `name` is for the error."""
     value = torch.as_tensor(value).detach()
     require(value.dim() == 2, name, tuple(value.shape), "not a matrix", "pass one vector per row")
-    require(not torch.isnan(value).any(), name, math.nan, "is not a number", "leave such items out")
+    _require_numbers(name, value)
     return value.double()
+
+
+def _require_numbers(name: str, value: Tensor) -> None:
+    require(not torch.isnan(value).any(), name, math.nan, "is not a number", "leave such items out")

@@ -11,7 +11,7 @@ from aleator.own_data import Labels, Settings, load_run, read_collection, train
 from aleator.own_data.learning.continuing import continued_settings, seen_items, start_classes
 from aleator.own_data.learning.preparation import PreparedTraining
 from aleator.own_data.learning.splits import Split, split_items
-from aleator.own_data.learning.used_items import used_as
+from aleator.own_data.learning.used_items import item_digests, used_as
 from tests.own_data.conftest import blobs
 from tests.own_data.learning.test_pretrained import network
 
@@ -50,7 +50,7 @@ def test_a_new_class_is_learned_and_the_old_ones_stay(run, grown, tmp_path):
     assert more.encoder.dim == run.encoder.dim
     assert load_run(more.folder).config["data"]["start"] == run.fingerprint
     # Nothing that either run was trained on is held out, and both count as used from now on.
-    first_used, used = np.array(used_as(run.folder, grown)), np.array(used_as(more.folder, grown))
+    first_used, used = (np.array(used_as(r.folder, item_digests(grown))) for r in (run, more))
     assert (used[first_used == "training"] == "training").all()
     assert (used == "calibration").any()
 
@@ -62,7 +62,7 @@ def test_it_starts_with_the_weights_of_the_first_run(run, grown, tmp_path):
 
 
 def test_seen_items_are_not_held_out(run, grown):
-    seen = seen_items(run, grown)
+    seen = seen_items(run, item_digests(grown))
     assert seen.sum() == 321
     split = split_items(grown, grown.labels, 0.2, seed=0, seen=seen)
     assert not seen[split.calibration].any()
@@ -120,7 +120,7 @@ def test_a_network_that_was_trained_from_scratch_is_continued(photos, tmp_path):
     settings = Settings(start=str(first.folder), steps=2, holdout=0.5)
     more = train(pictures, tmp_path / "more", settings, **NEW)
     assert more.inputs == first.inputs
-    assert used_as(more.folder, pictures).count("training") == 30
+    assert used_as(more.folder, item_digests(pictures)).count("training") == 30
 
 
 def test_a_head_on_a_pretrained_network_is_continued(network, photos, tmp_path):

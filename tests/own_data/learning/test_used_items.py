@@ -35,7 +35,7 @@ def test_texts_and_features_have_digests(features, tmp_path):
 def test_a_run_knows_what_it_was_trained_on(run, whole, features, tmp_path):
     collection = read_collection(features / "x.npy", features / "y.npy")
     split = split_items(collection, collection.labels, 0.2, 0)
-    used = used_as(run.folder, collection)
+    used = used_as(run.folder, item_digests(collection))
     assert {i for i, use in enumerate(used) if use == "training"} == set(split.train)
     assert {i for i, use in enumerate(used) if use == "calibration"} == set(split.calibration)
     embedded = read_embedded(whole)
@@ -56,10 +56,10 @@ def test_an_older_run_does_not_say(run, features, tmp_path):
     (tmp_path / "old" / "checksums.json").unlink()  # an older run has none
     collection = read_collection(features / "x.npy")
     old = load_run(tmp_path / "old")
-    assert used_as(old.folder, collection) is None
+    assert used_as(old.folder, item_digests(collection)) is None
     embedded = read_embedded(embed(old, collection, tmp_path / "old.safetensors", device="cpu"))
     assert not embedded.marked
     assert "used" not in embedded.records[0]
     (tmp_path / "old" / FILE).write_bytes(b"not an archive")
     with pytest.raises(ValueError, match="damaged"):
-        used_as(old.folder, collection)
+        used_as(old.folder, item_digests(collection))

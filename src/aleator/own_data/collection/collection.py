@@ -58,6 +58,12 @@ class Collection:
         assert isinstance(self.items, FeatureFile)
         return self.items.shape[1]
 
+    @property
+    def columns(self) -> list[str] | None:
+        """The names of the features, if they have names."""
+        named = self.items.columns if isinstance(self.items, FeatureFile) else None
+        return None if named is None else list(named)
+
     def raw(self, start: int, stop: int) -> Any:
         """Some items in the form that `Inputs.prepare` takes.
 

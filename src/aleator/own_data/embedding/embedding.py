@@ -31,12 +31,11 @@ from aleator.foundation import (
     resolve_device,
     write_json,
 )
-from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.problems import Problem, stop_at
 from aleator.own_data.embedding.left_out import describe_left_out, leave_out
 from aleator.own_data.embedding.rows import read_rows, stream_rows
-from aleator.own_data.learning.used_items import marked_records, used_as
+from aleator.own_data.learning.used_items import item_digests, marked_records, used_as
 from aleator.own_data.runs.run import Run
 from aleator.retrieval import items_header, label_header, match_header, read_header, write_items, write_posteriors
 
@@ -174,7 +173,7 @@ def embed(
             if report:
                 log(report)
                 header["left_out"] = str(len(collection.problems))
-            used = used_as(run.folder, collection)
+            used = used_as(run.folder, item_digests(collection))
             header |= _name_of(run) | {"source": str(collection.source.absolute())}
             header |= {} if used is None else {"used": "marked"}
             beside = output.with_suffix(".jsonl")
@@ -197,10 +196,9 @@ def require_fit(collection: Collection, run: Run) -> None:
     require(collection.kind == inputs.kind, "data", source, problem, f"pass a collection of {inputs.kind}")
     if collection.kind == "features":
         width = collection.features
-        assert isinstance(collection.items, FeatureFile)
-        known, named = run.config.get("data", {}).get("columns"), collection.items.columns
+        known, named = run.config.get("data", {}).get("columns"), collection.columns
         if known and named:
-            _require_columns(source, list(named), known)
+            _require_columns(source, named, known)
         problem = f"has rows of {width}, the run takes {inputs.features}"
         require(width == inputs.features, "data", source, problem, "pass features of the network it was trained on")
 

@@ -63,9 +63,9 @@ def continued_settings(settings: Settings, first: Run, collection: Collection) -
     return replace(settings, **kept)
 
 
-def seen_items(first: Run, collection: Collection) -> np.ndarray | None:
-    """Which items a run was trained on, shape (N,); None if it does not say, as runs of older versions."""
-    used = used_as(first.folder, collection)
+def seen_items(first: Run, digests: np.ndarray) -> np.ndarray | None:
+    """Which items, by their digests (N,), a run was trained on, (N,); None if it does not say, as older runs."""
+    used = used_as(first.folder, digests)
     return None if used is None else np.array([use == TRAINING for use in used])
 
 

@@ -32,7 +32,6 @@ from aleator.foundation import (
 )
 from aleator.losses import PrototypeLoss
 from aleator.matching import MatchMaps, VMFKernel
-from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.embedding.left_out import describe_left_out, leave_out, record_left_out
@@ -118,8 +117,8 @@ def train(
     gpu = resolve_device(device).type == "cuda"  # a device that is not there is refused before any work
     labels = require_trainable(collection)
     first = None if settings.start is None else load_run(settings.start)
-    seen = None if first is None else seen_items(first, collection)
     digests = item_digests(collection)
+    seen = None if first is None else seen_items(first, digests)
     notes = [describe_single_items(labels)]
     holdout = settings.holdout
     if holdout is None:
@@ -167,8 +166,8 @@ def train(
         if training.problems:
             collection = leave_out(collection, training.problems)
             labels = require_trainable(collection)
-            seen = None if first is None else seen_items(first, collection)
             digests = np.delete(digests, list(training.problems))
+            seen = None if first is None else seen_items(first, digests)
             split = split_items(collection, labels, holdout, settings.seed, seen, digests)
             if settings.batch_size is None:  # it was chosen for all items
                 complete_settings["batch_size"] = min(complete_settings["batch_size"], len(split.train))
@@ -288,14 +287,8 @@ def _describe(collection: Collection, labels: Labels) -> dict[str, Any]:
         "labels": labels.kind,
         "labels_digest": hashlib.sha256(np.ascontiguousarray(labels.values).tobytes()).hexdigest(),
         "classes": list(labels.names) if labels.kind != "groups" else len(labels.names),
-        **_columns(collection),
+        **({} if collection.columns is None else {"columns": collection.columns}),
     }
-
-
-def _columns(collection: Collection) -> dict[str, Any]:
-    """The names of the features, if they have names."""
-    columns = collection.items.columns if isinstance(collection.items, FeatureFile) else None
-    return {} if columns is None else {"columns": list(columns)}
 
 
 def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> bool:

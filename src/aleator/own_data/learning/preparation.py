@@ -234,7 +234,7 @@ def _head_encoder(features: Tensor, settings: dict[str, Any], first_kappa: float
     # Of few features, the length of a row tells as much as its direction. Of many, it tells how noisy the row is.
     scale = BoundedScale(width) if width <= _FEW_FEATURES else UnitScale(width)
     members = [
-        MLP(scale.out_features, [settings["width"], settings["width"]], dropout=settings["dropout"])
+        MLP(width, [settings["width"], settings["width"]], dropout=settings["dropout"])
         for _ in range(settings["members"])
     ]
     hidden = members[0] if len(members) == 1 else Ensemble(members)

@@ -75,12 +75,12 @@ def save_used_items(folder: Path, digests: np.ndarray, split: Split, first: Path
         np.savez(file, **used)
 
 
-def used_as(folder: Path, collection: Collection) -> list[str | None] | None:
+def used_as(folder: Path, digests: np.ndarray) -> list[str | None] | None:
     """What a run has used each item for: "training", "calibration" or None.
 
     Args:
         folder: The run folder.
-        collection: The items.
+        digests: Those of the items, shape (N,).
 
     Returns:
         One entry for each item. None for a run of an older version, which does not say what it has seen.
@@ -96,7 +96,6 @@ def used_as(folder: Path, collection: Collection) -> list[str | None] | None:
             seen = {name: stored[name] for name in (TRAINING, CALIBRATION)}
     except (ValueError, OSError, EOFError, KeyError) as damage:
         reject("run", str(folder), f"its {FILE} is damaged ({damage})", "restore it, or remove the file")
-    digests = item_digests(collection)
     trained, calibrated = (np.isin(digests, seen[name]) for name in (TRAINING, CALIBRATION))
     return [TRAINING if t else CALIBRATION if c else None for t, c in zip(trained, calibrated, strict=True)]
 
