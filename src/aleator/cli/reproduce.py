@@ -24,7 +24,7 @@ def reproduce(
         "runs"
     ),
     jobs: Annotated[
-        int | None, typer.Option(help="runs at the same time; default: one for each core, ten on a GPU", min=1)
+        int | None, typer.Option(help="runs at the same time; default: one for each core, at most 15 on a GPU", min=1)
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="folder with CIFAR-10, CIFAR-10H and CIFAR-10N", envvar="ALEATOR_DATA")

@@ -45,7 +45,7 @@ def reproduce(
         device: "cpu", "cuda" or "auto".
         results: Folder of results. The file NAME/PRESET.json in it is replaced.
         runs: Folder of finished and unfinished runs.
-        jobs: How many runs at the same time. Default: ten on a GPU, one for each core on a CPU.
+        jobs: How many runs at the same time. Default: one for each core, at most 15 on a GPU.
         progress: Whether to show a progress bar. Default: on a terminal.
 
     Returns:

@@ -182,8 +182,9 @@ def _start_log(runs: Path, label: str) -> Path:
 
 
 def default_jobs(device: str) -> int:
-    """How many runs at the same time: ten on a GPU, which one run leaves mostly idle; one for each core of a CPU."""
-    return 10 if device.startswith("cuda") else max(1, len(os.sched_getaffinity(0)))
+    """How many runs at the same time: one for each core, as each keeps one busy, and at most 15 on a GPU."""
+    cores = max(1, len(os.sched_getaffinity(0)))
+    return min(15, cores) if device.startswith("cuda") else cores
 
 
 def outcome_arrays(function: RunFunction, row: Row, runs: Path) -> dict[str, Tensor]:
