@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,26 @@ def test_kappa_decides_between_items_that_are_equally_sure():
         rank_rows(records, certainty, kappa, lambda items: ListedItems(kappa[items]), None, s) for s in (False, True)
     ]
     assert [[row["id"] for row in listed] for listed in rows] == [[2, 1, 3, 0], [0, 1, 3, 2]]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_of_items_that_are_equally_sure_those_out_of_place_come_first(tmp_path, stored):
+    """Every label is as sure as the floor allows, to another height for each; two outliers have a large kappa."""
+    kappa = torch.tensor([900.0, 1000.0, 2000.0, 950.0, 1500.0, 980.0])
+    novelty = torch.tensor([-1.0, -0.5, 0.7, -0.2, 0.1, -2.0])
+    mu = torch.eye(DIM)[torch.tensor([0, 1, 1, 2, 0, 1])]
+    weights = torch.diag(torch.tensor([1.0, 5.0, 2.0, 2.0]))
+    path = tmp_path / "sure.safetensors"
+    block = tuple(column.numpy() for column in (mu, kappa, novelty))
+    labels = replace(label_model(), weights=weights, beta=4.0)
+    write_posteriors(path, len(kappa), DIM, [block], {}, novelty=True, labels=labels)
+
+    def ids(surest: bool) -> list[int]:
+        rows = rank_stored(path, None, surest) if stored else rank_by_certainty(read_embedded(path), None, surest)
+        return [row["id"] for row in rows]
+
+    assert ids(surest=False) == [4, 2, 0, 3, 5, 1]
+    assert ids(surest=True) == [1, 5, 3, 0, 2, 4]
 
 
 def test_what_must_be_computed_is_left_to_the_other_reader(tmp_path):

@@ -3,7 +3,15 @@
 from aleator.stored.arrays import ANSWERS, one_line, read_arrays, read_header, reject_numbers
 from aleator.stored.checksums import UNSEALED, VERSION, WAY_OUT, items_header, seal_posteriors
 from aleator.stored.items import Id, Metadata, join_items, read_items, read_items_beside, read_records, write_items
-from aleator.stored.ranking import CertaintyScore, ListedItems, name_labels, rank_rows, rank_stored, rounded_certainty
+from aleator.stored.ranking import (
+    CertaintyScore,
+    ListedItems,
+    label_scores,
+    name_labels,
+    rank_rows,
+    rank_stored,
+    rounded_certainty,
+)
 
 __all__ = [
     "ANSWERS",
@@ -16,6 +24,7 @@ __all__ = [
     "Metadata",
     "items_header",
     "join_items",
+    "label_scores",
     "name_labels",
     "one_line",
     "rank_rows",

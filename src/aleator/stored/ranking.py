@@ -17,6 +17,7 @@ from aleator.stored.items import read_records
 
 CertaintyScore = Literal["labels", "kappa"]
 _UNIT = 1e-5  # mu whose length is this close to 1 needs no other check
+_SURE = 1e-5  # a certainty this close to the highest that is possible is no less sure
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def rank_rows(
     describe: Callable[[np.ndarray], ListedItems],
     limit: int | None = None,
     surest: bool = False,
+    unlike: np.ndarray | None = None,
 ) -> Iterator[dict[str, Any]]:
     """List the items with the smallest score first.
 
@@ -74,6 +76,8 @@ def rank_rows(
         describe: What is told about the items with these numbers.
         limit: Number of items to list. Default: all.
         surest: Whether to list the largest scores first instead.
+        unlike: Whether each item is unlike anything seen, shape (N,). Of items of the same score, these come before the
+            others whatever `ties` says, because the score of what is out of place means little. Default: none is.
 
     Yields:
         The record of each item with its "rank" from 1, "percentile", the share of items that are less certain, and
@@ -86,7 +90,8 @@ def rank_rows(
         >>> list(rank_rows([{"id": "a"}, {"id": "b"}], kappa, kappa, lambda items: ListedItems(kappa[items]), 1))
         [{'rank': 1, 'id': 'b', 'kappa': 5.0, 'percentile': 0.0}]
     """
-    order = np.lexsort((-ties, -score) if surest else (ties, score))
+    usual = np.zeros(len(score)) if unlike is None else 1.0 - unlike
+    order = np.lexsort((-ties, -usual, -score) if surest else (ties, usual, score))
     listed = order[:limit]
     for place, (i, facts) in enumerate(zip(listed.tolist(), describe(listed).facts(), strict=True)):
         below = len(order) - place - 1 if surest else place
@@ -128,25 +133,25 @@ def rank_stored(
     unaltered = "version" in header or not header  # a header of an older release, or by hand, may be wrong
     if not (known and answered and unaltered and _plainly_valid(arrays["mu"], arrays["kappa"])):
         return None
-    names = json.loads(header["labels"])["names"] if labelled else ()
+    facts = json.loads(header["labels"]) if labelled else {}
     certainty, numbers, probabilities = (arrays.get(name) for name in ANSWERS)
-    kappa = arrays["kappa"]
-    score = kappa if certainty is None or by == "kappa" else rounded_certainty(certainty)
+    score = kappa = arrays["kappa"]
+    unlike = arrays["novelty"] > 0 if "novelty" in arrays else None
+    if certainty is not None and numbers is not None and by == "labels":
+        score = label_scores(certainty, numbers[:, 0].astype(int), arrays["labels.weights"], facts["floor"])
 
     def describe(items: np.ndarray) -> ListedItems:
-        unlike = arrays["novelty"][items] > 0 if "novelty" in arrays else None
+        odd = None if unlike is None else unlike[items]
         if certainty is None or numbers is None or probabilities is None:
-            return ListedItems(kappa[items], unlike=unlike)
-        likely = name_labels(numbers[items].astype(int).tolist(), probabilities[items].tolist(), names)
-        return ListedItems(kappa[items], None, certainty[items], likely, unlike)
+            return ListedItems(kappa[items], unlike=odd)
+        likely = name_labels(numbers[items].astype(int).tolist(), probabilities[items].tolist(), facts["names"])
+        return ListedItems(kappa[items], None, certainty[items], likely, odd)
 
-    return list(rank_rows(read_records(path, len(kappa)), score, kappa, describe, limit, surest))
+    return list(rank_rows(read_records(path, len(kappa)), score, kappa, describe, limit, surest, unlike))
 
 
 def rounded_certainty(certainty: np.ndarray) -> np.ndarray:
     """Certainties of labels without their last digits, which are noise.
-
-    Many items may be as sure as label probabilities can be. kappa then decides which of them comes first.
 
     Args:
         certainty: Certainties in [0, 1], shape (N,).
@@ -161,6 +166,38 @@ def rounded_certainty(certainty: np.ndarray) -> np.ndarray:
         array([0.123457])
     """
     return np.round(certainty.astype(np.float64), 6)
+
+
+def label_scores(certainty: np.ndarray, likeliest: np.ndarray, weights: np.ndarray, floor: float) -> np.ndarray:
+    """Certainties of labels as scores to rank by: `rounded_certainty`, but 1 for items that are as sure as they can be.
+
+    The floor of label probabilities bounds the certainty, to another height for each label. Items that reach the bound
+    are equally sure, whatever their label is.
+
+    Args:
+        certainty: Certainties in [0, 1], shape (N,).
+        likeliest: Number of the likeliest label of each item, shape (N,).
+        weights: Mass that the entries of the gallery give to each of C labels, shape (M, C).
+        floor: Share of the probability that goes to the labels in proportion to their frequency.
+
+    Returns:
+        Scores, shape (N,), float64.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.stored import label_scores
+        >>> label_scores(np.array([0.7, 0.713603]), np.array([0, 1]), np.eye(2), 0.1)
+        array([0.7, 1. ])
+    """
+    mass = weights.sum(0, dtype=np.float64)
+    least = floor * mass / mass.sum()  # of the probability of each label
+
+    def entropies(p: np.ndarray) -> np.ndarray:
+        return -p * np.log(np.where(p > 0, p, 1.0))
+
+    lowest = entropies(least).sum() - entropies(least) + entropies(1 - floor + least)
+    highest = 1 - lowest / np.log(len(mass))
+    return np.where(certainty > highest[likeliest] - _SURE, 1.0, rounded_certainty(certainty))
 
 
 def name_labels(

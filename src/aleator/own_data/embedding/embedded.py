@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.evaluation import LabelModel, likely_labels
+from aleator.evaluation import LabelModel, label_certainty, likely_labels
 from aleator.foundation import reject, require_one_of
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.collection.labels import PAIR_COLUMNS, Labels, named_labels, pairs_from_table
@@ -17,9 +17,10 @@ from aleator.own_data.collection.tables import read_table
 from aleator.own_data.measuring.one_mode import certainty_score, mode_weights, one_mode
 from aleator.posteriors import PosteriorBatch
 from aleator.retrieval import match_settings, read_answers, read_header, read_posteriors
-from aleator.stored import CertaintyScore, ListedItems, rank_rows, read_records, rounded_certainty
+from aleator.stored import CertaintyScore, ListedItems, label_scores, rank_rows, read_records
 
 _NO_LABELS = "there are no label probabilities: the run learned from pairs or groups, or is of an older release"
+_BLOCK = 4_096  # items whose label probabilities are held at a time
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,9 @@ def rank_by_certainty(
         limit: Number of items to list. Default: all.
         surest: Whether to list the most certain items first instead.
         by: "labels": `label_certainty` of the label probabilities, which also sees where mu lies; of items that are
-            equally sure, the one with the smaller kappa comes first. "kappa": kappa, or `certainty` of posteriors with
-            several modes. Default: labels if there are label probabilities, kappa otherwise.
+            equally sure, or as sure as they can be, those that are unlike anything seen come first, and then those
+            with the smaller kappa. "kappa": kappa, or `certainty` of posteriors with several modes. Default: labels if
+            there are label probabilities, kappa otherwise.
 
     Returns:
         The record of each item with its "rank" from 1, "kappa" (of several modes that of the closest vMF, and "modes",
@@ -179,21 +181,34 @@ def rank_by_certainty(
     model, q = embedded.label_model, embedded.q
     if model is None and by == "labels":
         reject("by", by, _NO_LABELS, "rank by kappa, or train on classes or soft labels and embed again")
-    certainty = None if model is None else model.certainty(q)
+    sure = None if model is None else _label_certainties(model, q)
+    unlike = None if embedded.novelty is None else (embedded.novelty > 0).cpu().numpy()
 
     def describe(items: np.ndarray) -> ListedItems:
         listed = q[torch.from_numpy(items)]
-        unlike = None if embedded.novelty is None else (embedded.novelty[items] > 0).numpy()
+        odd = None if unlike is None else unlike[items]
         modes = [mode_weights(listed[n]) for n in range(len(listed))] if q.modes > 1 else None
         kappa = one_mode(listed).kappa.numpy()
-        if model is None or certainty is None:
-            return ListedItems(kappa, modes, unlike=unlike)
+        if model is None or sure is None:
+            return ListedItems(kappa, modes, unlike=odd)
         likely = likely_labels(model.probabilities(listed), model.names)
-        return ListedItems(kappa, modes, certainty.numpy()[items], likely, unlike)
+        return ListedItems(kappa, modes, sure[0][items], likely, odd)
 
     plain = certainty_score(q).detach().cpu().numpy()
-    score = plain if certainty is None or by == "kappa" else rounded_certainty(certainty.cpu().numpy())
-    return rank_rows(embedded.records, score, plain, describe, limit, surest)
+    score = plain
+    if model is not None and sure is not None and by == "labels":
+        score = label_scores(*sure, model.weights.numpy(), model.floor)
+    return rank_rows(embedded.records, score, plain, describe, limit, surest, unlike)
+
+
+def _label_certainties(model: LabelModel, q: PosteriorBatch) -> tuple[np.ndarray, np.ndarray]:
+    """How sure the label of each item is, (N,), and the number of its likeliest label, (N,)."""
+    certainty, likeliest = np.zeros(len(q), np.float32), np.zeros(len(q), np.int64)
+    for start in range(0, len(q), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        probabilities = model.probabilities(q[block]).cpu()
+        certainty[block], likeliest[block] = label_certainty(probabilities), probabilities.argmax(1)
+    return certainty, likeliest
 
 
 def rank_by_kappa(
