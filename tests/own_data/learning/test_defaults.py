@@ -52,6 +52,14 @@ def test_each_member_needs_items_of_a_batch(features, tmp_path, members):
         train(collection, tmp_path / "run", Settings(steps=1, batch_size=8, members=members))
 
 
+def test_images_alone_can_be_augmented(features):
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    with pytest.raises(
+        ValueError, match=r"augment = 'flip': changes images, and .*x\.npy holds features; leave it out"
+    ):
+        choose_settings(collection, collection.labels, 300, Settings(augment="flip"))
+
+
 class TestTuning:
     def choose(self, pets, **given):
         collection = read_collection(pets)

@@ -193,6 +193,9 @@ def choose_settings(
     if settings["backbone"] == PRETRAINED:
         choose("size", 224 if gpu else 128, "the network was trained on 224; on a CPU, 128 take a quarter of the time")
     _choose_tuning(settings, choose, collection, labels)
+    if collection.kind != "images":
+        problem = f"changes images, and {collection.source} holds {collection.kind}"
+        require(settings["augment"] is None, "augment", settings["augment"], problem, "leave it out")
     for name in ("steps", "size", "width", "modes", "rank", "tune_steps"):
         if settings[name] is not None and (name, settings[name]) != ("modes", AUTO):
             _require_whole_number(name, settings[name], 1)
