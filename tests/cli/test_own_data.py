@@ -85,6 +85,13 @@ def test_evaluate(trained, features, tmp_path):
     }
 
 
+@pytest.mark.parametrize("option", ["--labels", "--data"])
+def test_metrics_of_a_run_take_no_other_items(trained, features, option):
+    refused = run_command("evaluate", trained / "run", option, features / "y.npy", code=2).stderr
+    assert f"{option} {str(features / 'y.npy')!r}" in refused
+    assert "name the posteriors file" in refused
+
+
 def test_labels_in_rank_query_and_evaluate(trained, tmp_path):
     file = trained / "a.safetensors"
     rows = json.loads(run_command("rank", file, "--limit", 400, "--json").stdout)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from aleator.cli.errors import kept_in, plain_errors, say
 from aleator.cli.label_text import could_be
-from aleator.foundation import percent
+from aleator.foundation import percent, require
 
 Data = Annotated[
     Path,
@@ -269,6 +269,10 @@ def evaluate(
 
     with plain_errors():
         if posteriors.is_dir():
+            problem = f"{posteriors} is a run folder: it has the metrics of its own held-out items, with their labels"
+            for name, given in (("labels", labels), ("data", data)):
+                way_out = "leave it out, or embed the items and name the posteriors file"
+                require(given is None, name, str(given), problem, way_out)
             metrics = load_run(posteriors).metrics
         else:
             embedded = read_embedded(posteriors)
