@@ -88,6 +88,14 @@ def test_an_empty_set_says_how_to_see_more(asked):
     assert "no items that match with >99 % or more; a smaller --threshold finds more" in text
 
 
+def test_a_filter_on_a_key_that_no_item_has_is_refused(asked):
+    command = ("query", asked / "index", asked / "questions.safetensors", "--filter")
+    refused = run_command(*command, '{"labels": "cat"}', code=2).stderr
+    assert "no item has the key 'labels'" in refused
+    assert refused.rstrip().endswith("choose among path, label")
+    assert "0 hits" in run_command(*command, '{"label": "cow"}').stdout  # a key that is known may have other values
+
+
 def test_only_certainty_is_shown_as_100_percent(asked):
     """A match of 0.9996 is not certain; the page and the command say it in the same way."""
     command = ("query", asked / "index", asked / "items.safetensors", "--limit", 1, "--prior", 0.99)

@@ -78,6 +78,8 @@ def query(
             how = cast("SearchBy", by)  # `search` checks it
             counted = limit if limit is None or by == "nearest" else max(limit, _COUNTED)
             found = index.search(q, p, counted, how, threshold=threshold, filter=conditions, prior=prior, exact=exact)
+            if conditions and not any(found):
+                _require_known_keys(index, q, conditions)
             surer_than = index.surer_than(_kappas(q)).tolist()
             sources = [root or _folder(facts.get("source")) for facts in (header, index.encoder)]
         questions = _describe_questions(q, *answers_beside)
@@ -108,6 +110,17 @@ def _conditions(filter: str | None) -> Any:
         return json.loads(filter)
     except json.JSONDecodeError as error:
         reject("filter", filter, f"is not JSON ({error})", """write for example --filter '{"label": "cat"}'""")
+
+
+def _require_known_keys(index: "CredibleIndex", q: "PosteriorBatch", conditions: dict[str, Any]) -> None:
+    """Raise if no item has a key of the conditions. The error names keys of items near the first query."""
+    for key in conditions:
+        any_value = {key: {"ne": object()}}
+        if len(index) and len(q) and not index.search(q[:1], limit=1, by="nearest", filter=any_value)[0]:
+            (near,) = index.search(q[:1], limit=_COUNTED, by="nearest")
+            known = ", ".join(dict.fromkeys(name for hit in near for name in hit.metadata))
+            way_out = f"choose among {known}" if known else "the items have no metadata: leave it out"
+            reject("filter", json.dumps(conditions), f"no item has the key {key!r}", way_out)
 
 
 def _kappas(q: Any) -> Any:
