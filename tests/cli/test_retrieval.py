@@ -92,7 +92,9 @@ def labelled(tmp_path):
 
 def test_a_promise_from_questions_to_sets(labelled):
     index, questions = labelled
-    assert "is not calibrated" in run("query", index, questions, "--promise", code=2)
+    refused = run("query", index, questions, "--promise", code=2)
+    assert "is not calibrated" in refused
+    assert "None" not in refused
     assert "aleator index calibrate" in run("index", "info", index)
     text = run("index", "calibrate", index, questions, "--coverage", "0.9", "--error", "0.5")
     assert "Promise: sets hold a right answer for 90 % of questions" in text

@@ -108,7 +108,8 @@ class AnsweringIndex(IndexFacts):
         """
         promise = self.promise
         if promise is None:
-            reject("promise", None, "the index is not calibrated", "call index.calibrate, or `aleator index calibrate`")
+            size = f"{len(self._store)} items"  # not its location, which a client of a server may not know
+            reject("index", size, "is not calibrated", "call index.calibrate, or `aleator index calibrate`")
         self._require_encoder(fingerprint)
         request = self._nearest_request(queries, "queries", decode_kernel(promise.kernel))
         with self._lock:
