@@ -27,6 +27,9 @@ from tests.own_data.conftest import write
         ("first,second\ncat/1.png,cat/1.png\n", "row 2.*with itself"),
         ("first,second\ncat/1.png,cat/7.png\n", r"row 2.*cat/7\.png is not there"),
         ('path,label\n"cat/1.png,cat\n', "is not valid CSV"),
+        ('path,label\ncat/1.png,"one\ntwo\nthree"\ncat/9.png,cat\n', r"row 3 of .*cat/9\.png is not there"),
+        ('path,label\n\ncat/1.png,"one\ntwo"\ncat/1.png,"a\nb"\n', "row 4.*is in row 3 too"),
+        ('path,"la\nbel"\ncat/1.png,a,b\n', "row 2.*has 3 fields"),
     ],
 )
 def test_bad_tables_name_file_and_row(pets, text, problem):

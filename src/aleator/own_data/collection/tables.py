@@ -14,7 +14,10 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 @dataclass(frozen=True)
 class Table:
-    """A CSV file: its column names, its rows, the line of the file that each row ends on, and what separates cells."""
+    """A CSV file: its column names, its rows, the number of each, and what separates cells.
+
+    Rows are numbered as in a spreadsheet: the header is row 1, and empty rows count.
+    """
 
     path: AnyPath
     header: list[str]
@@ -65,23 +68,24 @@ def read_table(path: Path) -> Table:
     reader = csv.reader(lines_of_file, delimiter=separator, strict=True)
     rows, lines = [], []
     try:
-        header = [name.strip() for name in next((cells for cells in reader if cells), [])]
+        numbered = enumerate(reader, 1)  # a row may be several lines of the file
+        header = [name.strip() for name in next((cells for _, cells in numbered if cells), [])]
         require(bool(header), "data", str(path), "is empty", "write a header and one row per item")
         require(len(set(header)) == len(header), "data", str(path), "names a column twice", "rename one")
-        for cells in reader:
+        for number, cells in numbered:
             if not cells:
                 continue
             require(
                 len(cells) == len(header),
                 "data",
-                f"row {reader.line_num} of {path}",
+                f"row {number} of {path}",
                 f"has {len(cells)} fields, and the header has {len(header)}",
                 f"put quotes around fields that contain {_SEPARATORS[separator]}",
             )
             rows.append(dict(zip(header, cells, strict=True)))
-            lines.append(reader.line_num)
+            lines.append(number)
     except csv.Error as damage:
-        reject("data", f"row {reader.line_num} of {path}", f"is not valid CSV ({damage})", "export it again")
+        reject("data", f"line {reader.line_num} of {path}", f"is not valid CSV ({damage})", "export it again")
     require(bool(rows), "data", str(path), "has no row", "write one row per item below the header")
     return Table(path, header, rows, lines, separator)
 
