@@ -1,6 +1,7 @@
 """Training: what is learned, what is refused, and how a stopped run is resumed."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from aleator.encoders import Encoder, load_encoder
 from aleator.encoders.backbones import MLP, Chain, Standardise
 from aleator.evaluation import rank_correlation
 from aleator.own_data import Settings, load_run, read_collection, train
+from aleator.own_data.learning import learning
 from tests.own_data.conftest import QUICK, blobs
 
 
@@ -30,6 +32,20 @@ def test_the_same_command_has_nothing_to_do(run, features):
     again = train(read_collection(features / "x.npy", features / "y.npy"), features / "run", QUICK, log=lines.append)
     assert "finished already" in lines[0]
     assert again.fingerprint == run.fingerprint
+
+
+def test_a_finished_run_is_known_before_items_are_read(run, features, monkeypatch):
+    def read(collection):
+        raise AssertionError("items are read")
+
+    monkeypatch.setattr(learning, "item_digests", read)
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    assert train(collection, features / "run", QUICK).fingerprint == run.fingerprint
+    with pytest.raises(AssertionError, match="items are read"):
+        train(collection, features / "run", replace(QUICK, steps=121))
+    others = replace(collection.labels, values=collection.labels.values[::-1])
+    with pytest.raises(AssertionError, match="items are read"):
+        train(replace(collection, labels=others), features / "run", QUICK)
 
 
 @pytest.mark.parametrize(

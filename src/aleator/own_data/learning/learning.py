@@ -117,6 +117,13 @@ def train(
     gpu = resolve_device(device).type == "cuda"  # a device that is not there is refused before any work
     labels = require_trainable(collection)
     first = None if settings.start is None else load_run(settings.start)
+    requested = json.loads(json.dumps(vars(settings)))
+    data = _describe(collection, labels)
+    if first is not None:
+        data["start"] = first.fingerprint
+    if _is_finished(folder, requested, data):
+        log(f"{folder} is finished already")
+        return load_run(folder)
     digests = item_digests(collection)
     seen = None if first is None else seen_items(first, digests)
     notes = [describe_single_items(labels)]
@@ -135,10 +142,9 @@ def train(
     config: dict[str, Any] = {
         "settings": dict(complete_settings),
         "chosen": [choice.name for choice in choices],
-        "data": _describe(collection, labels),
+        "requested": requested,
+        "data": data,
     }
-    if first is not None:
-        config["data"]["start"] = first.fingerprint
     with process_group() as group, contextlib.ExitStack() as held:
         if group.first:
             held.enter_context(only_process(lock_beside(folder), "output", "train"))
@@ -291,6 +297,19 @@ def _describe(collection: Collection, labels: Labels) -> dict[str, Any]:
     }
 
 
+def _is_finished(folder: Path, requested: dict[str, Any], data: dict[str, Any]) -> bool:
+    """Whether a folder holds the finished run of this very command. It is known before any item is read.
+
+    Where it is False, `_claim_folder` decides: other requests may lead to the same settings.
+    """
+    path, way_out = folder / "config.json", "train in a new folder"
+    if not path.is_file() or not (folder / "metrics.json").is_file():
+        return False
+    with using_contents(path, way_out):
+        stored = read_json(path, way_out)
+        return stored.get("requested") == requested and not _different("data", stored, {"data": data})
+
+
 def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> bool:
     """Write config.json into a new folder, or check that the folder belongs to this run.
 
@@ -329,9 +348,13 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
 
 def _differences(stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
     """Names of settings and properties of the data that differ; the data may have moved to another path."""
+    return [name for part in ("settings", "data") for name in _different(part, stored, config)]
+
+
+def _different(part: str, stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
+    """The names of `_differences` in one part: "settings" or "data"."""
     return [
         name
-        for part in ("settings", "data")
         for name, value in config[part].items()
         if name != "source" and stored[part].get(name, _OLD.get(name)) != value and not _measured(name, value)
     ]

@@ -304,6 +304,7 @@ def _forget_places(folder: Path, name: str) -> None:
     """Take out of a saved model what says where the data were, and what identifies them."""
     (folder / USED_ITEMS).unlink(missing_ok=True)
     inputs, config, metrics = (read_json(folder / f"{part}.json", "save the model again") for part in _PARTS)
+    config.pop("requested", None)
     if "source" in config.get("data", {}):
         config["data"]["source"] = Path(config["data"]["source"]).name
     backbone = config.get("settings", {}).get("backbone")
