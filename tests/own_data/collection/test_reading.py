@@ -174,7 +174,7 @@ def test_labels_that_a_loose_image_costs_are_told(tmp_path):
     image(tmp_path / "loose.png")
     collection = read_collection(tmp_path, labels_optional=True)
     assert collection.labels is None
-    assert collection.note.endswith("because loose.png lies beside them: no item has a label")
+    assert "because loose.png lies beside them: no item has a label; move it to another place" in collection.note
     assert read_collection(tmp_path / "cat", labels_optional=True).note == ""
 
 

@@ -178,8 +178,9 @@ def _read_folder(folder: AnyPath, labels_optional: bool, labels_path: Path | Non
 
 def _about_loose(loose: list[str]) -> str:
     """Why images in subfolders have no labels."""
-    lie = f" and {len(loose) - 1} more lie" if len(loose) > 1 else " lies"
-    return f"the folders are not taken for labels, because {loose[0]}{lie} beside them: no item has a label"
+    lie, them = (f" and {len(loose) - 1} more lie", "them") if len(loose) > 1 else (" lies", "it")
+    told = f"the folders are not taken for labels, because {loose[0]}{lie} beside them: no item has a label"
+    return f"{told}; move {them} to another place to keep the labels"
 
 
 def _refuse_parts(folder: AnyPath, paths: list[str]) -> None:

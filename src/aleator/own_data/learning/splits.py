@@ -27,7 +27,7 @@ def require_trainable(collection: Collection) -> Labels:
     """Return the labels of a collection. Raise if there are none, or if nothing can be learned from them."""
     labels, source = collection.labels, str(collection.source)
     if labels is None:
-        way_out = "put images into class folders, name a column label, or pass --labels with .npy features"
+        way_out = "put images into class folders, name a column label, or pass --labels with features or texts"
         reject("data", source, "has no labels", way_out)
     _require_precise(collection)
     if labels.kind == "pairs":
