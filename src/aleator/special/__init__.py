@@ -14,6 +14,7 @@ from aleator.special.bessel import (
 )
 from aleator.special.logistic import logistic_moments
 from aleator.special.polynomials import gegenbauer, harmonic_dimension, log_harmonic_dimensions, recurrence
+from aleator.special.shortfall import growth_shortfall, ratio_shortfall
 from aleator.special.sphere import log_sphere_area
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "bessel_ratio",
     "bessel_ratios",
     "gegenbauer",
+    "growth_shortfall",
     "harmonic_dimension",
     "log_bessel_ratios",
     "log_growth",
@@ -35,6 +37,7 @@ __all__ = [
     "log_ratios_and_slopes",
     "log_sphere_area",
     "logistic_moments",
+    "ratio_shortfall",
     "recurrence",
     "recurrence_start",
     "representable",

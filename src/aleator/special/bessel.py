@@ -47,7 +47,7 @@ def log_iv(order: float, kappa: Tensor) -> Tensor:
         >>> log_iv(500.0, torch.tensor([0.1, 1.0, 1000.0]))  # I_500(0.1) is far below the smallest float64
         tensor([-4109.1968, -2957.9036,   872.9996])
     """
-    _check(order, kappa)
+    check_bessel(order, kappa)
     scale = torch.special.xlogy(torch.as_tensor(order, dtype=torch.float64), kappa.double() / 2) - math.lgamma(
         order + 1
     )
@@ -73,7 +73,7 @@ def log_growth(order: float, kappa: Tensor) -> Tensor:
         >>> log_growth(0.5, torch.tensor([0.5, 1.0, 10.0]))  # in three dimensions log(sinh(kappa) / kappa)
         tensor([0.0413, 0.1614, 7.0043])
     """
-    _check(order, kappa)
+    check_bessel(order, kappa)
     return _LogGrowth.apply(kappa.double(), order).to(kappa.dtype)
 
 
@@ -95,7 +95,7 @@ def bessel_ratio(order: float, kappa: Tensor) -> Tensor:
         >>> bessel_ratio(0.5, torch.tensor([0.0, 1.0, 10.0]))  # in three dimensions coth(kappa) - 1/kappa
         tensor([0.0000, 0.3130, 0.9000])
     """
-    _check(order, kappa)
+    check_bessel(order, kappa)
     return _Ratio.apply(kappa.double(), order).to(kappa.dtype)
 
 
@@ -136,7 +136,7 @@ def log_bessel_ratios(order: float, kappa: Tensor, terms: int) -> Tensor:
         >>> log_bessel_ratios(511.0, torch.tensor(20.0), 3)
         tensor([ 0.0000, -3.9361, -7.8742], dtype=torch.float64)
     """
-    _check(order, kappa)
+    check_bessel(order, kappa)
     return _LogRatios.apply(kappa.double(), order, terms)
 
 
@@ -183,7 +183,12 @@ def recurrence_start(order: float, terms: int) -> tuple[int, float, tuple[float,
     return steps, order + steps, debye_polynomials(order + steps)[1]
 
 
-def _check(order: float, kappa: Tensor) -> None:
+def ratio_slope(order: float, kappa: Tensor) -> Tensor:
+    """rho' = d/dkappa I_{v+1}/I_v of float64 kappas, differentiable, without checks."""
+    return _RatioSlope.apply(kappa, order)
+
+
+def check_bessel(order: float, kappa: Tensor) -> None:
     """Raise unless order and kappa are valid. Values of kappa are not checked: that would wait for a GPU."""
     require(order >= 0 and math.isfinite(order), "order", order, "a Bessel order v >= 0 is needed", "pass D/2 - 1")
     require_float("kappa", kappa)
@@ -195,7 +200,7 @@ class _LogGrowth(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, kappa: Tensor, order: float) -> Tensor:
-        value, ratio = _log_growth_and_ratio(order, kappa, with_ratio=ctx.needs_input_grad[0])
+        value, ratio = log_growth_and_ratio(order, kappa, with_ratio=ctx.needs_input_grad[0])
         ctx.save_for_backward(kappa, ratio)
         ctx.order = order
         return value
@@ -215,12 +220,12 @@ class _Ratio(torch.autograd.Function):
     def forward(ctx: Any, kappa: Tensor, order: float) -> Tensor:
         ctx.save_for_backward(kappa)
         ctx.order = order
-        return _log_growth_and_ratio(order, kappa)[1]
+        return log_growth_and_ratio(order, kappa)[1]
 
     @staticmethod
     def backward(ctx, grad):
         (kappa,) = ctx.saved_tensors
-        return grad * _RatioSlope.apply(kappa, ctx.order), None
+        return grad * ratio_slope(ctx.order, kappa), None
 
 
 class _RatioSlope(torch.autograd.Function):
@@ -236,7 +241,7 @@ class _RatioSlope(torch.autograd.Function):
     def backward(ctx, grad):
         (kappa,) = ctx.saved_tensors
         v = ctx.order
-        ratio, slope = _Ratio.apply(kappa, v), _RatioSlope.apply(kappa, v)
+        ratio, slope = _Ratio.apply(kappa, v), ratio_slope(v, kappa)
         # The derivative of rho' = 1 - rho^2 - (2v+1) rho/kappa. Near 0 the quotient cancels: there, the power series.
         near_zero = kappa < 1e-2
         safe = torch.where(near_zero, 1.0, kappa)
@@ -261,7 +266,7 @@ class _LogRatios(torch.autograd.Function):
         return (grad * slope).sum(-1), None, None
 
 
-def _log_growth_and_ratio(order: float, kappa: Tensor, with_ratio: bool = True) -> tuple[Tensor, Tensor]:
+def log_growth_and_ratio(order: float, kappa: Tensor, with_ratio: bool = True) -> tuple[Tensor, Tensor]:
     """`log_growth` and its derivative, the ratio, in one downward pass; in the shape of kappa, float64, no gradients.
 
     With `with_ratio=False` the second tensor is undefined: the ratio is not computed.
@@ -283,7 +288,7 @@ def _log_growth_and_ratio(order: float, kappa: Tensor, with_ratio: bool = True) 
 
 
 def plain_log_growth(order: float, kappa: Tensor, with_ratio: bool = True) -> tuple[Tensor, Tensor]:
-    """`_log_growth_and_ratio` without chunks: the plain version of the fused function."""
+    """`log_growth_and_ratio` without chunks: the plain version of the fused function."""
     steps = steps_to_debye(order)
     inner = kappa.clamp(0.0, _LARGEST)
     growth, ratio_over_kappa = debye_expansion(order + steps, inner, with_ratio or steps > 0)
@@ -332,4 +337,4 @@ def _ratio_slope(order: float, kappa: Tensor) -> Tensor:
             c = 2 * (order + j + 1)
             e = 1 / (c + kappa2 * e)
             slope = e.square() * (c - kappa2 * slope)
-    return torch.where(kappa > _LARGEST, 0.0, slope)
+    return torch.where(kappa > _LARGEST, slope * (_LARGEST / kappa).square(), slope)  # (v + 1/2) / kappa^2
