@@ -183,6 +183,27 @@ class TestEntropyAndDivergence:
         assert gradcheck(divergence, (*kappas, *mus))
 
 
+class TestSharpPosteriors:
+    """kappas at which the terms of the textbook formulas are large and cancel."""
+
+    @pytest.mark.parametrize("dim", [2, 3, 10, 512])
+    def test_against_mpmath(self, dim):
+        kappas = (1e3, 1e8, 1e12, 1e15, 1e20, 1e30)
+        q = VonMisesFisher(axis(dim), torch.tensor(kappas, dtype=torch.float64))
+        p = q.scale_kappa(1.5)
+        found = torch.stack([q.log_prob(q.mu), q.entropy(), kl_divergence(q, p), kl_divergence(p, q), q.certainty], 1)
+        expected = [reference.sharp_posterior(dim, k) for k in kappas]
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-13, atol=2e-12)
+
+    def test_gradients_in_log_kappa_keep_their_digits(self):
+        """Far out, density and certainty at the mode grow like (D-1)/2 log kappa, and entropy falls like that."""
+        log_kappa = torch.tensor([20.0, 40.0, 60.0], dtype=torch.float64, requires_grad=True)
+        q = VonMisesFisher(axis(7), log_kappa.exp())
+        for value, slope in ((q.log_prob(q.mu), 3.0), (q.entropy(), -3.0), (q.certainty, 3.0)):
+            (found,) = torch.autograd.grad(value.sum(), log_kappa, retain_graph=True)
+            torch.testing.assert_close(found, torch.full_like(found, slope), rtol=1e-7, atol=0)
+
+
 class TestFit:
     @pytest.mark.parametrize(("dim", "kappa"), [(2, 5.0), (3, 0.5), (10, 20.0), (128, 300.0)])
     def test_recovers(self, dim, kappa):

@@ -32,7 +32,7 @@ from aleator.matching.match_maps import LogOddsMap
 from aleator.matching.series import log_series
 from aleator.matching.totals import STEEPEST, log_totals
 from aleator.matching.zonal import ZonalKernel, check_kernel
-from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher, log_overlap
+from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher, log_overlap, unit_directions
 
 Posterior = PosteriorBatch | MixtureSameFamily
 DEFAULT_PRIOR = 0.5  # share of matches among the pairs in question
@@ -283,10 +283,10 @@ def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: i
     shape = torch.broadcast_shapes(q1.batch_shape, q2.batch_shape)
     if terms is None and _has_fused_pairs(q1, q2, kernel):
         return _fused_log_r(q1, q2, kernel)
-    cosine = _cosine(q1, q2)
     kappa1, kappa2 = q1.kappa.double(), q2.kappa.double()
     if isinstance(kernel, VMFKernel) and kernel.is_identity:
-        return log_overlap(dim, cosine, kappa1, kappa2).to(dtype)
+        return log_overlap(dim, _cosine_gap(q1, q2), kappa1, kappa2).to(dtype)
+    cosine = _cosine(q1.mu.double(), q2.mu.double())
     # The series works on tables of pairs, (N, M) or (G, N, M). Any other shape becomes a table of one column.
     if len(shape) not in (2, 3):
         kappa1, kappa2 = kappa1.expand(shape).reshape(-1, 1), kappa2.expand(shape).reshape(-1, 1)
@@ -343,13 +343,20 @@ def _tell_reach(kernel: ZonalKernel, dim: int, reach: float, *kappas: Tensor) ->
         _LOG.warning(message, kernel, reach, dim, sharpest)
 
 
-def _cosine(q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+def _cosine(mu1: Tensor, mu2: Tensor) -> Tensor:
     """mu.mu' in float64: a sharp kernel multiplies its error by kappa_pos, and GPUs may round products to ten bits."""
-    mu1, mu2 = q1.mu.double(), q2.mu.double()
-    shape1, shape2 = q1.batch_shape, q2.batch_shape
-    if len(shape1) == len(shape2) >= 2 and shape1[-1] == 1 and shape2[-2] == 1:  # every row with every column
-        return mu1.squeeze(-2) @ mu2.squeeze(-3).mT
-    return (mu1 * mu2).sum(-1)
+    return mu1.squeeze(-2) @ mu2.squeeze(-3).mT if _is_table(mu1, mu2) else (mu1 * mu2).sum(-1)
+
+
+def _cosine_gap(q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
+    """1 - mu.mu' in float64. Of pairs it has all digits; of a table an error of 1e-16, since it is a product."""
+    mu1, mu2 = unit_directions(q1.mu), unit_directions(q2.mu)
+    return 1 - _cosine(mu1, mu2) if _is_table(mu1, mu2) else (mu1 - mu2).square().sum(-1) / 2
+
+
+def _is_table(mu1: Tensor, mu2: Tensor) -> bool:
+    """Whether every row, (..., N, 1, D), is compared with every column, (..., 1, M, D)."""
+    return mu1.dim() == mu2.dim() >= 3 and mu1.shape[-2] == 1 and mu2.shape[-3] == 1
 
 
 def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tensor, kappa2: Tensor) -> int:

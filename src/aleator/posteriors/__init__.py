@@ -2,7 +2,7 @@
 
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.mixtures import VMFMixture
-from aleator.posteriors.overlap import log_overlap
+from aleator.posteriors.overlap import log_overlap, unit_directions
 from aleator.posteriors.regions import CredibleRegion
 from aleator.posteriors.vmf import VonMisesFisher, kappa_from_mean_resultant_length
 
@@ -13,4 +13,5 @@ __all__ = [
     "VonMisesFisher",
     "kappa_from_mean_resultant_length",
     "log_overlap",
+    "unit_directions",
 ]

@@ -18,9 +18,9 @@ from torch import Generator, Tensor
 from torch.distributions import kl_divergence
 
 from aleator.foundation import require, require_count
-from aleator.posteriors.overlap import log_overlap
+from aleator.posteriors.overlap import log_overlap, unit_directions
 from aleator.posteriors.strata import stratified_rsample
-from aleator.special import log_growth
+from aleator.special import growth_shortfall
 
 if TYPE_CHECKING:
     from aleator.posteriors.batch import PosteriorBatch
@@ -98,7 +98,8 @@ def _bhattacharyya(q: "VonMisesFisher", p: "VonMisesFisher") -> Tensor:
 
     def excess(kappa: Tensor) -> Tensor:
         """log C(kappa)/2 - log C(kappa/2) - log(S)/2."""
-        return log_growth(q.dim / 2 - 1, kappa / 2) - log_growth(q.dim / 2 - 1, kappa) / 2
+        return growth_shortfall(q.dim / 2 - 1, kappa) / 2 - growth_shortfall(q.dim / 2 - 1, kappa / 2)
 
-    overlap = log_overlap(q.dim, (q.mu * p.mu).sum(-1), q.kappa / 2, p.kappa / 2)
+    cosine_gap = (unit_directions(q.mu) - unit_directions(p.mu)).square().sum(-1) / 2
+    overlap = log_overlap(q.dim, cosine_gap, q.kappa / 2, p.kappa / 2)
     return -(overlap + excess(q.kappa) + excess(p.kappa))

@@ -18,7 +18,7 @@ from torch.distributions import Distribution, constraints, register_kl
 from aleator.foundation import require, require_float
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.estimates import entropy_bounds, entropy_estimate, kl_estimate
-from aleator.posteriors.overlap import log_overlap
+from aleator.posteriors.overlap import log_overlap, unit_directions
 from aleator.posteriors.vmf import VonMisesFisher, kappa_from_mean_resultant_length
 from aleator.posteriors.weight_paths import move_with_weights
 
@@ -105,11 +105,11 @@ class VMFMixture(PosteriorBatch):
 
         S is the area of the sphere. Two modes of equal weights that are far apart have log 2 less than one of them.
         """
-        mu, kappa = self.components.mu.double(), self.components.kappa.double()
+        mu, kappa = unit_directions(self.components.mu), self.components.kappa.double()
         itself = torch.eye(self.modes, dtype=torch.bool, device=mu.device)
-        cosine = torch.where(itself, 1.0, mu @ mu.mT)  # the length of a float32 vector is not quite 1
+        gap = torch.where(itself, 0.0, 1 - mu @ mu.mT)
         both = self.log_weights[..., :, None] + self.log_weights[..., None, :]
-        overlap = log_overlap(self.dim, cosine, kappa[..., :, None], kappa[..., None, :])
+        overlap = log_overlap(self.dim, gap, kappa[..., :, None], kappa[..., None, :])
         return torch.logsumexp(_weighted(both.double(), overlap).flatten(-2), -1).to(self.dtype)
 
     @property

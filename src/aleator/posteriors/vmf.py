@@ -2,8 +2,7 @@ r"""The von Mises-Fisher distribution on the unit sphere, exact for any dimensio
 
     vMF(z; mu, kappa) = C(kappa) exp(kappa mu.z),    log C(kappa) = -log S - log_growth(D/2 - 1, kappa)
 
-S is the area of the sphere. kappa = 0 is the uniform distribution, kappa = inf a point mass at mu. Finite kappas above
-1e15 have few right digits or none.
+S is the area of the sphere. kappa = 0 is the uniform distribution, kappa = inf a point mass at mu.
 batch.py has the operations on batches, sampling.py the sampler, caps.py the probabilities of caps.
 """
 
@@ -22,7 +21,7 @@ from aleator.posteriors.caps import cap_angle, cap_mass
 from aleator.posteriors.overlap import log_overlap
 from aleator.posteriors.pooling import pooled_parameters
 from aleator.posteriors.sampling import draw_noise, sample_from_noise
-from aleator.special import bessel_ratio, log_growth, log_sphere_area
+from aleator.special import bessel_ratio, growth_shortfall, log_growth, log_sphere_area, ratio_shortfall
 
 # How far a length may be from 1. A normalised float32 vector of a few thousand entries stays well within it.
 _UNIT_TOLERANCE = 1e-3
@@ -168,7 +167,7 @@ class VonMisesFisher(PosteriorBatch):
         for several modes.
         """
         kappa = self.kappa.double()
-        return log_overlap(self.dim, torch.ones_like(kappa), kappa, kappa).to(self.kappa.dtype)
+        return log_overlap(self.dim, torch.zeros_like(kappa), kappa, kappa).to(self.kappa.dtype)
 
     @property
     def mean(self) -> Tensor:
@@ -207,7 +206,7 @@ class VonMisesFisher(PosteriorBatch):
         finite = torch.where(point, 1.0, kappa)  # without it, the branch not taken would have the gradient 0 * inf
         # kappa (mu.z - 1) = -kappa |z - mu|^2 / 2. The right side keeps its digits where kappa is large.
         distance2 = (value - self.mu).double().square().sum(-1)
-        peak = finite - log_growth(self.dim / 2 - 1, finite) - log_sphere_area(self.dim)
+        peak = growth_shortfall(self.dim / 2 - 1, finite) - log_sphere_area(self.dim)
         at_point = torch.where(distance2 > 0, -math.inf, math.inf)
         return torch.where(point, at_point, peak - finite * distance2 / 2).to(self.kappa.dtype)
 
@@ -217,10 +216,10 @@ class VonMisesFisher(PosteriorBatch):
         Returns:
             Entropy, shape (...). It is log S for kappa = 0 and -inf for a point mass.
         """
-        kappa = self.kappa.double()
-        ratio = bessel_ratio(self.dim / 2 - 1, kappa)
+        order, kappa = self.dim / 2 - 1, self.kappa.double()
         finite = torch.where(torch.isinf(kappa), 0.0, kappa)
-        value = log_sphere_area(self.dim) + log_growth(self.dim / 2 - 1, finite) - finite * ratio
+        # log_growth - kappa A_1, as the difference of two small numbers where kappa is large.
+        value = log_sphere_area(self.dim) - growth_shortfall(order, finite) + finite * ratio_shortfall(order, finite)
         return torch.where(torch.isinf(kappa), -math.inf, value).to(self.kappa.dtype)
 
     def rsample(
@@ -393,16 +392,19 @@ def kappa_from_mean_resultant_length(length: Tensor, dim: int) -> Tensor:
 
 @register_kl(VonMisesFisher, VonMisesFisher)
 def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
-    """E_q log q/p = kappa_q A_1 - g(kappa_q) - kappa_p A_1 mu_q.mu_p + g(kappa_p), with g = log_growth; (...)."""
+    """E_q log q/p = s(kappa_q) - s(kappa_p) + (kappa_p - kappa_q) (1 - A_1) + kappa_p A_1 (1 - mu_q.mu_p); (...).
+
+    A_1 is that of q, and s(kappa) = kappa - log_growth(kappa). No term is large unless the divergence is.
+    """
     require(q.dim == p.dim, "p", f"dimension {p.dim}", f"q has dimension {q.dim}", "pass posteriors of one dimension")
     order = q.dim / 2 - 1
     point_q, point_p = torch.isinf(q.kappa), torch.isinf(p.kappa)
     kappa_q, kappa_p = (torch.where(torch.isinf(k), 1.0, k.double()) for k in (q.kappa, p.kappa))
-    ratio = bessel_ratio(order, kappa_q)
+    shortfall = ratio_shortfall(order, kappa_q)  # 1 - A_1
     cosine_gap = (q.mu - p.mu).double().square().sum(-1) / 2  # 1 - mu_q.mu_p
-    own = kappa_q * ratio - log_growth(order, kappa_q)
-    cross = log_growth(order, kappa_p) - kappa_p * ratio * (1 - cosine_gap)
-    return torch.where(point_q | point_p, math.inf, own + cross).to(q.kappa.dtype)
+    value = growth_shortfall(order, kappa_q) - growth_shortfall(order, kappa_p)
+    value = value + (kappa_p - kappa_q) * shortfall + kappa_p * (1 - shortfall) * cosine_gap
+    return torch.where(point_q | point_p, math.inf, value).to(q.kappa.dtype)
 
 
 def _refuse_transforms(*tensors: Tensor | float) -> None:
