@@ -1,4 +1,4 @@
-"""The overlap of two vMF densities against quadrature and mpmath, also of float32 posteriors. tests/matching/test_positivity.py has its limits."""
+"""The overlap of two vMF densities against quadrature and mpmath. tests/matching/test_positivity.py has its limits."""
 
 import math
 

@@ -7,6 +7,7 @@ import torch
 
 from aleator import VMFMixture, VonMisesFisher
 from aleator.posteriors import regions
+from aleator.posteriors.caps import log_cap_share
 from aleator.posteriors.regions import CredibleRegion
 from aleator.special import log_sphere_area
 from tests import reference
@@ -88,6 +89,14 @@ class TestOneComponent:
         a = q.cap_angle(0.9)
         ball = 255 * a.log() + 127.5 * math.log(math.pi) - math.lgamma(128.5)
         torch.testing.assert_close(q.region(0.9).log_area(), ball, atol=1e-4, rtol=0)
+
+    @pytest.mark.parametrize("dim", [2, 3, 64, 256])
+    def test_the_area_in_float32_equals_that_in_float64(self, dim):
+        q = vmf(dim, 10.0, 1e5, 1e7, 1e9, 1e15, 1e20, dtype=torch.float32)
+        for p in (0.5, 0.95):
+            exact = log_cap_share(dim, q.double().cap_angle(p)) + log_sphere_area(dim)
+            for twin in (q, q.double()):
+                torch.testing.assert_close(twin.region(p).log_area().double(), exact, rtol=1e-6, atol=1e-5)
 
     def test_point_masses_and_the_uniform_distribution(self):
         q = vmf(4, 0.0, math.inf)

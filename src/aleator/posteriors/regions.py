@@ -77,17 +77,7 @@ class CredibleRegion:
         Returns:
             Cosines, shape (..., K). 2 for a component whose cap is empty, -1 for the whole sphere.
         """
-        q = self.posterior
-        parts, log_weights = q.components.detach().double(), q.log_weights.detach().double()
-        threshold = self.log_threshold.double().unsqueeze(-1)
-        height = parts.log_prob(parts.mu)  # at mu_k
-        cosine = _cap_cosines(parts.kappa, height, log_weights, threshold - math.log(q.modes))
-        if q.modes > 1:
-            others = _log_density_of_others(parts, log_weights + height, cosine)
-            left = threshold + torch.log1p(-torch.exp(others - threshold).clamp(max=1.0)) - _ROUNDING
-            smaller = _cap_cosines(parts.kappa, height, log_weights, left)
-            cosine = torch.where(smaller > cosine, smaller, cosine)  # also where a point mass makes NaN of it
-        return cosine.to(q.dtype)
+        return (1 - self._cap_gaps()).to(self.posterior.dtype)
 
     def log_area(self, samples: int = 1024, generator: Generator | None = None) -> Tensor:
         """Log of the area of the regions. Exact for one component. No gradients.
@@ -103,7 +93,7 @@ class CredibleRegion:
         """
         q = self.posterior
         if q.modes == 1:
-            angle = torch.acos(self.caps().double().clamp(-1, 1)).squeeze(-1)
+            angle = _angle(self._cap_gaps().squeeze(-1))
             return (log_cap_share(q.dim, angle) + log_sphere_area(q.dim)).to(q.dtype)
         log_q, log_weights = _densities(q, samples, generator)
         inside = log_q >= self.log_threshold.double().unsqueeze(-1)
@@ -123,18 +113,37 @@ class CredibleRegion:
         inside = log_q >= self.log_threshold.double().unsqueeze(-1)
         return (log_weights.exp() * inside).sum(-1).to(self.posterior.dtype)
 
+    def _cap_gaps(self) -> Tensor:
+        """1 - cosine of `caps`, float64, since the cosine of a tiny cap has no digits of it. -1 for an empty cap."""
+        q = self.posterior
+        parts, log_weights = q.components.detach().double(), q.log_weights.detach().double()
+        threshold = self.log_threshold.double().unsqueeze(-1)
+        height = parts.log_prob(parts.mu)  # at mu_k
+        gap = _cap_gaps(parts.kappa, height, log_weights, threshold - math.log(q.modes))
+        if q.modes > 1:
+            others = _log_density_of_others(parts, log_weights + height, gap)
+            left = threshold + torch.log1p(-torch.exp(others - threshold).clamp(max=1.0)) - _ROUNDING
+            smaller = _cap_gaps(parts.kappa, height, log_weights, left)
+            gap = torch.where(smaller < gap, smaller, gap)  # also where a point mass makes NaN of it
+        return gap
 
-def _cap_cosines(kappa: Tensor, height: Tensor, log_weights: Tensor, needed: Tensor) -> Tensor:
-    """Cosines down to which log of weight times density, `height` at cosine 1, is at least `needed`; (..., K)."""
-    below = (height - (needed - log_weights)) / kappa  # 1 - cosine
-    below = torch.where(torch.isinf(kappa), torch.where(log_weights > -math.inf, 0.0, -math.inf), below)
-    cosine = torch.where(below < 0, 2.0, (1 - below).clamp_min(-1.0))
-    return torch.where(torch.isnan(below), -1.0, cosine)  # 0/0: kappa = 0 at its threshold
+
+def _cap_gaps(kappa: Tensor, height: Tensor, log_weights: Tensor, needed: Tensor) -> Tensor:
+    """1 - cosine up to which log of weight times density, `height` at cosine 1, is at least `needed`; (..., K)."""
+    gap = (height - (needed - log_weights)) / kappa
+    gap = torch.where(torch.isinf(kappa), torch.where(log_weights > -math.inf, 0.0, -math.inf), gap)
+    gap = torch.where(torch.isnan(gap), 2.0, gap)  # 0/0: kappa = 0 at its threshold
+    return torch.where(gap < 0, -1.0, gap.clamp_max(2.0))
 
 
-def _log_density_of_others(parts: "VonMisesFisher", height: Tensor, cap: Tensor) -> Tensor:
+def _angle(gap: Tensor) -> Tensor:
+    """Angle of 1 - cosine; 0 for an empty cap."""
+    return 2 * torch.asin((gap.clamp(0, 2) / 2).sqrt())
+
+
+def _log_density_of_others(parts: "VonMisesFisher", height: Tensor, gap: Tensor) -> Tensor:
     """Log of the sum over j != k of the most that component j can have in the cap around mu_k, (..., K)."""
-    angle = torch.acos((parts.mu @ parts.mu.mT).clamp(-1, 1)) - torch.acos(cap.clamp(-1, 1)).unsqueeze(-1)
+    angle = torch.acos((parts.mu @ parts.mu.mT).clamp(-1, 1)) - _angle(gap).unsqueeze(-1)
     nearest = (angle - _ANGLE_ROUNDING).clamp_min(0.0).cos() - 1  # [k, j]: from mu_j to the cap
     point = torch.isinf(parts.kappa).unsqueeze(-2)
     drop = torch.where(point, torch.where(nearest < -_ROUNDING, -math.inf, 0.0), parts.kappa.unsqueeze(-2) * nearest)
@@ -185,9 +194,9 @@ def _are_apart(q: "PosteriorBatch", level: Tensor) -> Tensor:
     used = log_weights > -math.inf
     drop = torch.as_tensor(special.gammaincinv((q.dim - 1) / 2, level.cpu().numpy()), device=q.device)
     lowest = torch.where(used, log_weights + height - drop, math.inf).amin(-1, keepdim=True)
-    cap = _cap_cosines(parts.kappa, height, log_weights, lowest - math.log(q.modes))
-    others = _log_density_of_others(parts, log_weights + height, cap)
-    negligible = ((others < lowest + _LOG_NEGLIGIBLE) | (cap > 1)).all(-1)
+    gap = _cap_gaps(parts.kappa, height, log_weights, lowest - math.log(q.modes))
+    others = _log_density_of_others(parts, log_weights + height, gap)
+    negligible = ((others < lowest + _LOG_NEGLIGIBLE) | (gap < 0)).all(-1)
     return negligible & torch.isfinite(parts.kappa).all(-1)
 
 

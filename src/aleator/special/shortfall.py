@@ -3,8 +3,8 @@ r"""How far log_growth stays below kappa, and the ratio of Bessel functions belo
     growth_shortfall(v, kappa) = kappa - log_growth(v, kappa)
     ratio_shortfall(v, kappa)  = 1 - I_{v+1}(kappa)/I_v(kappa), its derivative
 
-As differences they lose their digits where kappa is large. There the series in 1/kappa is taken. Its coefficients follow
-from the equation of Riccati, rho' = 1 - rho^2 - (2v+1) rho/kappa, for rho = 1 - sum_n a_n / kappa^n:
+As differences they lose their digits where kappa is large. There the series in 1/kappa is taken. Its coefficients
+follow from the equation of Riccati, rho' = 1 - rho^2 - (2v+1) rho/kappa, for rho = 1 - sum_n a_n / kappa^n:
 
     2 a_n = (n - 2v - 2) a_{n-1} + sum_{i+j=n} a_i a_j,    a_1 = v + 1/2.
 """
@@ -28,8 +28,8 @@ _TERMS = 10
 def growth_shortfall(order: float, kappa: Tensor) -> Tensor:
     """kappa - log_growth(v, kappa), without cancellation. Three times differentiable in kappa.
 
-    Its derivative is `ratio_shortfall`. With v = D/2 - 1 it is the log density of a von Mises-Fisher distribution at its
-    mode, relative to the uniform density.
+    Its derivative is `ratio_shortfall`. With v = D/2 - 1 it is the log density of a von Mises-Fisher distribution at
+    its mode, relative to the uniform density.
 
     Args:
         order: Real order v >= 0.
