@@ -145,6 +145,20 @@ class TestMeanAndMode:
         q = mixture(5, modes=3, dim=6)
         torch.testing.assert_close(q.closest_vmf().mean, q.mean)
 
+    @pytest.mark.parametrize("dim", [2, 10, 256])
+    def test_the_closest_vmf_of_one_sharp_component_is_it(self, dim):
+        for dtype in (torch.float32, torch.float64):
+            q = vmf(dim, 0.5, 1e4, 1e8, 1e12, 1e20, INF, dtype=dtype)
+            closest = VMFMixture(torch.zeros(6, 2, dtype=dtype), q[:, None].expand((6, 2))).closest_vmf()
+            torch.testing.assert_close(closest.kappa, q.kappa, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=0)
+
+    def test_the_closest_vmf_in_float32_is_that_in_float64(self):
+        mu = random_directions(5, 2, 64)
+        mu[:, 1] = torch.nn.functional.normalize(mu[:, 0] + 1e-3 * mu[:, 1], dim=-1)
+        kappa = torch.tensor([[1e5, 1e6], [1e7, 1e7], [1e8, 1e4], [1e9, 1e9], [INF, 1e8]], dtype=torch.float64)
+        q = VMFMixture(torch.zeros(5, 2), VonMisesFisher(mu.float(), kappa.float()))
+        torch.testing.assert_close(q.closest_vmf().kappa, q.double().closest_vmf().kappa.float(), rtol=1e-5, atol=0)
+
 
 class TestSampling:
     @pytest.mark.parametrize(("dim", "modes"), [(2, 2), (3, 3), (16, 8), (64, 2), (256, 4)])

@@ -223,6 +223,13 @@ class TestFit:
         kappa = kappa_from_mean_resultant_length(length, dim)
         torch.testing.assert_close(bessel_ratio(dim / 2 - 1, kappa), length, rtol=1e-14, atol=0)
 
+    @pytest.mark.parametrize("angle", [1e-2, 1e-5, 1e-8, 1e-12])
+    def test_samples_that_are_nearly_equal(self, angle):
+        """In three dimensions A_1 = 1 - 1/kappa, but for small kappa. Of two vectors the mean has length cos(angle)."""
+        samples = torch.tensor([[1.0, angle, 0.0], [1.0, -angle, 0.0]], dtype=torch.float64)
+        fitted = VonMisesFisher.fit(torch.nn.functional.normalize(samples, dim=-1), torch.tensor([0.3, 0.3]))
+        assert fitted.kappa.item() == pytest.approx(1 / (2 * math.sin(math.atan(angle) / 2) ** 2), rel=1e-12)
+
     def test_maximises_the_likelihood(self):
         z = vmf(5, 6.0)[0].sample((300,), torch.Generator().manual_seed(1))
         best = VonMisesFisher.fit(z)
@@ -244,6 +251,10 @@ class TestFit:
     def test_edge_cases(self):
         mu = random_directions(5)
         assert VonMisesFisher.fit(mu[None]).kappa.item() == math.inf  # a single sample is a point mass
+        for seed in range(20):
+            equal = random_directions(100, seed=seed).float().expand(7, 100)
+            for weights in (None, torch.rand(7)):
+                assert VonMisesFisher.fit(equal, weights).kappa.item() == math.inf
         opposite = VonMisesFisher.fit(torch.stack([mu, -mu]))
         assert opposite.kappa.item() == 0
         assert opposite.mu.norm().item() == pytest.approx(1)

@@ -19,8 +19,9 @@ from aleator.foundation import require, require_float
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.estimates import entropy_bounds, entropy_estimate, kl_estimate
 from aleator.posteriors.overlap import log_overlap, unit_directions
-from aleator.posteriors.vmf import VonMisesFisher, kappa_from_mean_resultant_length
+from aleator.posteriors.vmf import VonMisesFisher, closest_parameters
 from aleator.posteriors.weight_paths import move_with_weights
+from aleator.special import ratio_shortfall
 
 _ASCENT_STEPS = 50  # from the mode of each component towards the mode of the mixture
 _KL_SAMPLES = 1024
@@ -275,11 +276,8 @@ class VMFMixture(PosteriorBatch):
         Returns:
             Posteriors of one mode with the same batch shape.
         """
-        mean = self.mean.double()
-        length = mean.norm(dim=-1)
-        axis = torch.eye(1, self.dim, dtype=mean.dtype, device=mean.device)[0]
-        mu = torch.where((length > 1e-150).unsqueeze(-1), mean / length.clamp_min(1e-150).unsqueeze(-1), axis)
-        kappa = kappa_from_mean_resultant_length(length, self.dim)
+        shortfall = ratio_shortfall(self.dim / 2 - 1, self.components.kappa.double())
+        mu, kappa = closest_parameters(self.components.mu, shortfall, self.log_weights.double().exp())
         return VonMisesFisher(mu.to(self.dtype), kappa.to(self.dtype), validate_args=False)
 
     def detach_kappa(self) -> "VMFMixture":

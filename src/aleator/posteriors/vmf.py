@@ -18,7 +18,7 @@ from torch.distributions.constraints import Constraint
 from aleator.foundation import reject, require, require_float, require_not_compiled, require_probability
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.caps import cap_angle, cap_mass
-from aleator.posteriors.overlap import log_overlap
+from aleator.posteriors.overlap import log_overlap, unit_directions
 from aleator.posteriors.pooling import pooled_parameters
 from aleator.posteriors.sampling import draw_noise, sample_from_noise
 from aleator.special import bessel_ratio, growth_shortfall, log_growth, log_sphere_area, ratio_shortfall
@@ -127,21 +127,14 @@ class VonMisesFisher(PosteriorBatch):
         require(samples.dim() >= 2, "samples", shape, "expected shape (..., N, D)", "stack the vectors")
         require(samples.shape[-2] >= 1, "samples", shape, "no samples", "pass at least one")
         _require_unit("samples", samples, samples.shape[-1])
-        vectors = samples.double()
         if weights is None:
-            mean = vectors.mean(-2)
+            weights = samples.new_ones(samples.shape[:-1])
         else:
             valid = (weights >= 0) & torch.isfinite(weights)
             require(valid, "weights", weights, "negative or not finite", "clip them")
             total = weights.sum(-1, keepdim=True)
             require(total > 0, "weights", total, "the weights sum to zero", "give some sample a positive weight")
-            mean = ((weights / total).double().unsqueeze(-1) * vectors).sum(-2)
-        length = mean.norm(dim=-1)
-        mu = torch.nn.functional.normalize(mean, dim=-1, eps=1e-300)
-        # A mean of zero has no direction. kappa is then 0, so any direction is right.
-        axis = torch.eye(1, samples.shape[-1], dtype=mu.dtype, device=mu.device)[0]
-        mu = torch.where((length > 0).unsqueeze(-1), mu, axis)
-        kappa = kappa_from_mean_resultant_length(length, samples.shape[-1])
+        mu, kappa = closest_parameters(samples, torch.zeros_like(weights), weights)  # samples are point masses
         return cls(mu.to(samples.dtype), kappa.to(samples.dtype))
 
     @property
@@ -376,18 +369,50 @@ class VonMisesFisher(PosteriorBatch):
         return new
 
 
-def kappa_from_mean_resultant_length(length: Tensor, dim: int) -> Tensor:
-    """Solve A_1(kappa) = length for kappa, elementwise: 0 for 0, inf for 1. Float64, no gradients."""
+def closest_parameters(mu: Tensor, shortfall: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """mu (..., D) and kappa (...) of the vMF with the mean of a mixture of vMFs, float64. No gradients in kappa.
+
+    A vMF of which samples are most likely, or that is closest to a mixture, has the same mean.
+
+    Args:
+        mu: Directions of the components, shape (..., K, D).
+        shortfall: 1 - A_1 of the components, shape (..., K); 0 for a point mass.
+        weights: Their weights up to a factor, shape (..., K).
+    """
+    mu, shortfall, weights = unit_directions(mu), shortfall.double(), weights.double()
+    weights = weights / weights.sum(-1, keepdim=True)
+    mean = ((weights * (1 - shortfall)).unsqueeze(-1) * mu).sum(-2)
+    length = mean.norm(dim=-1)
+    # A mean of zero has no direction. kappa is then 0, so any direction is right.
+    axis = torch.eye(1, mu.shape[-1], dtype=mu.dtype, device=mu.device)[0]
+    direction = torch.where(
+        (length > 1e-150).unsqueeze(-1), torch.nn.functional.normalize(mean, dim=-1, eps=1e-150), axis
+    )
+    # 1 - length is the mean of 1 - A_1 mu.direction. As a sum of positive parts it keeps its digits.
+    gap = (mu - direction.unsqueeze(-2)).square().sum(-1) / 2
+    missing = (weights * (shortfall + (1 - shortfall) * gap)).sum(-1)
+    return direction, kappa_from_mean_resultant_length(length, mu.shape[-1], missing)
+
+
+def kappa_from_mean_resultant_length(length: Tensor, dim: int, shortfall: Tensor | None = None) -> Tensor:
+    """Solve A_1(kappa) = length for kappa, elementwise: 0 for 0, inf for 1. Float64, no gradients.
+
+    For lengths close to 1 the accuracy of kappa is that of 1 - length, which is `shortfall` if it is known better.
+    """
     length = length.detach().double()
-    inside = length.clamp(1e-150, 1 - 1e-15)
-    kappa = inside * (dim - inside.square()) / (1 - inside.square())  # Banerjee et al., JMLR 2005
+    least = 1e-15 if shortfall is None else 1e-30  # below it is rounding
+    missing = 1 - length if shortfall is None else shortfall.detach().double()
+    point, missing, inside = missing <= least, missing.clamp_min(least), length.clamp(1e-150, 1.0)
+    kappa = inside * (dim - inside.square()) / (missing * (2 - missing))  # Banerjee et al., JMLR 2005
+    order = dim / 2 - 1
     for _ in range(8):  # Newton's method: A_1 is concave, and the start is within a few per cent
         with torch.enable_grad():
-            point = kappa.requires_grad_()
-            ratio = bessel_ratio(dim / 2 - 1, point)
-            (slope,) = torch.autograd.grad(ratio.sum(), point)
-        kappa = (kappa.detach() - (ratio.detach() - inside) / slope).clamp_min(1e-150)
-    return torch.where(length <= 1e-150, 0.0, torch.where(length >= 1 - 1e-15, math.inf, kappa))
+            there = ratio_shortfall(order, kappa.requires_grad_())
+            (slope,) = torch.autograd.grad(there.sum(), kappa)
+        kappa = kappa.detach()
+        excess = torch.where(inside > 0.5, missing - there.detach(), bessel_ratio(order, kappa) - inside)
+        kappa = (kappa + excess / slope).clamp_min(1e-150)
+    return torch.where(length <= 1e-150, 0.0, torch.where(point, math.inf, kappa))
 
 
 @register_kl(VonMisesFisher, VonMisesFisher)
