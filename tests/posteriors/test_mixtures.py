@@ -141,6 +141,23 @@ class TestMeanAndMode:
         q = VMFMixture(torch.zeros(2), parts)
         torch.testing.assert_close(q.mode, torch.tensor([1.0, 0.0]), atol=1e-4, rtol=0)
 
+    @pytest.mark.parametrize("share", [0.3, 0.9, 0.99, 0.999, 1.02])
+    @pytest.mark.parametrize("tilt", [0.0, 1e-3, 0.3])
+    def test_the_mode_where_two_modes_almost_merge(self, share, tilt):
+        """A plain ascent takes some 20 / (1 - share) steps there, where kappa sin^2 = share."""
+        kappa, angle = share / math.sin(0.2) ** 2, torch.tensor([0.2, -0.2], dtype=torch.float64)
+        parts = VonMisesFisher(torch.stack([angle.cos(), angle.sin()], -1), kappa)
+        q = VMFMixture(torch.tensor([tilt, 0.0], dtype=torch.float64), parts)
+        angle = torch.tensor(0.2, dtype=torch.float64)  # of the ascent from the heavier mode, by Newton's method
+        for _ in range(50):
+            angle.requires_grad_()
+            log_q = q.log_prob(torch.stack([angle.cos(), angle.sin()]))
+            (slope,) = torch.autograd.grad(log_q, angle, create_graph=True)
+            (curvature,) = torch.autograd.grad(slope, angle)
+            angle = (angle + slope / curvature.abs().clamp_min(1e-3)).detach()
+        found = q.mode
+        assert torch.atan2(found[1], found[0]).abs().item() == pytest.approx(angle.abs().item(), abs=1e-6)
+
     def test_the_closest_vmf_has_the_same_mean(self):
         q = mixture(5, modes=3, dim=6)
         torch.testing.assert_close(q.closest_vmf().mean, q.mean)

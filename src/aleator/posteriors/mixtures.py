@@ -23,7 +23,8 @@ from aleator.posteriors.vmf import VonMisesFisher, closest_parameters
 from aleator.posteriors.weight_paths import move_with_weights
 from aleator.special import ratio_shortfall
 
-_ASCENT_STEPS = 50  # from the mode of each component towards the mode of the mixture
+_LEAPS = 200  # at most, from the mode of each component towards the mode of the mixture; five are usual
+_SETTLED = 1e-12  # distance of a leap after which the mode is found
 _KL_SAMPLES = 1024
 
 
@@ -124,25 +125,25 @@ class VMFMixture(PosteriorBatch):
         """The most likely direction, shape (..., D). No gradients.
 
         From the mode of each component, the density is climbed by z <- sum_k w_k vMF_k(z) kappa_k mu_k, normalised,
-        which never lowers it. The highest end is the mode.
+        which never lowers it. Two such steps tell how far to leap (Varadhan and Roland, Scandinavian Journal of
+        Statistics 2008); a leap that ends lower is not taken. The highest end is the mode.
         """
-        log_weights, mu, kappa = (tensor.double() for tensor in self._tensors())
-        point = torch.isinf(kappa)
-        z = mu  # (..., K, D)
-        for _ in range(_ASCENT_STEPS if self.modes > 1 else 0):
-            pull = _weighted(log_weights[..., None, :], self._component_log_prob(z)) + kappa.log()[..., None, :]
-            pull = torch.where(point[..., None, :], -math.inf, pull)  # a point mass pulls nothing that is not at it
-            share = torch.softmax(pull, -1).nan_to_num(0.0)
-            moved = torch.nn.functional.normalize(share @ mu, dim=-1)
-            stays = point | (moved.norm(dim=-1) < 0.5) | (log_weights == -math.inf)
-            z = torch.where(stays.unsqueeze(-1), z, moved)
-        density = self._component_log_prob(torch.stack([mu, z])) + log_weights[..., None, :]
-        height = torch.logsumexp(density.nan_to_num(-math.inf), -1)  # (2, ..., K): before and after the ascent
-        height = torch.where(point, 1e300 * log_weights.exp(), height)  # of point masses the heaviest
-        height = torch.where(log_weights == -math.inf, -math.inf, height)
-        z = torch.where((height[1] > height[0]).unsqueeze(-1), z, mu)
+        q = self.detach().double().reshape(-1)
+        z = q.components.mu.clone()  # (B, K, D)
+        climbing = torch.arange(len(q) if self.modes > 1 else 0, device=self.device)
+        for _ in range(_LEAPS):
+            if not len(climbing):
+                break
+            before = z[climbing]
+            z[climbing] = _leap(q[climbing], before)
+            climbing = climbing[(z[climbing] - before).abs().amax((-2, -1)) > _SETTLED]
+        height = torch.stack([_log_density(q, q.components.mu), _log_density(q, z)])  # (2, B, K)
+        point = torch.isinf(q.components.kappa)
+        height = torch.where(point, 1e300 * q.weights, height)  # of point masses the heaviest
+        height = torch.where(q.log_weights == -math.inf, -math.inf, height)
+        z = torch.where((height[1] > height[0]).unsqueeze(-1), z, q.components.mu)
         best = height.amax(0).argmax(-1)
-        return z.gather(-2, best[..., None, None].expand(*best.shape, 1, self.dim)).squeeze(-2).to(self.dtype)
+        return z[torch.arange(len(q), device=self.device), best].reshape(*self.batch_shape, self.dim).to(self.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density with respect to the area of the sphere.
@@ -320,6 +321,34 @@ class VMFMixture(PosteriorBatch):
         new = object.__new__(type(self))
         new._set(log_weights, self.components._derive(mu, kappa), self._validate_args)
         return new
+
+
+def _leap(q: VMFMixture, z: Tensor) -> Tensor:
+    """Uphill from directions z (B, K, D), by two steps, or further along the curve they begin if that is higher."""
+    first = _step(q, z)
+    second = _step(q, first)
+    change, bend = first - z, second - 2 * first + z
+    factor = (change.norm(dim=-1) / bend.norm(dim=-1).clamp_min(1e-300)).clamp(1.0, 1e6).unsqueeze(-1)
+    leap = torch.nn.functional.normalize(z + 2 * factor * change + factor.square() * bend, dim=-1)
+    return torch.where((_log_density(q, leap) > _log_density(q, second)).unsqueeze(-1), leap, second)
+
+
+def _step(q: VMFMixture, z: Tensor) -> Tensor:
+    """sum_k w_k vMF_k(z) kappa_k mu_k, normalised, which is never less likely than z; (B, K, D)."""
+    parts, log_weights = q.components, q.log_weights
+    pull = _weighted(log_weights[..., None, :], q._component_log_prob(z)) + parts.kappa.log()[..., None, :]
+    point = torch.isinf(parts.kappa)
+    pull = torch.where(point[..., None, :], -math.inf, pull)  # a point mass pulls nothing that is not at it
+    share = torch.softmax(pull, -1).nan_to_num(0.0)
+    moved = torch.nn.functional.normalize(share @ parts.mu, dim=-1)
+    stays = point | (moved.norm(dim=-1) < 0.5) | (log_weights == -math.inf)
+    return torch.where(stays.unsqueeze(-1), z, moved)
+
+
+def _log_density(q: VMFMixture, z: Tensor) -> Tensor:
+    """Log density (B, K) at directions z (B, K, D); that of point masses counts nowhere but at them."""
+    log_prob = q._component_log_prob(z) + q.log_weights[..., None, :]
+    return torch.logsumexp(log_prob.nan_to_num(-math.inf), -1)
 
 
 def _weighted(log_weights: Tensor, log_values: Tensor) -> Tensor:
