@@ -90,6 +90,10 @@ def test_choices_are_proposals_whose_latents_match():
 def test_bad_input():
     with pytest.raises(ValueError, match="group = 5: not a divisor"):
         GenerativeProcess(3, smoothing_steps=5).soft_batches(8, group=5)
+    with pytest.raises(ValueError, match=r"group = 2\.5: not a divisor"):
+        GenerativeProcess(3, smoothing_steps=5).soft_batches(10, group=2.5)
+    with pytest.raises(ValueError, match=r"group = 2\.5: does not divide the batch of 10"):
+        GenerativeProcess(3, smoothing_steps=5).batches(10, group=2.5)
     with pytest.raises(ValueError, match="choices = 0"):
         GenerativeProcess(3, smoothing_steps=5).soft_batches(8, choices=0)
     with pytest.raises(ValueError, match="family = 'gaussian'"):

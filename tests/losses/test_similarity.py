@@ -84,8 +84,16 @@ def test_groups_stay_within_their_process(monkeypatch):
 def test_a_group_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="group = 5: does not divide the batch of 12"):
         ExactInfoNCE(group=5)(posteriors(12), posteriors(12))
-    with pytest.raises(ValueError, match="group = 1"):
-        ExactInfoNCE(group=1)
+    for group in (1, 2.5, 4.0):
+        with pytest.raises(ValueError, match=rf"group = {group}: .*pass for example 128"):
+            ExactInfoNCE(group=group)
+
+
+@pytest.mark.parametrize("loss", [InfoNCE, ELK])
+@pytest.mark.parametrize("kappa_pos", [0.0, math.inf, math.nan])
+def test_a_scale_of_similarities_that_is_not_positive_and_finite_is_refused(loss, kappa_pos):
+    with pytest.raises(ValueError, match=rf"kappa_pos = {kappa_pos}: .*pass for example 20"):
+        loss(kappa_pos)
 
 
 @pytest.mark.parametrize("rule", ["rejected-pair", "rejected-latent"])

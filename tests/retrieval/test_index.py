@@ -186,7 +186,8 @@ def test_another_encoder_is_refused(location):
         ({"p": 0.0}, "level"),
         ({"p": 1.0}, "level"),
         ({"p": math.nan}, "level"),
-        ({"limit": 0}, "must be at least 1"),
+        ({"limit": 0}, "limit = 0: not a positive whole number; pass 1 or more, or None for all"),
+        ({"limit": 2.5}, r"limit = 2\.5: not a positive whole number"),
         ({"by": "match", "threshold": 1.0}, "threshold"),
         ({"by": "match", "prior": 0.0}, "prior"),
         ({"filter": ["n"]}, "is not a dict"),
@@ -201,6 +202,12 @@ def test_another_encoder_is_refused(location):
 def test_searches_that_make_no_sense(options, message):
     with pytest.raises(ValueError, match=message):
         CredibleIndex.build(some(3)).search(some(1), **options)
+
+
+@pytest.mark.parametrize("number", [-1, 2.5, math.nan, math.inf, "many"])
+def test_a_size_of_exact_search_that_is_no_number_of_items(number):
+    with pytest.raises(ValueError, match=r"exact_below = .*: not a number of items; pass for example 100_000"):
+        CredibleIndex.build(some(3), exact_below=number)
 
 
 def test_queries_are_checked_like_items():

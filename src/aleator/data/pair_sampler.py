@@ -35,6 +35,7 @@ proportion to w. Shapes are fixed and nothing waits for the device, so a CUDA gr
 """
 
 import math
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -104,7 +105,7 @@ class PairSampler:
         enough = proposals is None or proposals >= least
         require(enough, "proposals", proposals, f"fewer than the {least} positives to choose", "leave it out")
         way_out = "pass a divisor of the batch size; 1 gives every anchor its own negatives"
-        divides = group >= 1 and batch_size % group == 0
+        divides = isinstance(group, Integral) and group >= 1 and batch_size % group == 0
         require(divides, "group", group, f"does not divide the batch of {batch_size}", way_out)
         self.process, self.device = process, process.device
         self.batch_size, self.negatives, self.positives, self.group = batch_size, negatives, positives, group

@@ -7,6 +7,7 @@
 
 import sys
 from collections.abc import Iterable
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
@@ -111,9 +112,9 @@ def require_count(argument: str, value: Any, way_out: str) -> None:
         way_out: What to pass instead.
 
     Raises:
-        ValueError: If `value` is not an int, or is below 1.
+        ValueError: If `value` is not an int of Python or numpy, or is below 1.
     """
-    whole = isinstance(value, int) and value >= 1
+    whole = isinstance(value, Integral) and int(value) >= 1
     require(whole, argument, value, "not a positive whole number", way_out)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from numbers import Integral
 from typing import ClassVar, get_args
 
 import torch
@@ -163,7 +164,7 @@ class InfoNCE(SimilarityLoss):
 
     def __init__(self, kappa_pos: float = DEFAULT_KAPPA_POS, requires_grad: bool = False):
         super().__init__()
-        self.kernel = VMFKernel(kappa_pos, requires_grad)
+        self.kernel = _finite_kernel(kappa_pos, requires_grad)
 
     def similarity(self, q1: PosteriorBatch, q2: PosteriorBatch) -> Tensor:
         return log_bilinear(q1, q2, self._component_similarity)
@@ -221,7 +222,9 @@ class ExactInfoNCE(SimilarityLoss):
         self.kernel = check_kernel(kernel if kernel is not None else VMFKernel())
         require_one_of("rule", rule, get_args(NegativeLaw))
         self.rule = rule
-        require(group is None or group >= 2, "group", group, "an anchor alone has no negatives", "pass for example 128")
+        several = group is None or (isinstance(group, Integral) and group >= 2)
+        problem = "not a whole number of 2 or more, and an anchor alone has no negatives"
+        require(several, "group", group, problem, "pass for example 128, or None for the whole batch")
         self.terms, self.group = terms, group
 
     @property
@@ -319,7 +322,7 @@ class ELK(SimilarityLoss):
 
     def __init__(self, kappa_pos: float = DEFAULT_KAPPA_POS, requires_grad: bool = False):
         super().__init__()
-        self.scale = VMFKernel(kappa_pos, requires_grad)
+        self.scale = _finite_kernel(kappa_pos, requires_grad)
         self.kernel = VMFKernel(math.inf)
 
     def similarity(self, q1: PosteriorBatch, q2: PosteriorBatch) -> Tensor:
@@ -328,6 +331,14 @@ class ELK(SimilarityLoss):
 
     def per_anchor(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:
         return super().per_anchor(anchor, positive, negative) - math.log(negative_count(anchor, negative))
+
+
+def _finite_kernel(kappa_pos: float, requires_grad: bool) -> VMFKernel:
+    """The kernel whose kappa_pos multiplies similarities."""
+    kernel = VMFKernel(kappa_pos, requires_grad)
+    problem = "infinite similarities have no loss"
+    require(not kernel.is_identity, "kappa_pos", kappa_pos, problem, "pass for example 20.0")
+    return kernel
 
 
 def _cosine(mu1: Tensor, mu2: Tensor) -> Tensor:

@@ -233,7 +233,7 @@ class VonMisesFisher(PosteriorBatch):
             Unit vectors, shape (*sample_shape, ..., D).
 
         Raises:
-            ValueError: If the noise has another shape.
+            ValueError: If the noise has another shape or dtype.
         """
         shape = self._extended_shape(Size(sample_shape))
         batch, count = self.batch_shape.numel(), Size(sample_shape).numel()
@@ -242,6 +242,7 @@ class VonMisesFisher(PosteriorBatch):
             return sample_from_noise(mu, kappa, draw_noise(count, mu, generator), overwrite=True).view(shape)
         problem = f"expected shape {tuple(shape)}"
         require(noise.shape == shape, "noise", tuple(noise.shape), problem, "pass noise of the shape of the result")
+        require(noise.dtype == mu.dtype, "noise", noise.dtype, f"mu has dtype {mu.dtype}", "cast one to the other")
         return sample_from_noise(mu, kappa, noise.reshape(count, batch, self.dim), overwrite=False).view(shape)
 
     def cap(self, p: Tensor | float) -> Tensor:
@@ -293,7 +294,11 @@ class VonMisesFisher(PosteriorBatch):
         Returns:
             Probabilities, shape (...).
         """
-        return self._cap_mass(torch.as_tensor(angle, dtype=torch.float64, device=self.kappa.device))
+        angle = torch.as_tensor(angle, dtype=torch.float64, device=self.kappa.device)
+        if self._validate_args:
+            inside = (angle >= 0) & (angle <= math.pi + _UNIT_TOLERANCE)
+            require(inside, "angle", angle, "not an angle on the sphere", "pass radians from 0 to pi")
+        return self._cap_mass(angle.clamp(max=math.pi))
 
     def pool(self, dim: int = 0, weights: Tensor | None = None) -> "VonMisesFisher":
         """One posterior from several independent looks at one thing, such as photos of one animal.
@@ -335,7 +340,11 @@ class VonMisesFisher(PosteriorBatch):
     def scale_kappa(self, factor: Tensor | float) -> "VonMisesFisher":
         if self._validate_args:
             require(torch.as_tensor(factor) >= 0, "factor", factor, "negative or NaN", "pass a number >= 0")
-        return self._derive(self.mu, self.kappa * factor)
+        kappa = self.kappa * factor
+        if self._validate_args:
+            way_out = "pass a finite number > 0, or leave out posteriors with kappa = 0 or inf"
+            require(~kappa.isnan(), "factor", factor, "0 times inf is no concentration", way_out)
+        return self._derive(self.mu, kappa)
 
     def rotate(self, rotation: Tensor) -> "VonMisesFisher":
         if self._validate_args:
@@ -419,7 +428,8 @@ def kappa_from_mean_resultant_length(length: Tensor, dim: int, shortfall: Tensor
 def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
     """E_q log q/p = s(kappa_q) - s(kappa_p) + (kappa_p - kappa_q) (1 - A_1) + kappa_p A_1 (1 - mu_q.mu_p); (...).
 
-    A_1 is that of q, and s(kappa) = kappa - log_growth(kappa). No term is large unless the divergence is.
+    A_1 is that of q, and s(kappa) = kappa - log_growth(kappa). No term is large unless the divergence is. For two wide
+    posteriors s is about kappa and the divergence about its square, so there the terms are those of log_growth.
     """
     require(q.dim == p.dim, "p", f"dimension {p.dim}", f"q has dimension {q.dim}", "pass posteriors of one dimension")
     order = q.dim / 2 - 1
@@ -427,8 +437,10 @@ def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
     kappa_q, kappa_p = (torch.where(torch.isinf(k), 1.0, k.double()) for k in (q.kappa, p.kappa))
     shortfall = ratio_shortfall(order, kappa_q)  # 1 - A_1
     cosine_gap = (q.mu - p.mu).double().square().sum(-1) / 2  # 1 - mu_q.mu_p
-    value = growth_shortfall(order, kappa_q) - growth_shortfall(order, kappa_p)
-    value = value + (kappa_p - kappa_q) * shortfall + kappa_p * (1 - shortfall) * cosine_gap
+    ratio = bessel_ratio(order, kappa_q)
+    sharp = growth_shortfall(order, kappa_q) - growth_shortfall(order, kappa_p) + (kappa_p - kappa_q) * shortfall
+    wide = log_growth(order, kappa_p) - log_growth(order, kappa_q) + (kappa_q - kappa_p) * ratio
+    value = torch.where((kappa_q < 1) & (kappa_p < 1), wide, sharp) + kappa_p * ratio * cosine_gap
     return torch.where(point_q | point_p, math.inf, value).to(q.kappa.dtype)
 
 

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, get_args
 
 from aleator.evaluation import LabelModel
-from aleator.foundation import reject, require, require_one_of, require_probability
+from aleator.foundation import reject, require, require_count, require_one_of, require_probability
 from aleator.matching import DEFAULT_PRIOR, MatchMaps, VMFKernel, ZonalKernel
 from aleator.posteriors import PosteriorBatch
 from aleator.retrieval.filters import Filter, compile_filter
@@ -111,6 +112,8 @@ class CredibleIndex(AnsweringIndex):
         """
         require_probability("prior", prior, "pass for example 0.5")
         require(0 < recall <= 1, "recall", recall, "is not a share in (0, 1]", "pass for example 0.99")
+        whole = isinstance(exact_below, Integral) and exact_below >= 0
+        require(whole, "exact_below", exact_below, "not a number of items", "pass for example 100_000")
         items = items_of(posteriors, ids, metadata)
         config = {
             "dim": posteriors.dim,
@@ -119,7 +122,7 @@ class CredibleIndex(AnsweringIndex):
             "maps": None if maps is None or not maps.calibrated else maps.to_dict(),
             "fingerprint": fingerprint,
             "recall": recall,
-            "exact_below": exact_below,
+            "exact_below": int(exact_below),
             "report": None,
             "promise": None,
             "labels": None if label_model is None else label_numbers(label_model),
@@ -221,7 +224,8 @@ class CredibleIndex(AnsweringIndex):
             ValueError: If an argument is not valid, or if another encoder made the queries.
         """
         require_one_of("by", by, get_args(SearchBy))
-        require(limit is None or limit >= 1, "limit", limit, "must be at least 1", "pass 1 or more, or None for all")
+        if limit is not None:
+            require_count("limit", limit, "pass 1 or more, or None for all")
         require(0 <= threshold < 1, "threshold", threshold, "is not in [0, 1)", "pass for example 0.5")
         prior = self.prior if prior is None else prior
         require_probability("prior", prior, "pass for example 0.5")
