@@ -42,7 +42,7 @@ def growth_shortfall(order: float, kappa: Tensor) -> Tensor:
         >>> import torch
         >>> from aleator.special import growth_shortfall
         >>> growth_shortfall(0.5, torch.tensor([1.0, 1e20]))  # in three dimensions log(2 kappa), but for small kappa
-        tensor([ 0.8386, 46.7448])
+        tensor([ 0.8386, 46.7449])
     """
     check_bessel(order, kappa)
     return _GrowthShortfall.apply(kappa.double(), order).to(kappa.dtype)
