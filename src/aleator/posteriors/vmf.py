@@ -428,8 +428,7 @@ def kappa_from_mean_resultant_length(length: Tensor, dim: int, shortfall: Tensor
 def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
     """E_q log q/p = s(kappa_q) - s(kappa_p) + (kappa_p - kappa_q) (1 - A_1) + kappa_p A_1 (1 - mu_q.mu_p); (...).
 
-    A_1 is that of q, and s(kappa) = kappa - log_growth(kappa). No term is large unless the divergence is. For two wide
-    posteriors s is about kappa and the divergence about its square, so there the terms are those of log_growth.
+    A_1 is that of q, and s(kappa) = kappa - log_growth(kappa). No term is large unless the divergence is.
     """
     require(q.dim == p.dim, "p", f"dimension {p.dim}", f"q has dimension {q.dim}", "pass posteriors of one dimension")
     order = q.dim / 2 - 1
@@ -437,10 +436,8 @@ def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
     kappa_q, kappa_p = (torch.where(torch.isinf(k), 1.0, k.double()) for k in (q.kappa, p.kappa))
     shortfall = ratio_shortfall(order, kappa_q)  # 1 - A_1
     cosine_gap = (q.mu - p.mu).double().square().sum(-1) / 2  # 1 - mu_q.mu_p
-    ratio = bessel_ratio(order, kappa_q)
-    sharp = growth_shortfall(order, kappa_q) - growth_shortfall(order, kappa_p) + (kappa_p - kappa_q) * shortfall
-    wide = log_growth(order, kappa_p) - log_growth(order, kappa_q) + (kappa_q - kappa_p) * ratio
-    value = torch.where((kappa_q < 1) & (kappa_p < 1), wide, sharp) + kappa_p * ratio * cosine_gap
+    value = growth_shortfall(order, kappa_q) - growth_shortfall(order, kappa_p)
+    value = value + (kappa_p - kappa_q) * shortfall + kappa_p * (1 - shortfall) * cosine_gap
     return torch.where(point_q | point_p, math.inf, value).to(q.kappa.dtype)
 
 
