@@ -1,4 +1,4 @@
-"""`aleator audit`."""
+"""`aleator audit`: find label errors, near duplicates, confused classes and odd items in a collection."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`aleator query`."""
+"""`aleator query`: find the items that each query could be, and print them with their certainty and labels."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""`aleator quickstart`."""
+"""`aleator quickstart`: a demonstration of two minutes that needs no data."""
 
 from pathlib import Path
 from typing import Annotated

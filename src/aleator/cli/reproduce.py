@@ -1,4 +1,4 @@
-"""`aleator reproduce`."""
+"""`aleator reproduce`: run an experiment of the paper, and print our figures beside the paper's."""
 
 from pathlib import Path
 from typing import Annotated, Any

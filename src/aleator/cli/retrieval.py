@@ -1,4 +1,4 @@
-"""`aleator index`."""
+"""`aleator index`: build, change, calibrate, check and repair an index."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`aleator serve`."""
+"""`aleator serve`: a web page and a JSON API for an index."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Inputs, labels and pairs to contrastive batches; the generative process with known posteriors; CIFAR."""
+"""Contrastive batches from inputs, labels and pairs; the generative process with known posteriors; CIFAR."""
 
 from aleator.data.augmentation import ImageAugmentation, centre_crops, random_crops
 from aleator.data.batches import LabelledBatches, NegativeRule, PairBatches

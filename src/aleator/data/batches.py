@@ -1,4 +1,4 @@
-r"""Labelled and paired items -> contrastive batches for `fit`: functions of the step and a random generator.
+r"""Contrastive batches for `fit` from labels or pairs: functions of the step and a random generator.
 
 With N items of equal weight and class probabilities P(C|x), a batch of `LabelledBatches` follows
 

@@ -1,4 +1,4 @@
-r"""Positive pairs of a process with known posteriors by one of three laws, and negatives by one of three.
+r"""Draw positive pairs and negatives from a process with known posteriors. Each has three laws to choose from.
 
 A pair (x, x+) is positive if its latents match, which a zonal kernel g(z.z+) decides. Below, P is the law of inputs,
 r(x, x+) = E g(z.z+) / E_uniform g the expected positivity (`matching/positivity.py`), and Z(x) = E_{x+ ~ P} r(x, x+).

@@ -1,4 +1,4 @@
-r"""Batches of a process with known posteriors: inputs, and how likely or how often each two of them match.
+r"""Soft-target batches from a process with known posteriors: inputs, and how likely or how often each two match.
 
 An anchor x_i chooses a match among the other inputs x_j of its group like this: an input of the group is proposed at
 random, latents of both are drawn, and the kernel accepts or rejects them, until one is accepted. So x_j is chosen with

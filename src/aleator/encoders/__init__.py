@@ -1,4 +1,4 @@
-"""Inputs to posteriors: the encoder, its backbones, saving and loading."""
+"""The encoder, which turns inputs into posteriors: its backbones, saving and loading."""
 
 from aleator.encoders.averaged_views import AveragedViews
 from aleator.encoders.backbones import (

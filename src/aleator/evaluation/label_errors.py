@@ -1,4 +1,4 @@
-"""Which labels are likely wrong? Each label is compared with what models say that did not see it.
+"""Which labels are likely wrong? Each label is compared with the predictions of models that did not see it.
 
 Three judges give P(class | item) out of sample: a linear head and a head with a hidden layer, both cross-fitted, and
 the labels of the nearest neighbours. They err differently, so their mean is better than each; those that predict

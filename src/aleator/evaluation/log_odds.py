@@ -1,4 +1,4 @@
-"""Fit the maps of calibrated match probabilities; see `aleator.matching.match_maps`."""
+"""Fit the maps that calibrate match probabilities; `aleator.matching.match_maps` has the maps."""
 
 import math
 from typing import Any

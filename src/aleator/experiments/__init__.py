@@ -1,4 +1,4 @@
-"""The paper's tables and figures, and ours.
+"""Experiments that make the paper's tables and figures, and our own.
 
 - catalogue.py lists all experiments. Each is a table of settings (controlled/tables.py, cifar/tables.py).
 - controlled/run.py and cifar/run.py make one run of a setting.

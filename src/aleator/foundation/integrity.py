@@ -1,4 +1,4 @@
-"""Damage of files: one error for all of them, and checksums.
+"""Checksums of files, and the one error for files that are damaged.
 
 Everything that this package writes to disk has a format version and checksums. A reader verifies them before it uses
 anything, and raises `DamagedFileError` where they do not match.

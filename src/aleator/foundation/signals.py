@@ -1,4 +1,4 @@
-"""What a process does when it is told to stop."""
+"""SIGTERM: what a process does when it is told to stop."""
 
 import contextlib
 import signal

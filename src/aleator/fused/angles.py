@@ -1,4 +1,4 @@
-"""Basis functions of the table of angles (special/angles.py), in the dtype of kappa."""
+"""GPU version of special/angles.py: basis functions of the table of angles, in the dtype of kappa."""
 
 from torch import Tensor
 

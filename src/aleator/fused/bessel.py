@@ -1,4 +1,4 @@
-"""Logarithms of Bessel functions (special/bessel.py), in float64."""
+"""GPU version of special/bessel.py: logarithms of Bessel functions, in float64."""
 
 import torch
 from torch import Tensor

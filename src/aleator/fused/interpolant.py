@@ -1,4 +1,4 @@
-r"""Sums of expected positivity over negatives, with log r from polynomials (matching/interpolant.py), in float32.
+r"""GPU sums of expected positivity over negatives, with log r from polynomials (matching/interpolant.py), in float32.
 
 Both sides are sorted by kappa. Each program has some rows of one row class. For each column class it first writes what
 its rows make of the polynomials,

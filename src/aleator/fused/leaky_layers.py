@@ -1,4 +1,4 @@
-"""Linear layers with leaky ReLUs (encoders/leaky_layers.py), in float32.
+"""GPU version of encoders/leaky_layers.py: linear layers with leaky ReLUs, in float32.
 
 Narrow layers are one kernel all together. `sizes` holds the width of the input and of each layer. `parameters` are the
 weights and biases of all layers in one row: weight (out, in), bias (out,), and so on. Wide layers have matrix products

@@ -1,4 +1,4 @@
-"""Mean over the samples of the positive's share (losses/mean_share.py), in float32."""
+"""GPU version of losses/mean_share.py: the mean over the samples of the positive's share, in float32."""
 
 import math
 

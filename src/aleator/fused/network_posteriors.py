@@ -1,4 +1,4 @@
-"""The true posteriors of a process (data/network_posteriors.py): all layers of both networks in one kernel."""
+"""GPU version of data/network_posteriors.py: the true posteriors of a process, all layers in one kernel."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What follows the output layers of an encoder (encoders/outputs.py), in float32."""
+"""GPU version of encoders/outputs.py: what follows the output layers of an encoder, in float32."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Cosines of pairs and the gradients of their log r (matching/fused_pairs.py): one launch for each."""
+"""GPU parts of matching/fused_pairs.py: cosines of pairs, and gradients of their log r, in one launch each."""
 
 import torch
 from torch import Tensor

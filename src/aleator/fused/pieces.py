@@ -1,4 +1,4 @@
-"""Shared parts: whether Triton is installed, launching on the right device, and small Triton functions."""
+"""What the GPU versions share: whether Triton is installed, launching on the right device, small Triton functions."""
 
 from collections.abc import Callable
 from functools import lru_cache, wraps

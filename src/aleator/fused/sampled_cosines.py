@@ -1,4 +1,4 @@
-"""Sampled cosines (losses/sampled_cosines.py). The noise is drawn where it is used and never stored."""
+"""GPU version of losses/sampled_cosines.py. The noise is drawn where it is used and never stored."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""vMF samples and their gradients (posteriors/sampling.py), in the dtype of the samples."""
+"""GPU version of posteriors/sampling.py: vMF samples and their gradients, in the dtype of the samples."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Series of expected positivity (matching/series.py), in float64."""
+"""GPU version of matching/series.py: the series of expected positivity, in float64."""
 
 from typing import Any
 

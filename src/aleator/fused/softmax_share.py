@@ -1,4 +1,4 @@
-"""Softmax share of the positive among the candidates of its anchor (losses/softmax_share.py), in float32.
+"""GPU version of losses/softmax_share.py: the positive's softmax share among its candidates, in float32.
 
 `log_linear` holds slope, offset and saturates of the kernel: log g(t) = slope t - offset, or log sigmoid of that if g
 saturates. Where groups of anchors share their negatives, the cosines stay in registers, and the backward pass computes

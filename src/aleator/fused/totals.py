@@ -1,4 +1,4 @@
-r"""Sums of expected positivity over the negatives of each anchor (matching/totals.py).
+r"""GPU version of matching/totals.py: sums of expected positivity over the negatives of each anchor.
 
 Neither pass writes anything of the size of the table of pairs. Each program has some rows, goes through tiles of
 columns, and sums the series of each pair in registers by Clenshaw's rule, in float64: far away the terms cancel. What

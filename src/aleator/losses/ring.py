@@ -1,4 +1,6 @@
-r"""The sum over the other anchors of all processes, part by part:
+r"""Sums over the anchors of all processes, without gathering them: blocks of anchors are passed round in a ring.
+
+For each anchor
 
     total_i = log sum_{j != i} exp s(x_i, x_j).
 

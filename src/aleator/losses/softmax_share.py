@@ -1,4 +1,6 @@
-r"""Softmax share of the positive among the candidates of its anchor, as a logarithm:
+r"""The positive's softmax share among the candidates of its anchor, which sampled InfoNCE losses are made of.
+
+It is computed as a logarithm:
 
     share = g(z.z+) / (g(z.z+) + sum_m g(z.z_m)).
 

@@ -1,4 +1,4 @@
-r"""What is linear in both posteriors, from all pairs of their components.
+r"""Compare mixtures by comparing all pairs of their components, as expected positivity allows.
 
 For mixtures q = sum_k w_k q_k and q' = sum_j w'_j q'_j, expected positivity is r(q, q') = sum_kj w_k w'_j r(q_k, q'_j).
 All pairs of components go through one table, in which each component is one row or one column.

@@ -1,4 +1,4 @@
-r"""The laws of negatives, and the odds that two ambiguous inputs match, which rejected negatives ask for.
+r"""The odds that two ambiguous inputs match, and the laws of negatives that decide whether a loss needs r or the odds.
 
 A kernel whose values are probabilities says how often two latents match. Two inputs then match with probability
 

@@ -1,4 +1,6 @@
-r"""The sum of expected positivity over the negatives of each anchor, in linear memory:
+r"""Sums of expected positivity over the negatives of each anchor, in linear memory.
+
+For each anchor
 
     total_i = log sum_j r(x_i, x_j).
 

@@ -1,4 +1,4 @@
-"""Retrieval: search a collection of posteriors, in memory, in a folder or on a PostgreSQL server."""
+"""Search a collection of posteriors, in memory, in a folder, on a PostgreSQL server or on an object store."""
 
 from aleator.retrieval.answer_sets import AnswerSet
 from aleator.retrieval.certainty_words import certainty_in_words

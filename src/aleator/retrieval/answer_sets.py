@@ -1,4 +1,4 @@
-"""Answer sets: nested sets of items for a question, the level of which an index promises.
+"""Answer sets: sets of items for a question that hold a right answer as often as the index promises.
 
 Each item needs a level to belong to the set of a question. The set of a level holds all items that need at most this
 level, so sets are nested. `set_calibration.py` finds the level at which sets hold a right answer as often as promised.

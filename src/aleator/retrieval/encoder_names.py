@@ -1,4 +1,4 @@
-"""Encoders by name: the run and the day of its training, beside the fingerprint, which alone decides."""
+"""Names of encoders for people: the run and the day of its training. The fingerprint alone identifies an encoder."""
 
 from collections.abc import Mapping
 from typing import Any

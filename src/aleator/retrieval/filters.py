@@ -1,4 +1,4 @@
-"""Conditions on metadata.
+"""Filters: conditions on the metadata of items.
 
 Filters are evaluated here, for candidates from any store. So every store gives the same answer. A store may look first:
 `Predicate.texts` are pieces of JSON text that metadata must contain to pass.

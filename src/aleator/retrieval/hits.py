@@ -1,4 +1,4 @@
-"""Search results."""
+"""Hits: the items that a search returns."""
 
 from collections.abc import Sequence
 from functools import partial

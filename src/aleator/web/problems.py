@@ -1,4 +1,4 @@
-"""Errors that a client can get."""
+"""Errors that a client of the server can get."""
 
 
 class ProblemError(Exception):

@@ -1,4 +1,4 @@
-"""What is served at one moment: all items of the index, label probabilities, the findings of an audit."""
+"""Everything that the server shows, as of one moment: items, label probabilities, findings of an audit."""
 
 import contextlib
 from dataclasses import dataclass

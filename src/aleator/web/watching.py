@@ -1,4 +1,4 @@
-"""Middleware around everything: counts requests, times them, names and logs them."""
+"""The outermost middleware: it counts, times, names and logs requests."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Certainty by label probabilities: where mu lies, and not kappa alone.
+"""Certainty from label probabilities, which see where mu lies and not kappa alone.
 
 kappa says how much an image shows. An image can show much and still lie between two classes. P(label | x) sees both, so
 the entropy of P(label | x) is measured beside kappa, with the same metrics. Its probabilities come from the posteriors

@@ -1,4 +1,4 @@
-"""A CIFAR-10 classifier to start from.
+"""Train the CIFAR-10 classifier that the encoders of the experiments start from.
 
 It is the ResNet-18 of the paper's experiments, trained here because the published weights are no longer available. It
 sees only the 50,000 train images, with their own labels or with people's votes (CIFAR-10N). CIFAR-10H labels the test

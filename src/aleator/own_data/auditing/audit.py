@@ -1,4 +1,4 @@
-"""What is wrong with a collection: label errors, near duplicates, confused classes, odd ones out.
+"""`audit`: look for label errors, near duplicates, confused classes and odd items in a collection.
 
 The features of the items decide. Labels are judged out of sample, see `aleator.evaluation.label_errors`: the heads that
 judge a label have not seen it, nor copies of the item.

@@ -1,4 +1,4 @@
-"""The folder of an audit.
+"""The folder of an audit: claim it, write its tables and figures, read its findings.
 
 AUDIT/label_errors.csv       every item, the most suspicious label first
 AUDIT/near_duplicates.csv    groups of near duplicates

@@ -1,4 +1,4 @@
-"""What a run knows beside posteriors: which labels an item could have, and what is unlike anything it has seen.
+"""Label probabilities and novelty of a run: which labels an item could have, and what is unlike all it has seen.
 
 Both are fitted after training, on a sample of the training items and on the held-out items that calibrate. They are
 stored in the run folder: RUN/labels/ and RUN/novelty/. Runs of older releases have neither.

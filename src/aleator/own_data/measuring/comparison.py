@@ -1,4 +1,4 @@
-"""Ours beside what a user could do instead, on the same questions: raw neighbours and a linear head.
+"""Compare our answers with those of simple methods (rivals) on the same questions: raw neighbours and a linear head.
 
 Questions are items that were neither trained on nor used for calibration. They are asked against a gallery, usually the
 training items. Every number has a bootstrap interval over the questions.

@@ -1,4 +1,4 @@
-"""Posteriors of several modes where one direction or one number of each is asked for: tables, figures, neighbours."""
+"""One direction and one number for a posterior of several modes, for tables, figures and neighbours."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""What a user could do without us, in seconds: neighbours by raw inputs, and a linear head on them."""
+"""Rivals: simple methods that take seconds, to compare with. Neighbours by raw inputs, and a linear head on them."""
 
 from dataclasses import dataclass
 

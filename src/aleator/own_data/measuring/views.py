@@ -1,4 +1,4 @@
-"""Views of an input from before its posterior, for telling what is unlike anything seen.
+"""Views of an input, such as features and thumbnails, in which novelty is measured: is it unlike anything seen?
 
     features     what the head of the encoder gets: features of the backbone, standardised where the encoder does so
     pixels       for images: a thumbnail of 8 x 8 pixels

@@ -1,1 +1,1 @@
-"""Where an index keeps its items: in memory or in a folder (faiss), or on a PostgreSQL server."""
+"""Where an index keeps its items: in memory or in a folder (faiss), on a PostgreSQL server, or on Lance."""

@@ -1,4 +1,4 @@
-"""What a repair says, and what it takes."""
+"""The report of a repaired index, and the vectors that a repair takes from a posteriors file."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
