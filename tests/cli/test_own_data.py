@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from aleator.cli import app
-from aleator.cli.own_data import _few
+from aleator.cli.own_data import _note_on_few_questions
 
 QUICK = ("--steps", 40, "--dim", 4, "--width", 16, "--batch-size", 32, "--learning-rate", 0.02)
 
@@ -269,8 +269,8 @@ def test_a_pretrained_network_is_tuned_and_continued_in_fresh_processes(tmp_path
 def test_few_questions_are_said_to_tell_little():
     """With a share of 0.607 right answers, all of six are right in one of twenty tests."""
     assert pytest.approx(0.607**6, rel=0.01) == 0.05
-    assert "6 questions are few" in _few(6)
-    assert "may be as low as 61 %" in _few(6)
+    assert "6 questions are few" in _note_on_few_questions(6)
+    assert "may be as low as 61 %" in _note_on_few_questions(6)
 
 
 def test_train_takes_a_table_of_numbers_and_keeps_the_minutes(tmp_path):

@@ -384,12 +384,12 @@ def _print_comparison(comparison: dict[str, Any]) -> None:
     Console().print(table)
     print("\n".join(_COMPARED_WORDS[name] for name in measured if name in _COMPARED_WORDS))
     if comparison["questions"] < _FEW_QUESTIONS:
-        print(_few(comparison["questions"]))
+        print(_note_on_few_questions(comparison["questions"]))
     for line in comparison["verdicts"]:
         print(line)
 
 
-def _few(questions: int) -> str:
+def _note_on_few_questions(questions: int) -> str:
     """A line that says how little few questions tell, even if all of them are answered right."""
     possible = 0.05 ** (1 / questions)  # with this share of right answers, all are right in one of 20 such tests
     return (

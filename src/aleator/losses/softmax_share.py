@@ -81,8 +81,8 @@ def batch_log_totals(z: Tensor, kernel: ZonalKernel) -> Tensor:
     rows = max(1, min(count, _TABLE // others))
     together = max(1, min(samples, _TABLE // (rows * others)))
 
-    def block(part: Tensor, everyone: Tensor, first: int) -> Tensor:
-        """Of some rows, the first of which is number `first` of everyone."""
+    def totals_of(part: Tensor, everyone: Tensor, first: int) -> Tensor:
+        """The sums of some rows. The first of them is number `first` among all anchors, and is not its own negative."""
         with matmul_precision("highest"):
             log_values = kernel.log_values(dim, part @ everyone.mT).to(z.dtype)
         mask = torch.zeros(part.shape[1], others, dtype=z.dtype, device=z.device)
@@ -90,13 +90,13 @@ def batch_log_totals(z: Tensor, kernel: ZonalKernel) -> Tensor:
         return torch.logsumexp(log_values + mask, -1)
 
     if rows == count and together == samples:
-        return block(z, everyone, own)
+        return totals_of(z, everyone, own)
     # Not slices: the gradient of each would be a tensor of the size of all samples.
     totals = []
     for part, beside in zip(z.split(together), everyone.split(together), strict=True):
         places = range(own, own + count, rows)
         of_rows = [
-            checkpoint(block, some, beside, first, use_reentrant=False, preserve_rng_state=False)
+            checkpoint(totals_of, some, beside, first, use_reentrant=False, preserve_rng_state=False)
             for some, first in zip(part.split(rows, 1), places, strict=True)
         ]
         totals.append(torch.cat(of_rows, 1))

@@ -104,7 +104,7 @@ class Guard:
         try:
             self._compare_token(scope, headers)
         except ProblemError as problem:
-            if problem.status == 401 and self._tried(scope, headers):
+            if problem.status == 401 and self._has_token(scope, headers):
                 self._failed_tokens.failed(address)
             elif problem.status == 303:
                 self._failed_tokens.succeeded(address)
@@ -112,7 +112,7 @@ class Guard:
         self._failed_tokens.succeeded(address)
 
     @staticmethod
-    def _tried(scope: Scope, headers: dict[bytes, bytes]) -> bool:
+    def _has_token(scope: Scope, headers: dict[bytes, bytes]) -> bool:
         """Whether a request has a token at all. One without is no guess."""
         named = b"token=" in scope["query_string"] or COOKIE.encode() in headers.get(b"cookie", b"")
         return named or b"authorization" in headers

@@ -121,7 +121,7 @@ class Service:
                 continue
             began = time.monotonic()
             try:
-                with self._told():
+                with self._errors_for_clients():
                     await asyncio.to_thread(self.refresh)
             except Exception as error:  # a question gets the same error, and with it the reason
                 _LOG.warning("the collection could not be read again: %s", error)
@@ -140,16 +140,16 @@ class Service:
     async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a long task on one of the worker threads."""
         loop = asyncio.get_running_loop()
-        with self._told():
+        with self._errors_for_clients():
             return await loop.run_in_executor(self._workers, lambda: task(*args, **kwargs))
 
     async def _batched(self, future: Awaitable[T]) -> T:
-        with self._told():
+        with self._errors_for_clients():
             return await future
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Errors of the index as answers."""
+    def _errors_for_clients(self) -> Iterator[None]:
+        """Turn errors of the index into errors that a client gets."""
         try:
             yield
         except DamagedFileError as damage:

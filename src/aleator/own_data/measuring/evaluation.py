@@ -131,10 +131,10 @@ def evaluate(
         "recall_at_1_surer_half": curve[KEPT.index(0.5)],
         "r_auroc": r_auroc(certainty, hits),
         "reject_curve": {"kept": list(KEPT), "recall_at_1": curve},
-        **_reliability("", _half_matching(questions, kernel, prior, maps, seed)),
-        **_reliability("_hits", _found(questions, questions.hits(), kernel, prior, maps.of_hits("cosine"))),
-        **_reliability("_likeliest", _likeliest(questions, kernel, prior, maps)),
-        **_reliability("_random", _asked(questions, questions.random_pairs(seed), kernel, prior, maps.pair)),
+        **_reliability("", _predict_half_matching(questions, kernel, prior, maps, seed)),
+        **_reliability("_hits", _predict_hits(questions, questions.hits(), kernel, prior, maps.of_hits("cosine"))),
+        **_reliability("_likeliest", _predict_likeliest_hits(questions, kernel, prior, maps)),
+        **_reliability("_random", _predict_pairs(questions, questions.random_pairs(seed), kernel, prior, maps.pair)),
         "mean_kappa": shown.kappa.double().mean().item(),
         "kappa_quantiles": dict(zip(("5%", "25%", "50%", "75%", "95%"), quantiles.tolist(), strict=True)),
         "kappa_histogram": _histogram(shown.kappa),
@@ -163,7 +163,7 @@ def _reliability(ending: str, prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def _asked(
+def _predict_pairs(
     questions: Questions, pairs: MatchPairs, kernel: VMFKernel, prior: float, calibration: LogOddsMap
 ) -> Prediction:
     """Predictions for pairs of questions and items."""
@@ -171,7 +171,7 @@ def _asked(
     return match_probability(first, second, kernel, prior, calibration), pairs.match
 
 
-def _found(
+def _predict_hits(
     questions: Questions, hits: MatchPairs, kernel: VMFKernel, prior: float, calibration: LogOddsMap
 ) -> Prediction:
     """Predictions for the first hits of searches."""
@@ -179,17 +179,19 @@ def _found(
     return match_probability(first, second, kernel, prior, calibration, ranks(hits)), hits.match
 
 
-def _likeliest(questions: Questions, kernel: VMFKernel, prior: float, maps: MatchMaps) -> Prediction:
+def _predict_likeliest_hits(questions: Questions, kernel: VMFKernel, prior: float, maps: MatchMaps) -> Prediction:
     """Predictions for the first hits of searches by match, which shows no hit as likelier than the one before it."""
     hits = questions.likeliest(kernel)
-    predicted, match = _found(questions, hits, kernel, prior, maps.of_hits("match"))
+    predicted, match = _predict_hits(questions, hits, kernel, prior, maps.of_hits("match"))
     return predicted.view(len(questions.q), -1).cummin(1).values.flatten(), match
 
 
-def _half_matching(questions: Questions, kernel: VMFKernel, prior: float, maps: MatchMaps, seed: int) -> Prediction:
+def _predict_half_matching(
+    questions: Questions, kernel: VMFKernel, prior: float, maps: MatchMaps, seed: int
+) -> Prediction:
     """Predictions for pairs of which half are drawn to match and half independently."""
     halves = questions.matching_pairs(seed + 1), questions.random_pairs(seed + 2)
-    predicted = torch.cat([_asked(questions, half, kernel, prior, maps.pair)[0] for half in halves])
+    predicted = torch.cat([_predict_pairs(questions, half, kernel, prior, maps.pair)[0] for half in halves])
     drawn_to_match = torch.cat([torch.full((len(half),), float(i == 0)) for i, half in enumerate(halves)])
     if maps.calibrated:
         # Independent pairs match as well, with the share `prior`. By Bayes' rule P(match) / prior is the density of
