@@ -1,4 +1,4 @@
-"""A stranger's experiment: our defaults on data we did not make for them, beside what the stranger would use instead.
+"""Our defaults on several data sets that were not made for them, beside what a user would use instead.
 
 python -m benchmarks.own_data --help
 """

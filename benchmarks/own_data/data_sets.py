@@ -1,4 +1,4 @@
-"""The data sets of the experiment: each is written to a folder as a stranger would have it, and kept as arrays too.
+"""The data sets of the experiment: each is written to a folder as a user would have it, and kept as arrays too.
 
 cifar      10,000 training images of CIFAR-10 in class folders; its test set asks
 digits     scikit-learn's handwritten digits, 8 x 8

@@ -1,4 +1,4 @@
-"""What a stranger would use instead of us, done well: plain scikit-learn and torch.
+"""What a user would use instead of us, done well: plain scikit-learn and torch.
 
 Each rival gets the training items with their labels and answers the questions: a class, how certain it is, and
 probabilities of the classes if it has any. Networks have a budget of CPU seconds. Their learning rate follows the share

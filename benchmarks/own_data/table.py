@@ -13,7 +13,7 @@ Rows = dict[str, dict[str, Any]]  # method -> {"metrics": {column: {"value", "lo
 def markdown(data_sets: dict[str, Rows]) -> str:
     """The whole report."""
     lines = [
-        "# A stranger's own data",
+        "# Our defaults beside other methods, on several data sets",
         "",
         "Made by `python -m benchmarks.own_data`; the JSON file beside it holds all numbers and their provenance.",
         "Brackets hold 95 % bootstrap intervals over the questions. The best number of a column is bold. Ours are the",

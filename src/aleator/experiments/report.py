@@ -54,11 +54,17 @@ COLUMNS = {
 _ORDER: tuple[Preset, ...] = ("best", "corrected", "paper", "quick")
 _HEAD = """# Results
 
-Made by `aleator reproduce` from the JSON files in these folders; every file says which command, commit and device it
-came from. A cell reads *ours ± standard error over seeds* and, where the paper reports a figure, *(the paper's)*. What
-the paper calls RMSE is the mean absolute error of its code, and stands beside ours. Beside the exact loss stand the
-paper's figures for MCInfoNCE, the loss it replaces. Where a preset has changed since its runs were made, a note above
-the table says how.
+`aleator reproduce` makes this page from the JSON files in these folders. Every file says which command, commit and
+device it came from. [Understanding](../docs/understanding.md) explains what came out,
+[words](../docs/words.md#measuring) the terms.
+
+- A cell reads *ours ± standard error over seeds* and, where the paper reports a figure, *(the paper's)*. Rows of the
+  exact loss have the paper's figures for MCInfoNCE, the loss that it replaces.
+- "mu" columns compare the cosines between directions with the true ones, "kappa" columns the certainties. "rank" is a
+  rank correlation. RMSE and MAE are errors; what the paper calls RMSE is an MAE in its code, and stands in that column.
+- The presets: `quick` takes minutes on two cores, `paper` follows the published code, `corrected` is the same with our
+  corrections, `best` is our recommended setting. If a preset has changed since its runs were made, a note above the
+  table says how.
 """
 
 
