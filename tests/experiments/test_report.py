@@ -1,12 +1,14 @@
 """Results as files and tables: the schema, the paper's figures beside ours, errors that list what is known."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
 
 from aleator.cli import app
-from aleator.experiments import reproduce
+from aleator.cli.reproduce import reproduce as reproduce_command
+from aleator.experiments import EXPERIMENTS, reproduce
 from aleator.experiments.report import cell, number, shown_rows, winners, write_report
 
 
@@ -123,6 +125,12 @@ def test_an_unknown_name_gets_the_known_ones(arguments, message, tmp_path):
     assert message in done.output
     assert len(done.output.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_the_help_lists_all_experiments():
+    help_text = " ".join((reproduce_command.__doc__ or "").split())
+    listed = re.findall(r"(?<=: )[\w-]+(?:, [\w-]+)*(?=\.)", help_text)
+    assert {name for part in listed for name in part.split(", ")} == set(EXPERIMENTS)
 
 
 def test_a_folder_without_results_has_an_empty_report(tmp_path):

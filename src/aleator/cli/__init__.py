@@ -6,11 +6,11 @@ import typer
 
 from aleator.cli.audit import audit
 from aleator.cli.export import export
+from aleator.cli.index import index_app
 from aleator.cli.own_data import embed, evaluate, rank, train
 from aleator.cli.query import query
 from aleator.cli.quickstart import quickstart
 from aleator.cli.reproduce import reproduce
-from aleator.cli.retrieval import index_app
 from aleator.cli.serve import serve
 
 # Tracebacks of defects must not show the values of variables: a token or a password may be among them.

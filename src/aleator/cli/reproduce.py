@@ -11,7 +11,7 @@ from aleator.cli.errors import kept_in, plain_errors
 
 
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help="name of the experiment, for example recovery, circle or losses")],
+    experiment: Annotated[str, typer.Argument(help="name of the experiment: one of the list above")],
     preset: Annotated[
         str, typer.Option(help="quick (minutes on two cores), paper (the published code), corrected, or best (ours)")
     ] = "quick",
@@ -33,6 +33,12 @@ def reproduce(
     """Run an experiment of the paper and print our figures beside the paper's.
 
     Example: aleator reproduce recovery --preset best --device cuda
+
+    With known posteriors: recovery, circle, samples, families, losses, encoder-dim, high-dim, shared-backbone, tuning,
+    infonce, optimisers, phases, published, laws, modes, landscape.
+
+    With CIFAR-10H: cifar-losses, cifar-labels, cifar-rejection, cifar-retrieval, cifar-gallery, cifar-scratch,
+    cifar-infonce, cifar-tuning, cifar-overfitting.
     """
     from aleator.experiments import reproduce as run
     from aleator.foundation import require

@@ -26,7 +26,7 @@ from aleator.retrieval.scoring import TIE, cap_radii, cosines, slack
 from aleator.retrieval.search import SearchBy
 from aleator.retrieval.snapshot import Snapshot, take_snapshot
 from aleator.retrieval.stores.base import Candidates, IndexGoneError, Store
-from aleator.retrieval.stores.lance_place import is_lance
+from aleator.retrieval.stores.lance.place import is_lance
 from aleator.stored import (
     Id,
     Metadata,

@@ -10,7 +10,7 @@ from aleator.posteriors import PosteriorBatch
 from aleator.retrieval.index import CredibleIndex
 from aleator.retrieval.index_facts import encode_kernel
 from aleator.retrieval.items import Id, directions, encode_ids, make_items
-from aleator.retrieval.stores.lance_place import is_lance
+from aleator.retrieval.stores.lance.place import is_lance
 from aleator.retrieval.stores.repaired import ItemVectors, Repair
 
 

@@ -24,7 +24,7 @@ from aleator.retrieval.mixture_search import (
 )
 from aleator.retrieval.search import ScoredCandidates, SearchBy, SearchRequest, search_by_cosine, search_by_match
 from aleator.retrieval.stores.base import Store
-from aleator.retrieval.stores.lance_place import is_lance
+from aleator.retrieval.stores.lance.place import is_lance
 
 _BLOCK = 1024  # queries answered together; limits the memory for a large batch
 _DEFAULT_NEAREST = 10  # hits of a nearest search without a limit
@@ -366,7 +366,7 @@ def _lance_store() -> Any:
     try:
         import lancedb  # noqa: F401
 
-        from aleator.retrieval.stores.lance import LanceStore
+        from aleator.retrieval.stores.lance.store import LanceStore
     except ModuleNotFoundError as missing:
         reject("location", "lance:...", f"needs {missing.name}", "pip install 'aleator[lance]'")
     return LanceStore

@@ -47,7 +47,7 @@ def make(request, tmp_path):
 
             store = PostgresStore.create(request.getfixturevalue("url"), items, CONFIG)
         elif request.param in ("lance", "s3"):
-            from aleator.retrieval.stores.lance import LanceStore
+            from aleator.retrieval.stores.lance.store import LanceStore
 
             where = f"lance:{tmp_path}/index" if request.param == "lance" else request.getfixturevalue("bucket_url")
             store = LanceStore.create(where, items, CONFIG)

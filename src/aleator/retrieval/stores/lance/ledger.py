@@ -6,7 +6,7 @@ ledger still has this state (compare and swap). Otherwise another writer was fas
 the new state.
 
 An index on an object store has a table as its ledger; in a folder the ledger is a file for each state
-(`lance_folder_ledger.py`). The row of the table has a number that grows by one. A change replaces the row if its number
+(`folder_ledger.py`). The row of the table has a number that grows by one. A change replaces the row if its number
 is still the one that was read, in one commit of Lance. Of two writers who replace the row, Lance lets one win. The
 other's condition is tried again on the new row, does not hold, and nothing happens. (Inserting a row n + 1 unless there
 is one would not do: a writer that is two changes late finds none.)
@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from aleator.foundation import reject
-from aleator.retrieval.stores.lance_place import ConflictError, Place
-from aleator.retrieval.stores.lance_state import State, read_state
+from aleator.retrieval.stores.lance.place import ConflictError, Place
+from aleator.retrieval.stores.lance.state import State, read_state
 
 LEDGER = "ledger"
 _ATTEMPTS = 200  # changes that other writers may make before one of ours; each attempt sees one of theirs succeed

@@ -5,9 +5,9 @@ import datetime
 import math
 from typing import Any
 
-from aleator.retrieval.stores.lance_items import ItemTable
-from aleator.retrieval.stores.lance_ledger import LEDGER, Ledger
-from aleator.retrieval.stores.lance_place import ConflictError, Place
+from aleator.retrieval.stores.lance.items import ItemTable
+from aleator.retrieval.stores.lance.ledger import LEDGER, Ledger
+from aleator.retrieval.stores.lance.place import ConflictError, Place
 
 TABLES = "items-"  # starts the names of tables of items
 _ABANDONED = datetime.timedelta(days=1)  # a table that no ledger names after this long was left by a killed writer

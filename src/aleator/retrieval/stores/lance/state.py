@@ -10,7 +10,7 @@ import numpy as np
 from aleator.foundation import BadArgumentError, DamagedFileError, require
 from aleator.retrieval.stores.base import IndexGoneError
 from aleator.retrieval.stores.consistency import config_problem
-from aleator.retrieval.stores.lance_place import Place
+from aleator.retrieval.stores.lance.place import Place
 
 FORMAT = 2  # of the ledger and the table of items. Format 2 has checksums; indexes in format 1 have none
 _SINCE_2 = ("format", "totals", "files")  # fields that format 1 does not have
@@ -33,8 +33,8 @@ class State:
         partitions: Partitions of the vector index; 0 if there is none.
         tokens: Tokens of the last changes. A writer whose connection broke can see whether its change happened.
         format: Of the ledger and the table.
-        totals: Sums of the checksums of all rows of the index (`lance_checksums.py`); nothing in format 1.
-        files: SHA-256 of all files that Lance reads for this version (`lance_files.py`), by path; nothing in format 1
+        totals: Sums of the checksums of all rows of the index (`checksums.py`); nothing in format 1.
+        files: SHA-256 of all files that Lance reads for this version (`files.py`), by path; nothing in format 1
             and on an object store.
     """
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from aleator.retrieval.items import Items
 from aleator.retrieval.scoring import slack
 from aleator.retrieval.stores.base import Candidates
-from aleator.retrieval.stores.lance_checksums import (
+from aleator.retrieval.stores.lance.checksums import (
     TEXT_CHECK,
     VECTOR_CHECK,
     Totals,
@@ -24,7 +24,7 @@ from aleator.retrieval.stores.lance_checksums import (
     totals_of,
     vector_checks,
 )
-from aleator.retrieval.stores.lance_place import Place
+from aleator.retrieval.stores.lance.place import Place
 
 _BLOCK = 65_536  # vectors written or compared at a time
 _MOST_IN_LIST = 1_000  # values in a condition; for more, a scan of the column is faster

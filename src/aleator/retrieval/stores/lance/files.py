@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from aleator.foundation import file_sha256
-from aleator.retrieval.stores.lance_place import Place
+from aleator.retrieval.stores.lance.place import Place
 
 Files = dict[str, str]  # SHA-256 by path in the folder of the index
 _FOOTER = struct.Struct("<QHH4s")  # of a manifest: where the message begins, version of the format, b"LANC"

@@ -13,9 +13,9 @@ from typing import Any
 
 from aleator.foundation import DamagedFileError, create_file
 from aleator.retrieval.stores.base import IndexGoneError
-from aleator.retrieval.stores.lance_ledger import LEDGER, Ledger, TableLedger, refuse_second, require_known
-from aleator.retrieval.stores.lance_place import Place
-from aleator.retrieval.stores.lance_state import State, gone, read_state
+from aleator.retrieval.stores.lance.ledger import LEDGER, Ledger, TableLedger, refuse_second, require_known
+from aleator.retrieval.stores.lance.place import Place
+from aleator.retrieval.stores.lance.state import State, gone, read_state
 
 _MOST = 100  # states that are read again to see what has changed
 

@@ -4,7 +4,7 @@ import pytest
 
 from aleator.foundation import DamagedFileError
 from aleator.retrieval.stores.base import IndexGoneError
-from aleator.retrieval.stores.lance_place import ConflictError, Place, is_lance
+from aleator.retrieval.stores.lance.place import ConflictError, Place, is_lance
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from aleator.cli import app
 from aleator.foundation import DamagedFileError
 from aleator.retrieval import CredibleIndex, check_index
 from aleator.retrieval.items import encode_id
-from aleator.retrieval.stores import lance, lance_state
-from aleator.retrieval.stores.lance_certainties import Certainties, merged
-from aleator.retrieval.stores.lance_checksums import kappa_checks, text_checks, vector_checks
-from aleator.retrieval.stores.lance_files import table_files
-from aleator.retrieval.stores.lance_place import Place
+from aleator.retrieval.stores.lance import state, store
+from aleator.retrieval.stores.lance.certainties import Certainties, merged
+from aleator.retrieval.stores.lance.checksums import kappa_checks, text_checks, vector_checks
+from aleator.retrieval.stores.lance.files import table_files
+from aleator.retrieval.stores.lance.place import Place
 from tests.test_damage import IDS, Index, posteriors, try_damages
 
 pytest.importorskip("lancedb")
@@ -209,7 +209,7 @@ def test_a_manifest_that_cannot_be_read_is_damage(tmp_path):
 def test_check_asks_the_vector_index_for_items(tmp_path, monkeypatch):
     """Where its files have no checksums, as on an object store."""
     LanceIndex(lists=True).write(tmp_path / "index")
-    table = "aleator.retrieval.stores.lance_items.ItemTable"
+    table = "aleator.retrieval.stores.lance.items.ItemTable"
     monkeypatch.setattr(f"{table}.closest", lambda self, mu, k, effort: (next(self.blocks())[0].take([0]), None, None))
     with pytest.raises(DamagedFileError, match="does not find items that the index holds"):
         check_index(f"lance:{tmp_path / 'index'}")
@@ -221,9 +221,9 @@ def test_check_asks_the_vector_index_for_items(tmp_path, monkeypatch):
 def test_an_index_of_an_earlier_release_has_no_checksums_and_still_works(tmp_path, monkeypatch):
     place = f"lance:{tmp_path / 'index'}"
     with monkeypatch.context() as earlier:
-        really = lance.schema
-        earlier.setattr(lance, "schema", lambda dim, mixtures, checked: really(dim, mixtures, False))
-        earlier.setattr(lance, "FORMAT", 1)
+        really = store.schema
+        earlier.setattr(store, "schema", lambda dim, mixtures, checked: really(dim, mixtures, False))
+        earlier.setattr(store, "FORMAT", 1)
         LanceIndex(lists=True).write(tmp_path / "index")
     LanceIndex(lists=True).write(tmp_path / "new")
     state = json.loads(CredibleIndex.open(place).store._ledger.state.to_json())
@@ -240,10 +240,10 @@ def test_an_index_of_an_earlier_release_has_no_checksums_and_still_works(tmp_pat
 
 
 def test_a_newer_format_is_refused_with_the_way_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(lance, "FORMAT", 3)
-    monkeypatch.setattr(lance_state, "FORMAT", 3)
+    monkeypatch.setattr(store, "FORMAT", 3)
+    monkeypatch.setattr(state, "FORMAT", 3)
     LanceIndex().write(tmp_path / "index")
-    monkeypatch.setattr(lance_state, "FORMAT", 2)
+    monkeypatch.setattr(state, "FORMAT", 2)
     with pytest.raises(ValueError, match=r"is in format 3.*open it with the release that wrote it"):
         CredibleIndex.open(f"lance:{tmp_path / 'index'}")
 

@@ -14,10 +14,10 @@ from aleator import VonMisesFisher
 from aleator.retrieval import CredibleIndex, check_index
 from aleator.retrieval.filters import compile_filter
 from aleator.retrieval.stores.base import IndexGoneError
-from aleator.retrieval.stores.lance import LanceStore
-from aleator.retrieval.stores.lance_building import partition_count
-from aleator.retrieval.stores.lance_items import ItemTable
-from aleator.retrieval.stores.lance_place import ConflictError
+from aleator.retrieval.stores.lance.building import partition_count
+from aleator.retrieval.stores.lance.items import ItemTable
+from aleator.retrieval.stores.lance.place import ConflictError
+from aleator.retrieval.stores.lance.store import LanceStore
 from tests.retrieval import brute_force, worker
 from tests.retrieval.processes import read, wait_until
 from tests.retrieval.stores.test_kills import everything_in, held_in, kill_often
@@ -131,10 +131,10 @@ def test_items_added_after_the_vector_index_are_found(place, few_questions):
 def test_a_collection_that_is_not_kept_in_memory_gives_the_same_answers(place, monkeypatch):
     items, queries = cloud(400), cloud(9, seed=1)
     index = CredibleIndex.build(items, location=place)
-    monkeypatch.setattr("aleator.retrieval.stores.lance_reading._MOST_IN_MEMORY", 0)
+    monkeypatch.setattr("aleator.retrieval.stores.lance.reading._MOST_IN_MEMORY", 0)
     monkeypatch.setattr("aleator.retrieval.stores.exact._MOST_KEPT", 1)
-    monkeypatch.setattr("aleator.retrieval.stores.lance_items._BLOCK", 64)
-    monkeypatch.setattr("aleator.retrieval.stores.lance_items._MOST_IN_LIST", 3)
+    monkeypatch.setattr("aleator.retrieval.stores.lance.items._BLOCK", 64)
+    monkeypatch.setattr("aleator.retrieval.stores.lance.items._MOST_IN_LIST", 3)
     assert ids_of(index.search(queries, p=0.9)) == brute_force.credible(queries, items, 0.9)
     assert ids_of(index.search(queries, by="nearest", limit=7)) == brute_force.nearest(queries, items, 7)
     assert len(index.store.sample_directions(10)) == 10
@@ -167,8 +167,8 @@ def test_a_filter_is_evaluated_by_lance_and_gives_what_brute_force_gives(place, 
     items, query = cloud(n), cloud(1, seed=1)
     index = CredibleIndex.build(items, metadata=metadata, location=place)
     if kept == "on disk":
-        monkeypatch.setattr("aleator.retrieval.stores.lance_reading._MOST_IN_MEMORY", 0)
-    monkeypatch.setattr("aleator.retrieval.stores.lance_reading._FEW", 1)
+        monkeypatch.setattr("aleator.retrieval.stores.lance.reading._MOST_IN_MEMORY", 0)
+    monkeypatch.setattr("aleator.retrieval.stores.lance.reading._FEW", 1)
     (order,) = brute_force.nearest(query, items, n)
     filters = [{"label": {"eq": value}} for value in values] + [{"label": {"in": HOSTILE}}, {"label": {"in": []}}]
     filters += [{value: "cat"} for value in HOSTILE]
@@ -189,10 +189,10 @@ def test_a_filter_is_evaluated_by_lance_and_gives_what_brute_force_gives(place, 
 
 def test_lance_returns_only_items_that_may_pass(place, monkeypatch):
     index = CredibleIndex.build(cloud(50), metadata=[{"n": i, "half": i % 2 == 0} for i in range(50)], location=place)
-    monkeypatch.setattr("aleator.retrieval.stores.lance_reading._FEW", 1)
+    monkeypatch.setattr("aleator.retrieval.stores.lance.reading._FEW", 1)
     everything = np.eye(1, 8, dtype=np.float32), np.array([-np.inf])
     for most in (2**24, 0):
-        monkeypatch.setattr("aleator.retrieval.stores.lance_reading._MOST_IN_MEMORY", most)
+        monkeypatch.setattr("aleator.retrieval.stores.lance.reading._MOST_IN_MEMORY", most)
         index.add(cloud(1, seed=most), [f"new-{most}"], [{"half": True}])
         narrowed = index.store.narrowed(compile_filter({"half": True}).texts)
         assert len(narrowed.within(*everything, None)) == len(narrowed.closest(everything[0], 99, None)[0])
@@ -276,7 +276,7 @@ def test_of_four_writers_of_one_id_one_succeeds_with_its_whole_batch(where, roun
 
 def test_a_writer_that_others_overtake_tries_again_and_is_told_why_it_is_refused(place, monkeypatch):
     """Lance gives up a commit after some conflicts. What it had written stays hidden."""
-    index, table = build(place, ["a"]), "aleator.retrieval.stores.lance_items.ItemTable"
+    index, table = build(place, ["a"]), "aleator.retrieval.stores.lance.items.ItemTable"
     really, calls = ItemTable.add, []
 
     def overtaken(self, items, first_row):

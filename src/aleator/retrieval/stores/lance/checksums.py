@@ -2,7 +2,7 @@
 
 Every row of the table of items has two: of what decides whether the item is in an answer, and of what a hit shows. The
 ledger has their totals, over all rows of the index, so that rows that are lost or come back are noticed as well. In a
-folder it also has the SHA-256 of the files (`lance_files.py`).
+folder it also has the SHA-256 of the files (`files.py`).
 
 The checksum of a row is a sum of its words times odd random constants, modulo 2**64, mixed. One damaged word always
 changes the sum. It costs one multiplication for each number, so that a million rows are verified in seconds.

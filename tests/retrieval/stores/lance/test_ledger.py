@@ -9,14 +9,14 @@ import pytest
 
 from aleator.foundation import DamagedFileError
 from aleator.retrieval import CredibleIndex, check_index
-from aleator.retrieval.stores import lance
 from aleator.retrieval.stores.base import IndexGoneError
-from aleator.retrieval.stores.lance_folder_ledger import FolderLedger, find_ledger
-from aleator.retrieval.stores.lance_items import ItemTable
-from aleator.retrieval.stores.lance_ledger import Ledger, TableLedger
-from aleator.retrieval.stores.lance_place import Place
+from aleator.retrieval.stores.lance import store
+from aleator.retrieval.stores.lance.folder_ledger import FolderLedger, find_ledger
+from aleator.retrieval.stores.lance.items import ItemTable
+from aleator.retrieval.stores.lance.ledger import Ledger, TableLedger
+from aleator.retrieval.stores.lance.place import Place
+from tests.retrieval.stores.lance.test_store import add, build
 from tests.retrieval.stores.test_kills import everything_in
-from tests.retrieval.stores.test_lance import add, build
 
 pytest.importorskip("lancedb")
 
@@ -25,7 +25,7 @@ pytest.importorskip("lancedb")
 def place(request, tmp_path, monkeypatch):
     """An index in a folder whose ledger is files, or a table as on an object store and in earlier releases."""
     if request.param == "table":
-        monkeypatch.setattr(lance, "create_ledger", TableLedger.create)
+        monkeypatch.setattr(store, "create_ledger", TableLedger.create)
     return f"lance:{tmp_path / 'index'}"
 
 
@@ -91,14 +91,14 @@ def test_every_change_happens_once_and_in_order(place):
 
 
 def test_of_those_who_build_at_one_place_one_succeeds(place, monkeypatch):
-    really = lance.create_ledger
+    really = store.create_ledger
 
     def overtaken(*arguments):
-        monkeypatch.setattr(lance, "create_ledger", really)
+        monkeypatch.setattr(store, "create_ledger", really)
         build(place, ["first"]).close()
         return really(*arguments)
 
-    monkeypatch.setattr(lance, "create_ledger", overtaken)
+    monkeypatch.setattr(store, "create_ledger", overtaken)
     with pytest.raises(ValueError, match="already holds an index; add to it, or pass replace=True"):
         build(place, ["second"])
     assert set(everything_in(CredibleIndex.open(place))) == {"first"}
@@ -218,7 +218,7 @@ def test_an_index_whose_ledger_is_a_table_keeps_it(tmp_path, monkeypatch):
     """Of an earlier release, in a folder."""
     place = f"lance:{tmp_path / 'index'}"
     with monkeypatch.context() as earlier:
-        earlier.setattr(lance, "create_ledger", TableLedger.create)
+        earlier.setattr(store, "create_ledger", TableLedger.create)
         build(place, ["a", "b"]).close()
     index = CredibleIndex.open(place)
     add(index, ["c"])

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from aleator.retrieval.stores.base import IndexGoneError
-from aleator.retrieval.stores.lance_checksums import kappa_checks, total_of
-from aleator.retrieval.stores.lance_items import ItemTable
-from aleator.retrieval.stores.lance_state import State
+from aleator.retrieval.stores.lance.checksums import kappa_checks, total_of
+from aleator.retrieval.stores.lance.items import ItemTable
+from aleator.retrieval.stores.lance.state import State
 
 _MOST_RANGES = 200  # in a condition; for more, all kappas are read
 

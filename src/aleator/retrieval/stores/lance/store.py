@@ -1,7 +1,7 @@
 """A store on Lance: in a folder or on an object store, shared by many readers and writers on many machines.
 
 A place holds a table of LanceDB and a ledger. The table has the items with their vectors. The ledger
-(`lance_ledger.py`) says which of them are in the index, and decides between writers:
+(`ledger.py`) says which of them are in the index, and decides between writers:
 
 - `insert` takes numbers for its rows in the ledger, appends the items, and shows them by one change of the ledger;
 - `delete` hides the items by one change of the ledger, and then removes them from the table;
@@ -9,10 +9,10 @@ A place holds a table of LanceDB and a ledger. The table has the items with thei
 
 So a change happens completely or not at all, also when a writer is killed. An id is never stored twice: a change is
 made again if another writer came in between. A search reads the version of the table that one state of the ledger names
-(`lance_reading.py`).
+(`reading.py`).
 
-Lance does not verify checksums. The rows have checksums of their own (`lance_checksums.py`), and so have the files of
-an index in a folder (`lance_files.py`).
+Lance does not verify checksums. The rows have checksums of their own (`checksums.py`), and so have the files of
+an index in a folder (`files.py`).
 """
 
 import contextlib
@@ -26,14 +26,14 @@ import pyarrow as pa
 from aleator.foundation import reject, require
 from aleator.retrieval.items import Items, decode_id
 from aleator.retrieval.recall import tune_recall
-from aleator.retrieval.stores.lance_building import TABLES, bring_up_to_date, drop_abandoned, drop_old_versions
-from aleator.retrieval.stores.lance_checksums import Totals, combined
-from aleator.retrieval.stores.lance_files import table_files
-from aleator.retrieval.stores.lance_folder_ledger import create_ledger, find_ledger
-from aleator.retrieval.stores.lance_items import batches, schema
-from aleator.retrieval.stores.lance_place import ConflictError, Place
-from aleator.retrieval.stores.lance_reading import LanceReader
-from aleator.retrieval.stores.lance_state import FORMAT, State, gone
+from aleator.retrieval.stores.lance.building import TABLES, bring_up_to_date, drop_abandoned, drop_old_versions
+from aleator.retrieval.stores.lance.checksums import Totals, combined
+from aleator.retrieval.stores.lance.files import table_files
+from aleator.retrieval.stores.lance.folder_ledger import create_ledger, find_ledger
+from aleator.retrieval.stores.lance.items import batches, schema
+from aleator.retrieval.stores.lance.place import ConflictError, Place
+from aleator.retrieval.stores.lance.reading import LanceReader
+from aleator.retrieval.stores.lance.state import FORMAT, State, gone
 
 _TRIES = 5  # of compaction and of appending, while others write
 

@@ -12,19 +12,19 @@ from aleator.retrieval.scoring import slack
 from aleator.retrieval.stores.base import Candidates, Finder, Store
 from aleator.retrieval.stores.consistency import directions_problem
 from aleator.retrieval.stores.exact import closest_exactly, within_exactly
-from aleator.retrieval.stores.lance_certainties import Certainties, shown_kappas
-from aleator.retrieval.stores.lance_checksums import (
+from aleator.retrieval.stores.lance.certainties import Certainties, shown_kappas
+from aleator.retrieval.stores.lance.checksums import (
     TEXT_CHECK,
     VECTOR_CHECK,
     Totals,
     total_of,
     totals_of,
 )
-from aleator.retrieval.stores.lance_files import verify_files
-from aleator.retrieval.stores.lance_items import ItemTable, contains_any_of_each
-from aleator.retrieval.stores.lance_ledger import Ledger
-from aleator.retrieval.stores.lance_place import Place
-from aleator.retrieval.stores.lance_state import State, gone
+from aleator.retrieval.stores.lance.files import verify_files
+from aleator.retrieval.stores.lance.items import ItemTable, contains_any_of_each
+from aleator.retrieval.stores.lance.ledger import Ledger
+from aleator.retrieval.stores.lance.place import Place
+from aleator.retrieval.stores.lance.state import State, gone
 
 _MOST_IN_MEMORY = 2**24  # numbers in the vectors of a collection that is kept in memory: 64 MiB
 _MOST_DESCRIBED = 100_000  # items whose ids and metadata are kept after a search
