@@ -9,7 +9,7 @@ lines say from which batch size on the polynomials are faster than the series.
 import argparse
 
 from aleator.fused import interpolant
-from aleator.matching import fused_totals
+from aleator.matching.sums import fused_totals
 from benchmarks.loss_scale import _graph_milliseconds, _leaves, _milliseconds, _step
 
 CHOICES = [(64, 32, 4), (64, 32, 8), (64, 64, 4), (64, 64, 8), (64, 16, 4), (64, 128, 8)]

@@ -13,7 +13,7 @@ REPLACES = {
     "bessel": "special",
     "sampling": "posteriors",
     "series": "matching",
-    "totals": "matching",
+    "totals": "matching/sums",
     "sampled_cosines": "losses",
     "softmax_share": "losses",
     "network_posteriors": "data",
@@ -29,8 +29,8 @@ def test_a_tensor_on_the_cpu_takes_the_plain_functions():
 
 # Parts of other fused functions have no plain twin of their own.
 PARTS = {
-    "grid": "matching/interpolant",
-    "interpolant": "matching/totals",
+    "grid": "matching/sums/interpolant",
+    "interpolant": "matching/sums/totals",
     "pairs": "matching/fused_pairs",
 }
 TWINS = [
@@ -44,7 +44,7 @@ TWINS = [
 def test_a_fused_function_stands_beside_the_plain_one(name):
     """fused_x of fused/file.py replaces plain_x of package/file.py; torch may derive the plain backward by itself."""
     file = getattr(functions, name).__module__.rpartition(".")[2]
-    plain = importlib.import_module(f"aleator.{REPLACES[file]}.{file}")
+    plain = importlib.import_module(f"aleator.{REPLACES[file]}.{file}".replace("/", "."))
     assert hasattr(plain, name.removesuffix("_backward").replace("fused_", "plain_"))
 
 

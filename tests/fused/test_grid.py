@@ -8,8 +8,8 @@ import torch
 
 from aleator import AcceptanceKernel, VMFKernel
 from aleator.fused import functions
-from aleator.matching import interpolant
 from aleator.matching.series import recurrences, row_weights
+from aleator.matching.sums import interpolant
 from tests.fused.test_totals import INTERPRETED, device  # noqa: F401
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from aleator import AcceptanceKernel, VMFKernel, ZonalKernel
 from aleator.fused import functions
-from aleator.matching import fused_totals
-from aleator.matching import interpolant as polynomials
-from aleator.matching.interpolant import interpolant, too_far
 from aleator.matching.positivity import log_total_positivity
+from aleator.matching.sums import fused_totals
+from aleator.matching.sums import interpolant as polynomials
+from aleator.matching.sums.interpolant import interpolant, too_far
 from tests.fused.test_totals import INTERPRETED, compare, device, posterior, some, some_mixtures  # noqa: F401
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]

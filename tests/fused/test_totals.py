@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VMFMixture, VonMisesFisher, ZonalKernel, log_positivity
 from aleator.fused import functions
-from aleator.matching import fused_totals, log_total_positivity, sums_in_tiles
-from aleator.matching import totals as totals_module
+from aleator.matching import log_total_positivity, sums_in_tiles
+from aleator.matching.sums import fused_totals
+from aleator.matching.sums import totals as totals_module
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and functions.triton_available()
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]

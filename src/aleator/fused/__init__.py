@@ -2,22 +2,22 @@
 
 Each file replaces the plain functions of one module of the same name; `fused_x` replaces `plain_x`.
 
-    file                   replaces in                  functions
-    angles.py              special/angles.py            plain_basis
-    bessel.py              special/bessel.py            plain_log_growth
-    sampling.py            posteriors/sampling.py       plain_sample, plain_sample_backward
-    series.py              matching/series.py           plain_row_weights, plain_positivity_table
-    pairs.py               matching/fused_pairs.py      its parts: cosines of pairs, and gradients
-    totals.py              matching/totals.py           plain_log_totals
-    interpolant.py         matching/totals.py           the same for very many pairs, together with totals.py
-    grid.py                matching/interpolant.py      its part: log r on a grid
-    sampled_cosines.py     losses/sampled_cosines.py    plain_sampled_cosines, plain_sampled_cosines_backward
-    softmax_share.py       losses/softmax_share.py      plain_candidate_log_softmax_share,
-                                                        plain_shared_log_softmax_share, and their gradients
-    mean_share.py          losses/mean_share.py         plain_log_mean_share, and its gradient
-    network_posteriors.py  data/network_posteriors.py   plain_network_posteriors
-    leaky_layers.py        encoders/leaky_layers.py     plain_leaky_layers, and its gradient
-    outputs.py             encoders/outputs.py          plain_directions and its gradient, plain_bounded_kappa
+    file                   replaces in                       functions
+    angles.py              special/angles.py                 plain_basis
+    bessel.py              special/bessel.py                 plain_log_growth
+    sampling.py            posteriors/sampling.py            plain_sample, plain_sample_backward
+    series.py              matching/series.py                plain_row_weights, plain_positivity_table
+    pairs.py               matching/fused_pairs.py           its parts: cosines of pairs, and gradients
+    totals.py              matching/sums/totals.py           plain_log_totals
+    interpolant.py         matching/sums/totals.py           the same for very many pairs, together with totals.py
+    grid.py                matching/sums/interpolant.py      its part: log r on a grid
+    sampled_cosines.py     losses/sampled_cosines.py         plain_sampled_cosines, plain_sampled_cosines_backward
+    softmax_share.py       losses/softmax_share.py           plain_candidate_log_softmax_share,
+                                                             plain_shared_log_softmax_share, and their gradients
+    mean_share.py          losses/mean_share.py              plain_log_mean_share, and its gradient
+    network_posteriors.py  data/network_posteriors.py        plain_network_posteriors
+    leaky_layers.py        encoders/leaky_layers.py          plain_leaky_layers, and its gradient
+    outputs.py             encoders/outputs.py               plain_directions and its gradient, plain_bounded_kappa
 
 Plain functions launch many small GPU kernels, or read and write large tensors several times. A fused function launches
 one or two kernels and writes only its results. functions.py lists all fused functions, pieces.py and halves.py hold

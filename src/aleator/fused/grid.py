@@ -1,4 +1,4 @@
-"""GPU part of matching/interpolant.py: log r on the grid of nodes of pairs of classes, in float64.
+"""GPU part of matching/sums/interpolant.py: log r on the grid of nodes of pairs of classes, in float64.
 
 All pairs of nodes of two classes share their cosines, so P_n(c) is made once for all of them, and a term of the series
 is an outer product: P_n at some cosines times w_n w'_n of the pairs.

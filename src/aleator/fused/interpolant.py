@@ -1,4 +1,4 @@
-r"""GPU sums of expected positivity over negatives, with log r from polynomials (matching/interpolant.py), in float32.
+r"""GPU sums of expected positivity over negatives, log r from polynomials (matching/sums/interpolant.py), in float32.
 
 Both sides are sorted by kappa. Each program has some rows of one row class. For each column class it first writes what
 its rows make of the polynomials,
@@ -33,7 +33,7 @@ from aleator.fused.halves import (
 from aleator.fused.pieces import of_others, on_its_own_device, tl, triton
 from aleator.fused.totals import log_of_splits
 
-# Tiles and warps, forward and backward. The row counts divide matching/interpolant.py's CLASS_UNIT.
+# Tiles and warps, forward and backward. The row counts divide matching/sums/interpolant.py's CLASS_UNIT.
 FORWARD = {"ROWS": 64, "COLUMNS": 64, "num_warps": 4}
 BACKWARD = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4}
 MANY_DIMENSIONS = 256  # from here on tiles have half the columns, because directions and gradient take more room
@@ -73,7 +73,7 @@ def fused_interpolated_totals(
 
     `like` is any tensor on the device. `polynomials` is an `Interpolant` of the two sides, with a steepness if `depth`
     is above 0. `own`: both sides are the anchors, and none is its own negative. The second result is what `too_far`
-    (matching/interpolant.py) needs of a kernel without a tail.
+    (matching/sums/interpolant.py) needs of a kernel without a tail.
     """
     count, others = len(first.mu), len(second.mu)
     rows = FORWARD["ROWS"]

@@ -24,13 +24,13 @@ from aleator.foundation import reject, require, require_at_least, require_not_co
 from aleator.fused import fused_kernels
 from aleator.matching.components import log_bilinear, log_bilinear_with_itself
 from aleator.matching.fused_pairs import fused_log_pairs
-from aleator.matching.fused_totals import takes_polynomials
-from aleator.matching.interpolated_table import interpolated_log_r, takes_table
-from aleator.matching.interpolated_totals import takes_interpolants
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.match_maps import LogOddsMap
 from aleator.matching.series import log_series
-from aleator.matching.totals import STEEPEST, log_totals
+from aleator.matching.sums.fused_totals import takes_polynomials
+from aleator.matching.sums.interpolated_table import interpolated_log_r, takes_table
+from aleator.matching.sums.interpolated_totals import takes_interpolants
+from aleator.matching.sums.totals import STEEPEST, log_totals
 from aleator.matching.zonal import ZonalKernel, check_kernel
 from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher, log_overlap, unit_directions
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.polynomial import chebyshev as reference
 
-from aleator.matching.chebyshev import chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
+from aleator.matching.sums.chebyshev import chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
 
 
 def test_values_and_slopes():

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from aleator import PrototypeLoss, VMFKernel, VonMisesFisher, pairwise_log_positivity
-from aleator.matching import interpolated_table
-from aleator.matching.interpolated_table import CLASSES, _Lattice
+from aleator.matching.sums import interpolated_table
+from aleator.matching.sums.interpolated_table import CLASSES, _Lattice
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,8 @@ from aleator import (
     log_positivity,
     pairwise_log_positivity,
 )
-from aleator.matching import log_total_positivity, positivity, sums_in_tiles, tile_sums
+from aleator.matching import log_total_positivity, positivity, sums_in_tiles
+from aleator.matching.sums import tile_sums
 
 
 @pytest.fixture(autouse=True)

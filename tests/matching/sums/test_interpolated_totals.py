@@ -7,10 +7,11 @@ import torch
 from torch.nn import functional as F
 
 from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VonMisesFisher, pairwise_log_positivity
-from aleator.matching import interpolated_totals, log_total_positivity, positivity
-from aleator.matching.interpolated_totals import takes_interpolants
+from aleator.matching import log_total_positivity, positivity
+from aleator.matching.sums import interpolated_totals
+from aleator.matching.sums.interpolated_totals import takes_interpolants
 from tests.fused.test_interpolant import KERNELS
-from tests.matching.test_totals import slow_twin, some_mixtures
+from tests.matching.sums.test_totals import slow_twin, some_mixtures
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aleator.matching.chebyshev import Put, chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
-from aleator.matching.interpolant import (
+from aleator.matching.kernels import VMFKernel
+from aleator.matching.series import DEPTH, positivity_table, row_weights
+from aleator.matching.sums.chebyshev import Put, chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
+from aleator.matching.sums.interpolant import (
     COSINE_NODES,
     classes_between,
     place_in_class,
@@ -31,10 +33,8 @@ from aleator.matching.interpolant import (
     squeezed,
     turn_of_tail,
 )
-from aleator.matching.kernels import VMFKernel
-from aleator.matching.series import DEPTH, positivity_table, row_weights
-from aleator.matching.tile_sums import in_threads
-from aleator.matching.tiles import tail_scale
+from aleator.matching.sums.tile_sums import in_threads
+from aleator.matching.sums.tiles import tail_scale
 
 LEAST_WORK = 2**19  # pairs times terms of the series; with less, the calls decide the time, and the series has fewer
 HIGHEST_DEGREE = 0.5  # of the polynomials in the cosine, in terms of the series; with more, the series is as fast

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from aleator.fused import fused_kernels
-from aleator.matching.interpolant import Interpolant, interpolant, kappa_scale, too_far
 from aleator.matching.series import DEPTH, FLOOR, TILT, row_weights
-from aleator.matching.tiles import FixedKernel, TailScale, rescaled_recurrence, tail_scale
+from aleator.matching.sums.interpolant import Interpolant, interpolant, kappa_scale, too_far
+from aleator.matching.sums.tiles import FixedKernel, TailScale, rescaled_recurrence, tail_scale
 from aleator.special import bessel_ratio
 
 # From so many pairs on, the grid of the polynomials is paid for (measured on an H200).

@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from aleator import AcceptanceKernel, VMFKernel
 from aleator.matching.series import positivity_table, row_weights
-from aleator.matching.tiles import Side, rescaled_recurrence, tail_scale, tile_gradients, tile_values
+from aleator.matching.sums.tiles import Side, rescaled_recurrence, tail_scale, tile_gradients, tile_values
 from aleator.special import gegenbauer
 
 

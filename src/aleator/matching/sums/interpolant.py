@@ -32,7 +32,7 @@ from torch import Tensor
 
 from aleator.fused import fused_kernels
 from aleator.matching.series import DEPTH, RowWeights, positivity_table, recurrences, row_weights
-from aleator.matching.tiles import TailScale, steepness
+from aleator.matching.sums.tiles import TailScale, steepness
 
 TOLERANCE = 1e-6  # of log r, absolute
 # Nodes in kappa, kappa' and the cosine. Rows have more, because their slope in kappa is needed.

@@ -19,7 +19,7 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from aleator.matching.series import RowWeights
-from aleator.matching.tiles import Side, TailScale, TileValues, tile_gradients, tile_values
+from aleator.matching.sums.tiles import Side, TailScale, TileValues, tile_gradients, tile_values
 
 # Rows and columns of a tile. Smaller tiles have more calls, larger ones leave the cache.
 TILE = 256

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from aleator import AcceptanceKernel, VMFKernel
-from aleator.matching.fused_totals import _fixed_tail
-from aleator.matching.interpolant import (
+from aleator.matching.series import DEPTH, log_series
+from aleator.matching.sums.fused_totals import _fixed_tail
+from aleator.matching.sums.interpolant import (
     _DROP,
     COLUMN_NODES,
     COSINE_NODES,
@@ -18,7 +19,6 @@ from aleator.matching.interpolant import (
     kappa_scale,
     too_far,
 )
-from aleator.matching.series import DEPTH, log_series
 
 KERNELS = {"vmf": VMFKernel(20.0), "acceptance": AcceptanceKernel(20.0)}
 

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aleator.matching.chebyshev import Put, chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
-from aleator.matching.interpolant import FAR_SHARE, even_classes, place_in_class, polynomials, turn_of_tail
 from aleator.matching.series import DEPTH, row_weights
-from aleator.matching.tile_sums import TILE, Group, blocks_of, in_threads, kappa_gradient, side_of
-from aleator.matching.tiles import FixedKernel, tail_scale
+from aleator.matching.sums.chebyshev import Put, chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
+from aleator.matching.sums.interpolant import FAR_SHARE, even_classes, place_in_class, polynomials, turn_of_tail
+from aleator.matching.sums.tile_sums import TILE, Group, blocks_of, in_threads, kappa_gradient, side_of
+from aleator.matching.sums.tiles import FixedKernel, tail_scale
 
 LEAST_PAIRS = 2**19  # of a group: from here on the grid of the polynomials is paid for
 NODES = 8  # in kappa and in kappa'

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from aleator.fused import fused_kernels
-from aleator.matching.fused_totals import fused_log_totals
-from aleator.matching.interpolated_totals import interpolated_log_totals, takes_interpolants
 from aleator.matching.series import row_weights
-from aleator.matching.tile_sums import Group, kappa_gradient, side_of
-from aleator.matching.tiles import tail_scale
+from aleator.matching.sums.fused_totals import fused_log_totals
+from aleator.matching.sums.interpolated_totals import interpolated_log_totals, takes_interpolants
+from aleator.matching.sums.tile_sums import Group, kappa_gradient, side_of
+from aleator.matching.sums.tiles import tail_scale
 
 # The sums are not taken in logarithms on a CPU, so r must not underflow: its exponent is at least -2 kappa_pos.
 STEEPEST = 150.0
