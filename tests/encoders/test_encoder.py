@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from torch import nn
 from aleator.encoders.backbones import MLP, Features, ResNet18
 from aleator.encoders.encoder import Encoder
 from aleator.encoders.heads import is_lazy
+from aleator.encoders.loading import load_encoder
 from aleator.posteriors import VMFMixture, VonMisesFisher
 from tests.encoders.cases import (
     ENCODERS,
@@ -338,3 +340,12 @@ class TestModes:
     def test_a_number_of_modes_that_makes_no_sense(self):
         with pytest.raises(ValueError, match="modes = 0"):
             Encoder(MLP(4, (16,)), 3, modes=0)
+
+
+def test_sizes_of_numpy_are_taken_and_saved(tmp_path):
+    three, four = np.int64(3), np.int64(4)
+    encoder = Encoder(MLP(four, (four,)), dim=three, kappa="head", modes=np.int64(2), kappa_hidden=(four,))
+    encoder.save(tmp_path / "mlp")
+    Encoder(Features(four), dim=3).save(tmp_path / "features")
+    x = torch.randn(5, 4)
+    assert torch.equal(load_encoder(tmp_path / "mlp")(x).mode, encoder(x).mode)

@@ -1,9 +1,11 @@
 """Errors name the argument, its value, the problem and a way out; good values pass."""
 
+import numpy as np
 import pytest
 import torch
 
 from aleator.foundation.checks import (
+    plain_number,
     reject,
     require,
     require_at_least,
@@ -74,6 +76,7 @@ def test_good_values_pass():
     require_type("x", True, (int, str), "pass 1")
     require_at_least("limit", 1, 1)
     require_count("steps", 1, "try 9")
+    require_count("steps", np.int64(1), "try 9")
     require_probability("p", 0.5, "try 0.9")
     require_probability("p", torch.tensor([0.1, 0.9]), "try 0.9")
     require_float("mu", torch.ones(2).double())
@@ -95,3 +98,14 @@ def test_errors_carry_their_parts_and_can_be_pickled():
     error = pickle.loads(pickle.dumps(caught.value))
     assert (error.argument, error.value, error.problem, error.way_out) == ("dim", "1", "too small", "pass 2 or more")
     assert str(error) == str(caught.value) == "dim = 1: too small; pass 2 or more"
+
+
+@pytest.mark.parametrize("value", [np.int64(3), np.float32(0.5), np.bool_(True), torch.tensor(3), np.array(0.5)])
+def test_numbers_of_numpy_and_torch_become_plain(value):
+    assert type(plain_number(value)) in (int, float, bool)
+    assert plain_number(value) == value
+
+
+@pytest.mark.parametrize("value", [None, "x", 3, (1, 2), np.ones(1)])
+def test_other_values_stay(value):
+    assert plain_number(value) is value

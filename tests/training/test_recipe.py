@@ -1,5 +1,8 @@
 """Recipes: schedules against their closed forms, and settings that make no sense."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -83,3 +86,9 @@ def test_every_schedule_survives_a_single_step():
 def test_bad_recipes(settings, message):
     with pytest.raises(ValueError, match=message):
         Recipe(**({"steps": 5} | settings))
+
+
+def test_numbers_of_numpy_are_taken_and_stored_as_plain_ones():
+    recipe = Recipe(steps=np.int64(5), learning_rate=np.float32(0.5), seed=np.int32(3), patience=None)
+    assert recipe == Recipe(steps=5, learning_rate=0.5, seed=3)
+    json.dumps(vars(recipe))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aleator.encoders.leaky_layers import leaky_layers
-from aleator.foundation import reject, require, require_at_least
+from aleator.foundation import plain_number, reject, require, require_at_least
 
 BACKBONES: dict[str, type[nn.Module]] = {}
 _Module = TypeVar("_Module", bound=type[nn.Module])
@@ -70,7 +70,7 @@ def backbone_spec(module: nn.Module) -> dict[str, Any]:
     """What a saved encoder records about its backbone: name and arguments, or the class of one not registered."""
     for name, cls in BACKBONES.items():
         if type(module) is cls:
-            return {"name": name, "arguments": module.arguments}
+            return {"name": name, "arguments": {key: plain_number(value) for key, value in module.arguments.items()}}
     return {"name": None, "class": type(module).__qualname__}
 
 
@@ -107,7 +107,7 @@ def known_features(module: nn.Module) -> int | None:
         (module, "num_features"),
         (getattr(module, "config", None), "hidden_size"),
     ):
-        value = getattr(owner, attribute, None)
+        value = plain_number(getattr(owner, attribute, None))
         if isinstance(value, int):
             return value
     return None

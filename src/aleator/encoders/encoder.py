@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from aleator.encoders.backbones import backbone_spec, known_features
 from aleator.encoders.heads import KappaHead, is_lazy, linear, weight_head
 from aleator.encoders.outputs import SHORTEST, directions
-from aleator.foundation import require, require_count, require_one_of, write_bundle
+from aleator.foundation import plain_number, require, require_count, require_one_of, write_bundle
 from aleator.posteriors import VMFMixture, VonMisesFisher
 
 KappaFrom = Literal["norm", "head"]
@@ -104,6 +104,7 @@ class Encoder(nn.Module):
     ):
         super().__init__()
         require(isinstance(backbone, nn.Module), "backbone", backbone, "not a torch module", "pass an nn.Module")
+        dim, modes, features = map(plain_number, (dim, modes, features))
         require(isinstance(dim, int) and dim >= 2, "dim", dim, "a sphere needs at least 2", "pass dim >= 2")
         require_count("modes", modes, "pass 1, or 2 for posteriors of two modes")
         main_weight = 1 / modes if main_weight is None else main_weight

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from aleator.foundation.checks import (
     BadArgumentError,
+    make_numbers_plain,
+    plain_number,
     reject,
     require,
     require_at_least,
@@ -82,6 +84,7 @@ __all__ = [
     "holds_nothing",
     "launched_process",
     "lock_beside",
+    "make_numbers_plain",
     "matmul_precision",
     "naming_file",
     "one_thread",
@@ -89,6 +92,7 @@ __all__ = [
     "pack_state",
     "pass_on",
     "percent",
+    "plain_number",
     "preserved_randomness",
     "process_count",
     "process_group",

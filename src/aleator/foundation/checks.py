@@ -7,6 +7,7 @@
 
 import sys
 from collections.abc import Iterable
+from dataclasses import fields
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
@@ -112,7 +113,7 @@ def require_count(argument: str, value: Any, way_out: str) -> None:
         way_out: What to pass instead.
 
     Raises:
-        ValueError: If `value` is not an int of Python or numpy, or is below 1.
+        ValueError: If `value` is not a whole number, or is below 1.
     """
     whole = isinstance(value, Integral) and int(value) >= 1
     require(whole, argument, value, "not a positive whole number", way_out)
@@ -135,6 +136,29 @@ def require_float(argument: str, value: "Tensor") -> None:
         "expected a float32 or float64 tensor",
         f"pass {argument}.float()",
     )
+
+
+def plain_number(value: Any) -> Any:
+    """A number of NumPy or torch as one of Python, which JSON takes. Anything else stays as it is.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        An int, float or bool for a scalar of NumPy and a tensor of shape (), else `value`.
+
+    Examples:
+        >>> import numpy as np
+        >>> plain_number(np.int64(3)), plain_number("3")
+        (3, '3')
+    """
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def make_numbers_plain(settings: Any) -> None:
+    """Replace the numbers of NumPy and torch in the fields of a frozen dataclass by those of Python."""
+    for field in fields(settings):
+        object.__setattr__(settings, field.name, plain_number(getattr(settings, field.name)))
 
 
 def require_new_folder(argument: str, folder: Path, way_out: str = "name a new folder") -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-from aleator.foundation import require, require_at_least, require_count, require_one_of
+from aleator.foundation import make_numbers_plain, require, require_at_least, require_count, require_one_of
 
 Optimiser = Literal["adam", "adamw", "sgd", "soap"]
 Schedule = Literal["constant", "step", "cosine", "one-cycle"]
@@ -127,6 +127,7 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        make_numbers_plain(self)
         for name, words in _WORDS.items():
             require_one_of(name, getattr(self, name), get_args(words))
         for name in ("steps", "log_every"):

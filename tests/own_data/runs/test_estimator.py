@@ -86,6 +86,14 @@ def test_clone_pipeline_and_grid_search():
     assert search.best_estimator_[-1].width == search.best_params_["aleatorclassifier__width"]
 
 
+def test_numbers_of_numpy_as_searches_give_them():
+    rows, labels = blobs(count=80)
+    plain = SMALL | {"steps": 2, "dim": 3, "learning_rate": 0.5, "holdout": 0.25, "random_state": 7}
+    given = {name: (np.float32 if isinstance(value, float) else np.int64)(value) for name, value in plain.items()}
+    first, second = (al.AleatorClassifier(**settings).fit(rows, labels).transform(rows) for settings in (plain, given))
+    np.testing.assert_array_equal(first, second)
+
+
 def test_soft_labels():
     rows, labels = blobs(count=120)
     votes = np.eye(4)[labels] * 0.7 + np.eye(4)[(labels + 1) % 4] * 0.3

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from aleator.foundation import require, require_at_least, require_one_of
+from aleator.foundation import make_numbers_plain, require, require_at_least, require_one_of
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.learning.mirroring import mirror_test
@@ -107,6 +107,9 @@ class Settings:
     tune_steps: int | None = None
     tune_learning_rate: float | None = None
     start: str | None = None
+
+    def __post_init__(self) -> None:
+        make_numbers_plain(self)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from aleator.evaluation import label_certainty
-from aleator.foundation import require, require_one_of
+from aleator.foundation import plain_number, require, require_one_of
 from aleator.own_data.collection.labels import Labels, soft_labels
 from aleator.own_data.collection.reading import read_collection
 from aleator.own_data.learning.defaults import Settings
@@ -240,8 +240,8 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
 
     def _settings(self) -> Settings:
         """Settings of the training."""
-        random = check_random_state(self.random_state)
-        seed = self.random_state if isinstance(self.random_state, int) else int(random.randint(2**31 - 1))
+        seed, random = plain_number(self.random_state), check_random_state(self.random_state)
+        seed = seed if isinstance(seed, int) else int(random.randint(2**31 - 1))
         names = ("dim", "modes", "kappa_pos", "steps", "batch_size", "learning_rate", "weight_decay")
         given = {name: getattr(self, name) for name in (*names, "dropout", "width", "members")}
         return Settings(**given, holdout=self.holdout, seed=seed)
