@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from aleator.data.batches import LabelledBatches, PairBatches
+from aleator.data.soft_batches import SoftLabelBatches
 from tests.data.cases import HARD, SEEDED, SOFT, Listed, assert_follows, counts
 
 
@@ -94,3 +95,7 @@ def test_bad_inputs_are_named():
         LabelledBatches(torch.zeros(7, 2), SOFT, 0)
     with pytest.raises(ValueError, match="no item"):
         LabelledBatches(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), 4)
+    with pytest.raises(ValueError, match=r"labels = 'a': .* number the classes"):
+        LabelledBatches(torch.zeros(2, 2), ["a", "b"], 4)
+    with pytest.raises(ValueError, match=r"labels = 'a': .* number the classes"):
+        SoftLabelBatches(torch.zeros(2, 2), ["a", "b"], 4)

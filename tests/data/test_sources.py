@@ -67,3 +67,9 @@ def test_sources_that_cannot_serve_are_named():
     assert once.next(0) == 1
     with pytest.raises(ValueError, match="ended before step 1 and cannot start again"):
         once.next(1)
+    fewer = open_source([1, 2], seed=0, rank=0, device=CPU)
+    longer = open_source([1, 2, 3, 4], seed=0, rank=0, device=CPU)
+    for step in range(3):
+        longer.next(step)
+    with pytest.raises(ValueError, match="batches = 'list': ends after 2 batches, and 3 had been taken"):
+        fewer.restore(longer.state())

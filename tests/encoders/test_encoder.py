@@ -342,6 +342,27 @@ class TestModes:
             Encoder(MLP(4, (16,)), 3, modes=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_for_the_backbone(dtype):
+    encoder = Encoder(MLP(4, (8,)), 3)
+    encoder.backbone.to(dtype)
+    assert encoder(torch.randn(5, 4, dtype=dtype)).dtype == torch.float32
+    with pytest.raises(ValueError, match=r"encoder = torch\.b?float16: posteriors need .* convert encoder\.backbone"):
+        encoder.to(dtype)(torch.randn(5, 4, dtype=dtype))
+
+
+def test_one_input_is_not_a_batch():
+    with pytest.raises(ValueError, match=r"not shape \(8,\); pass a batch of inputs"):
+        Encoder(MLP(4, (8,)), 3)(torch.randn(4))
+
+
+def test_a_kappa_range_that_is_refused_changes_nothing():
+    encoder = Encoder(MLP(4, (8,)), 3, kappa="head")
+    with pytest.raises(ValueError, match="kappa_range"):
+        encoder.set_kappa_range(torch.randn(5, 4), (16.0, 1e9))
+    assert encoder.kappa_range == (16.0, 32.0)
+
+
 def test_sizes_of_numpy_are_taken_and_saved(tmp_path):
     three, four = np.int64(3), np.int64(4)
     encoder = Encoder(MLP(four, (four,)), dim=three, kappa="head", modes=np.int64(2), kappa_hidden=(four,))

@@ -125,6 +125,7 @@ def test_the_reject_curve_keeps_the_most_certain():
         (lambda: m.auroc([1.0, 2.0], [1, 1]), "both kinds"),
         (lambda: m.average_precision([1.0, 2.0], [1, 2]), "positive = 2"),
         (lambda: m.recall_at_1(unit(3, 2), [1, 2]), "labels"),
+        (lambda: m.recall_at_1(unit(2, 2), ["a", "b"]), "labels = 'a': a name, not a number"),
         (lambda: m.recall_at_1(unit(1, 2), [1]), "no neighbour"),
         (lambda: m.map_at_r(unit(3, 2), [1, 2, 3]), "no label occurs twice"),
         (lambda: m.nearest_neighbours(unit(3, 2), unit(4, 2), 5), "the gallery has 4 items"),

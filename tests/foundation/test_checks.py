@@ -9,6 +9,7 @@ from aleator.foundation.checks import (
     reject,
     require,
     require_at_least,
+    require_class_numbers,
     require_count,
     require_float,
     require_new_folder,
@@ -49,6 +50,11 @@ CASES = [
     (require_at_least, ("limit", 0, 1), "limit = 0: must be at least 1; pass 1 or more"),
     (require_at_least, ("limit", 0, 1, "leave it out"), "limit = 0: must be at least 1; leave it out"),
     (require_at_least, ("limit", float("nan"), 1), "limit = nan: must be at least 1; pass 1 or more"),
+    (
+        require_class_numbers,
+        (np.array(["cat", "dog"]),),
+        "labels = 'cat': a name, not a number; number the classes: numpy.unique(labels, return_inverse=True)[1]",
+    ),
     (require_count, ("steps", 0, "try 9"), "steps = 0: not a positive whole number; try 9"),
     (require_count, ("steps", 1.5, "try 9"), "steps = 1.5: not a positive whole number; try 9"),
     (require_probability, ("p", 1.0, "try 0.9"), "p = 1.0: not a probability inside (0, 1); try 0.9"),
@@ -75,6 +81,8 @@ def test_good_values_pass():
     require_one_of("by", "match", iter(["match", "nearest"]))
     require_type("x", True, (int, str), "pass 1")
     require_at_least("limit", 1, 1)
+    for labels in (torch.arange(3), torch.tensor(0), [1, 2], np.arange(3), [], None):
+        require_class_numbers(labels)
     require_count("steps", 1, "try 9")
     require_count("steps", np.int64(1), "try 9")
     require_probability("p", 0.5, "try 0.9")

@@ -122,7 +122,7 @@ def test_gradients_reach_learnable_parameters():
     ("arguments", "message"),
     [
         (lambda q: (q(0), q(0), None), "anchor.*empty batch"),
-        (lambda q: (q(1), q(1), None), "anchor.*no negatives.*larger batch"),
+        (lambda q: (q(1), q(1), None), "anchor.*no negatives.*larger batch.*drop_last=True"),
         (lambda q: (q(3), q(2), None), r"positive.*expected batch shape \(3,\)"),
         (lambda q: (q(3), q(3), q(3)), r"negative.*expected batch shape \(3, M\)"),
         (lambda q: (q(3), q(3), q(2, 4)), r"negative = \(2, 4\)"),

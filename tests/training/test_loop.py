@@ -197,6 +197,8 @@ def test_other_bad_arguments():
         fit(encoder, loss, pairs, five, device="tpu")
     with pytest.raises(ValueError, match=r"select = 'score': validate does not report it; choose one of kappa"):
         fit(encoder, loss, pairs, Recipe(steps=5, select="score"), validate=mean_kappa, device="cpu")
+    with pytest.raises(ValueError, match="validate = 'float': not a Mapping; return a dict of metrics"):
+        fit(encoder, loss, pairs, five, validate=lambda encoder: 0.5, device="cpu")
     with pytest.raises(ValueError, match="optimiser_options"):
         fit(encoder, loss, pairs, Recipe(steps=5, optimiser_options={"speed": 9}), device="cpu")
     with pytest.raises(ValueError, match="nothing to train"):

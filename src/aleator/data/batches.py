@@ -23,7 +23,7 @@ from torch import Generator, Tensor
 from aleator.data.items import Augment, ItemBatches, MapDataset
 from aleator.data.labels import LabelTable, check_pairs
 from aleator.data.negatives import SharedNegatives
-from aleator.foundation import require, require_one_of
+from aleator.foundation import require, require_class_numbers, require_one_of
 
 Batch = tuple[Tensor, ...] | tuple[Tensor, Tensor, SharedNegatives]
 ItemNumbers = tuple[Tensor, Tensor, Tensor | SharedNegatives | None]
@@ -116,6 +116,7 @@ class LabelledBatches(_PairedBatches):
         if rule == "rejected-latent":
             problem = "the other anchors of a batch follow the marginal, not the rule 'rejected-latent'"
             require(negatives > 0, "negatives", negatives, problem, "pass negatives >= 1")
+        require_class_numbers(labels)
         labels = torch.as_tensor(labels)
         way_out = "pass one label, or one row of probabilities, for each"
         require(len(labels) == len(self), "labels", len(labels), f"there are {len(self)} inputs", way_out)

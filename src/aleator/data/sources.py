@@ -27,6 +27,9 @@ A batch is (anchor, positive), (anchor, positive, negative), a dict with these n
 """
 
 
+_END = object()  # of an iterator
+
+
 def open_source(batches: Batches, seed: int, rank: int, device: torch.device) -> "Source":
     """The source for batches of either form.
 
@@ -144,8 +147,10 @@ class IteratedSource:
         elif state["random"] is not None:
             set_random_state(state["random"], self.device)
             self._start()
-            for _ in range(state["taken"]):
-                next(self.iterator)  # type: ignore[arg-type]
+            for done in range(state["taken"]):
+                problem = f"ends after {done} batches, and {state['taken']} had been taken from it"
+                ended = next(self.iterator, _END) is _END  # type: ignore[arg-type]
+                require(not ended, "batches", type(self.batches).__name__, problem, "pass the batches of the first run")
         self.taken, self.random = state["taken"], state["random"]
 
     def _start(self) -> None:

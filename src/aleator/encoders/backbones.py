@@ -70,7 +70,8 @@ def backbone_spec(module: nn.Module) -> dict[str, Any]:
     """What a saved encoder records about its backbone: name and arguments, or the class of one not registered."""
     for name, cls in BACKBONES.items():
         if type(module) is cls:
-            return {"name": name, "arguments": {key: plain_number(value) for key, value in module.arguments.items()}}
+            arguments: dict[str, Any] = module.arguments  # type: ignore[assignment]
+            return {"name": name, "arguments": {key: plain_number(value) for key, value in arguments.items()}}
     return {"name": None, "class": type(module).__qualname__}
 
 

@@ -156,6 +156,9 @@ class Encoder(nn.Module):
         Returns:
             Posteriors of batch shape (B,): mu (B, D) and kappa (B,), or a mixture of `modes` components.
         """
+        way_out = "keep it in float32, and convert encoder.backbone alone, or use torch.autocast"
+        precise = self.axis.dtype in (torch.float32, torch.float64)
+        require(precise, "encoder", self.axis.dtype, "posteriors need float32 or float64", way_out)
         features = self._backbone_features(inputs)
         mu, norm = self._directions(features)
         with torch.autocast(mu.device.type, enabled=False):
@@ -202,8 +205,9 @@ class Encoder(nn.Module):
         Raises:
             ValueError: If the range is not within kappa_bounds.
         """
-        self.kappa_range = tuple(map(float, kappa_range or self.kappa_range))  # type: ignore[assignment]
-        _require_range(self.kappa_range, self.kappa_bounds)
+        low, high = map(float, kappa_range or self.kappa_range)
+        _require_range((low, high), self.kappa_bounds)
+        self.kappa_range = (low, high)
         if self.kappa_head is None:
             norm = (self(inputs).components.kappa - self.kappa_bounds[0]).clamp_min(SHORTEST)
             middle = math.sqrt(self.kappa_range[0] * self.kappa_range[1])
@@ -222,7 +226,7 @@ class Encoder(nn.Module):
 
         With kappa="norm" the last layer's weight is multiplied. kappa_bounds stay, so kappas that are close to a
         bound change by less. With kappa="head" kappa_bounds and kappa_range are multiplied too, and every kappa
-        changes by exactly the factor.
+        changes by exactly the factor. `save` keeps both; a state dict does not.
 
         Args:
             factor: Positive number.
@@ -382,7 +386,7 @@ def _features(network: nn.Module, inputs: Any, argument: str) -> Tensor:
         argument,
         type(network).__name__,
         f"must give features of shape (B, F), not {output}",
-        "wrap it in a module that pools or flattens its output",
+        "pass a batch of inputs, or wrap it in a module that pools or flattens its output",
     )
     return features
 

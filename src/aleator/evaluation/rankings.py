@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aleator.evaluation.agreement import as_vectors, matrix, ranks
-from aleator.foundation import require, require_count, require_one_of
+from aleator.foundation import require, require_class_numbers, require_count, require_one_of
 
 Nearness = Literal["cosine", "euclidean"]
 
@@ -279,6 +279,7 @@ def _scores_and_labels(score: Any, positive: Any) -> tuple[Tensor, Tensor]:
 def _labelled(embeddings: Any, labels: Any) -> tuple[Tensor, Tensor]:
     """Embeddings in float64 and one label for each, at least two."""
     embeddings = matrix("embeddings", embeddings)
+    require_class_numbers(labels)
     labels = torch.as_tensor(labels, device=embeddings.device)
     require(
         labels.shape == embeddings.shape[:1],

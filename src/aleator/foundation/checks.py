@@ -138,6 +138,13 @@ def require_float(argument: str, value: "Tensor") -> None:
     )
 
 
+def require_class_numbers(labels: Any) -> None:
+    """Raise if the labels are names of classes. The error says how to number them."""
+    first = next(iter(labels), 0) if isinstance(labels, Iterable) and not _is_tensor(labels) else 0
+    way_out = "number the classes: numpy.unique(labels, return_inverse=True)[1]"
+    require(not isinstance(first, str), "labels", str(first), "a name, not a number", way_out)
+
+
 def plain_number(value: Any) -> Any:
     """A number of NumPy or torch as one of Python, which JSON takes. Anything else stays as it is.
 

@@ -288,5 +288,6 @@ def _check_negative(negative: PosteriorBatch, anchor: PosteriorBatch) -> None:
 def _check_batch_negatives(anchor: PosteriorBatch) -> None:
     alone = len(anchor) * process_count() == 1
     problem = "one item has no negatives in its batch"
-    require(not alone, "anchor", tuple(anchor.batch_shape), problem, "use a larger batch or pass negatives")
+    way_out = "use a larger batch or pass negatives; drop_last=True of a DataLoader leaves a smaller last batch out"
+    require(not alone, "anchor", tuple(anchor.batch_shape), problem, way_out)
     require_equal_batches(len(anchor), anchor.device)

@@ -310,7 +310,9 @@ class _Training:
         if self.writing and self.validate is not None:
             self.encoder.eval()
             with torch.no_grad(), preserved_randomness(self.device):
-                metrics = {name: float(value) for name, value in self.validate(self.encoder).items()}
+                reported = self.validate(self.encoder)
+            require_type("validate", reported, Mapping, 'return a dict of metrics, such as {"recall_at_1": 0.9}')
+            metrics = {name: float(value) for name, value in reported.items()}
         return self.fabric.broadcast(metrics)
 
     def save(self, phase: Phase, optimiser: torch.optim.Optimizer) -> None:

@@ -118,7 +118,7 @@ def split_items(
         "data",
         len(hard),
         f"too few items{new} to hold out {share:.0%} of them{links if labels.kind == 'pairs' else ''}",
-        "add items of each class, or raise --holdout",
+        "add items of each class, or pass a larger holdout=0.5, for example",
     )
     return split
 

@@ -117,7 +117,7 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         X, labels, classes = self._checked(X, y)
         with tempfile.TemporaryDirectory() as temporary:
             np.save(Path(temporary) / "features.npy", np.ascontiguousarray(X))
-            collection = replace(read_collection(Path(temporary) / "features.npy"), labels=labels)
+            collection = replace(read_collection(Path(temporary) / "features.npy"), labels=labels, source=Path("X"))
             run = train(
                 collection,
                 Path(temporary) / "run",
