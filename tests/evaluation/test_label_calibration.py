@@ -6,7 +6,14 @@ import pytest
 import torch
 
 import aleator as al
-from aleator.evaluation import LabelModel, condense_gallery, fit_label_model, label_log_likelihood
+from aleator.evaluation import (
+    LabelModel,
+    auroc,
+    condense_gallery,
+    fit_label_model,
+    label_certainty,
+    label_log_likelihood,
+)
 from aleator.evaluation.label_calibration import entries_per_class
 
 NAMES = ("a", "b", "c")
@@ -82,6 +89,14 @@ class TestFit:
         plain = LabelModel(sure[:1000], rows, NAMES, al.VMFKernel(math.inf)).probabilities(fresh)
         assert label_log_likelihood(truth, fresh_label) - fitted < 0.03
         assert label_log_likelihood(plain, fresh_label) < fitted - 0.1
+
+    def test_few_questions_that_are_all_right_do_not_make_every_answer_equally_sure(self):
+        q, label, true = overlapping(2000, 3)
+        clear = ((true.max(1).values > 0.9) & (true.argmax(1) == label))[:300].nonzero()[:20, 0]
+        model = fit_label_model(q[300:900], label[300:900], q[clear], label[clear], al.VMFKernel(20.0), NAMES)
+        p = model.probabilities(q[900:])
+        assert auroc(label_certainty(p), p.argmax(1) == label[900:]) > 0.75
+        assert label_log_likelihood(p, label[900:]) > label_log_likelihood(true[900:], label[900:]) - 0.15
 
     def test_learns_from_soft_labels(self):
         q, _, truth = overlapping(600, 5)

@@ -26,6 +26,9 @@ _LOG_BETA, _LOG_FLOOR = (-4.0, 4.0), (-14.0, math.log(0.5))
 # The fit counts half an imaginary question more, which the floor alone explains. So the floor is never zero, and a
 # mistake that no held-out item made has a finite cost.
 _IMAGINARY = 0.5
+# Where all of a few questions are answered rightly, every larger beta is likelier. All answers would be equally sure
+# then. So log beta has a normal prior around 0, the beta of the posteriors as they are, of this deviation.
+_LOG_BETA_DEVIATION = math.sqrt(0.5)
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -130,8 +133,9 @@ def fit_label_model(
     """Fit label probabilities so that the labels of held-out items are most likely.
 
     Galleries of several sizes are tried, each with the given kernel and with kappa_pos = inf (the expected likelihood
-    kernel, which compares the posteriors themselves). For each, beta and floor are fitted. The likeliest model is
-    returned. Class posteriors that were learned with the encoder can be tried as well.
+    kernel, which compares the posteriors themselves). For each, beta and floor are fitted, beta with a prior around 1
+    that counts where questions are few. The likeliest model is returned. Class posteriors that were learned with the
+    encoder can be tried as well.
 
     Args:
         gallery: Posteriors of labelled items, such as those that were trained on, batch shape (N,).
@@ -210,7 +214,8 @@ def _fit_beta_and_floor(log_r: Tensor, weights: Tensor, asked: Tensor) -> tuple[
             predicted = np.maximum(with_floor(p, prior, math.exp(log_floor)), _TINY)
             return -float(share @ np.log(predicted)) - _IMAGINARY / len(asked) * log_floor
 
-        return _least(cost_of_floor, _LOG_FLOOR)  # the likelihood is concave in the floor
+        cost, log_floor = _least(cost_of_floor, _LOG_FLOOR)  # the likelihood is concave in the floor
+        return cost + (log_beta / _LOG_BETA_DEVIATION) ** 2 / (2 * len(asked)), log_floor
 
     # A coarse search first: the cost can have more than one valley in beta.
     grid = np.linspace(*_LOG_BETA, 17)
