@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+TIMINGS = ROOT / "results" / "benchmarks"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
 
@@ -29,7 +30,12 @@ def test_code_runs(page, tmp_path, monkeypatch):
 
 
 def test_links_lead_somewhere():
-    for page in [*PAGES, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+    for page in [*PAGES, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), TIMINGS / "README.md"]:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
             if not target.startswith(("http://", "https://")):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_list_of_timings_is_complete():
+    listed = re.findall(r"`([\w-]+\.json)`", (TIMINGS / "README.md").read_text())
+    assert sorted(listed) == sorted(path.name for path in TIMINGS.glob("*.json"))

@@ -28,8 +28,8 @@ def derivatives(function, kappa: torch.Tensor, count: int) -> list[torch.Tensor]
     """The value and `count` derivatives of an elementwise function."""
     kappa = kappa.clone().requires_grad_()
     out = [function(kappa)]
-    for _ in range(count):
-        out.append(torch.autograd.grad(out[-1].sum(), kappa, create_graph=True)[0])
+    for n in range(1, count + 1):
+        out.append(torch.autograd.grad(out[-1].sum(), kappa, create_graph=n < count)[0])
     return [x.detach() for x in out]
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from aleator.foundation import first_derivatives_only
 from aleator.fused import fused_for_layers, fused_kernels
 
 MOST_UNITS = 64  # of a narrow layer: its kernel holds a row of each layer in registers
@@ -71,7 +72,7 @@ class _NarrowLayers(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         x, row, output, hidden = ctx.saved_tensors
         fused: Any = fused_kernels(x)
@@ -93,7 +94,7 @@ class _WideLayer(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, output = ctx.saved_tensors
         fused: Any = fused_kernels(x)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aleator.foundation import first_derivatives_only
 from aleator.fused import fused_for_layers, fused_kernels
 
 SHORTEST, LONGEST = 1e-12, 1e18  # beyond these lengths the squares of float32 coordinates under- or overflow
@@ -64,7 +65,7 @@ class _Directions(torch.autograd.Function):
         return fused.fused_directions(embeddings, axis, SHORTEST, LONGEST)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad_mu: Tensor, grad_norm: Tensor) -> tuple[Any, ...]:
         (embeddings,) = ctx.saved_tensors
         fused: Any = fused_kernels(embeddings)
@@ -82,7 +83,7 @@ class _BoundedKappa(torch.autograd.Function):
         return kappa
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         (slope,) = ctx.saved_tensors
         return grad * slope, None, None, None, None

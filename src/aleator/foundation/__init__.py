@@ -43,6 +43,7 @@ from aleator.foundation.wording import percent
 
 if TYPE_CHECKING:
     from aleator.foundation.bundle import pack_state, read_bundle, unpack_state, write_bundle
+    from aleator.foundation.derivatives import first_derivatives_only
     from aleator.foundation.devices import one_thread, resolve_device
     from aleator.foundation.distributed import (
         ProcessGroup,
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
 
 # Modules that need torch. They are imported when a name of theirs is first used: a command that only reads a file
 # starts without torch, which takes seconds to import.
-_WITH_TORCH = ("bundle", "devices", "distributed", "precision", "provenance", "randomness")
+_WITH_TORCH = ("bundle", "derivatives", "devices", "distributed", "precision", "provenance", "randomness")
 
 __all__ = [
     "BadArgumentError",
@@ -81,6 +82,7 @@ __all__ = [
     "describe_run",
     "duration",
     "file_sha256",
+    "first_derivatives_only",
     "gather_batch",
     "holds_nothing",
     "launched_process",

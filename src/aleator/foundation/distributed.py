@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from aleator.foundation.checks import require
+from aleator.foundation.derivatives import first_derivatives_only
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class _Gather(torch.autograd.Function):
         return torch.cat(parts, dim)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad):
         grad = grad.contiguous().clone()
         dist.all_reduce(grad)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aleator.foundation import first_derivatives_only
 from aleator.fused import fused_kernels
 
 
@@ -49,7 +50,7 @@ class _LogMeanShare(torch.autograd.Function):
         return mean
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         fused: Any = fused_kernels(grad)
         return fused.fused_log_mean_share_backward(grad, *ctx.saved_tensors, ctx.averaged), None

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aleator.foundation import first_derivatives_only
 from aleator.posteriors import PosteriorBatch, VonMisesFisher
 
 ORDINARY = 2  # calls of one shape before it is recorded: they compile kernels and make tables
@@ -133,6 +134,6 @@ class _Replay(torch.autograd.Function):
         return value
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         return None, *torch._foreach_mul(ctx.saved_tensors, grad)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aleator.foundation import matmul_precision, pass_on, process_count
+from aleator.foundation import first_derivatives_only, matmul_precision, pass_on, process_count
 from aleator.posteriors import PosteriorBatch
 
 # log sum_j exp s(x_i, x_j) of some rows with a block, (rows,). The number is that of the first row in the block if the
@@ -64,7 +64,7 @@ class _InParts(torch.autograd.Function):
         return totals
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         (totals,) = ctx.saved_tensors
         own = ctx.like.map_tensors(_leaf)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from aleator.foundation import matmul_precision
+from aleator.foundation import first_derivatives_only, matmul_precision
 from aleator.fused import fused_kernels
 from aleator.posteriors import VonMisesFisher
 from aleator.special import LEAST_DIM, AngleSeries, AngleTable, angle_series, angle_table
@@ -66,7 +66,7 @@ class _SampledCosines(torch.autograd.Function):
         return cosine
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad):
         z, mu, slope_c, slope_kappa = ctx.saved_tensors
         fused = fused_kernels(z)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from aleator.foundation import gather_batch, matmul_precision, process_rank
+from aleator.foundation import first_derivatives_only, gather_batch, matmul_precision, process_rank
 from aleator.fused import fused_kernels
 from aleator.matching import LogLinear, ZonalKernel
 
@@ -115,7 +115,7 @@ class _CandidateShare(torch.autograd.Function):
         return share
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         fused: Any = fused_kernels(grad)
         return fused.fused_candidate_log_softmax_share_backward(grad, *ctx.saved_tensors, ctx.log_linear), None
@@ -133,7 +133,7 @@ class _SharedShare(torch.autograd.Function):
         return share
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         fused: Any = fused_kernels(grad)
         return *fused.fused_shared_log_softmax_share_backward(grad, *ctx.saved_tensors, ctx.log_linear), None

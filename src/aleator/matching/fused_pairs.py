@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aleator.foundation import first_derivatives_only
 from aleator.fused import fused_kernels
 from aleator.matching.series import positivity_table, row_weights
 
@@ -36,7 +37,7 @@ class _LogPairs(torch.autograd.Function):
         return table.log_r[:, 0]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         fused: Any = fused_kernels(grad)
         mu1, mu2, *slopes = ctx.saved_tensors

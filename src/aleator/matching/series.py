@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aleator.foundation import first_derivatives_only
 from aleator.fused import fused_kernels
 from aleator.special import log_harmonic_dimensions, log_ratios_and_slopes, recurrence, recurrence_start, representable
 
@@ -150,7 +151,7 @@ class _LogSeries(torch.autograd.Function):
         return table.log_r
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         slope_cosine, slope_kappa1, slope_kappa2 = ctx.saved_tensors
         grad_cosine = grad * slope_cosine if ctx.needs_input_grad[0] else None

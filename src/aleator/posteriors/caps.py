@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.foundation import require_not_compiled
+from aleator.foundation import first_derivatives_only, require_not_compiled
 from aleator.special import angle_masses, angle_quantile, log_sphere_area
 
 # From this kappa on, a vMF is a point in float64: all its mass lies within an angle of 1e-12 of mu.
@@ -61,7 +61,7 @@ class _CapMass(torch.autograd.Function):
         return torch.where(kappa >= _POINT_MASS, 1.0, below)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad):
         kappa, angle, density = ctx.saved_tensors
         point = kappa >= _POINT_MASS

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from aleator.foundation import require_not_compiled
+from aleator.foundation import first_derivatives_only, require_not_compiled
 from aleator.fused import fused_kernels
 from aleator.special import AngleTable, angle_table
 
@@ -55,7 +55,7 @@ class _Sample(torch.autograd.Function):
         return z
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad):
         mu, z, slope = ctx.saved_tensors
         fused = fused_kernels(z)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.foundation import require, require_float, require_not_compiled
+from aleator.foundation import first_derivatives_only, require, require_float, require_not_compiled
 from aleator.fused import fused_kernels
 from aleator.special.debye import DEBYE_ORDER, debye_expansion, debye_polynomials, horner, steps_to_debye
 
@@ -260,7 +260,7 @@ class _LogRatios(torch.autograd.Function):
         return log_a
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad):
         (slope,) = ctx.saved_tensors
         return (grad * slope).sum(-1), None, None

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from aleator.foundation import first_derivatives_only
 from aleator.fused import fused_kernels
 from aleator.matching.series import DEPTH, FLOOR, TILT, row_weights
 from aleator.matching.sums.interpolant import Interpolant, interpolant, kappa_scale, too_far
@@ -52,7 +53,7 @@ class _FusedLogTotals(torch.autograd.Function):
         return pairs.totals()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         mu1, kappa1, weights1 = ctx.pairs.gradients(grad, False)
         mu2 = kappa2 = weights2 = None

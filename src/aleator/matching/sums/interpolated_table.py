@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from aleator.foundation import first_derivatives_only
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.series import DEPTH, positivity_table, row_weights
 from aleator.matching.sums.chebyshev import Put, chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
@@ -89,7 +90,7 @@ class _InterpolatedLogR(torch.autograd.Function):
         return log_r
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         by_cosine, by_kappa1, by_kappa2 = ctx.saved_tensors
         return (

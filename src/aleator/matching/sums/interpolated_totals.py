@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from aleator.foundation import first_derivatives_only
 from aleator.matching.series import DEPTH, row_weights
 from aleator.matching.sums.chebyshev import Put, chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
 from aleator.matching.sums.interpolant import FAR_SHARE, even_classes, place_in_class, polynomials, turn_of_tail
@@ -66,7 +67,7 @@ class _InterpolatedLogTotals(torch.autograd.Function):
         return torch.stack([group.totals() for group in groups])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         parts = [group.gradients(g) for group, g in zip(ctx.groups, grad, strict=True)]
         mu1, kappa1, mu2, kappa2 = (None if x[0] is None else torch.stack(x) for x in zip(*parts, strict=True))

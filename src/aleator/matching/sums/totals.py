@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aleator.foundation import first_derivatives_only
 from aleator.fused import fused_kernels
 from aleator.matching.series import row_weights
 from aleator.matching.sums.fused_totals import fused_log_totals
@@ -109,7 +110,7 @@ class _LogTotals(torch.autograd.Function):
         return sums.log() + first.log_length + second.log_length.amax(1, keepdim=True)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
         (sums,) = ctx.saved_tensors
         weighted = any(weights is not None for weights in ctx.weights)
