@@ -128,6 +128,7 @@ def test_gradients_reach_learnable_parameters():
         (lambda q: (q(3), q(3), q(2, 4)), r"negative = \(2, 4\)"),
         (lambda q: (q(3), q(3), q(3, 0)), "M >= 1"),
         (lambda q: (q(3), q(3), q(3, 2, dim=5)), "negative = 'dimension 5'.*anchors have 4"),
+        (lambda q: (q(3), q(3).float(), None), "positive = torch.float32.*anchors have torch.float64.*cast one"),
         (lambda q: (q(3, 1), q(3, 1), None), "anchor.*flatten"),
         (lambda q: (q(3).mu, q(3), None), "anchor = 'Tensor'.*not a posterior"),
     ],

@@ -150,7 +150,7 @@ class ContrastiveLoss(nn.Module):
         _check_anchor(anchor)
         if candidates is not None:
             _check_posterior("candidates", candidates)
-            _check_dimension("candidates", candidates, anchor)
+            _check_alike("candidates", candidates, anchor)
             shape = tuple(candidates.batch_shape)
             fits = len(shape) == 1 and shape[0] > 0
             require(fits, "candidates", shape, "expected batch shape (M,)", "pass one list for all anchors")
@@ -266,19 +266,21 @@ def _check_posterior(name: str, q: PosteriorBatch) -> None:
     require(is_posterior, name, type(q).__name__, "not a posterior", "pass what an Encoder returns")
 
 
-def _check_dimension(name: str, q: PosteriorBatch, anchor: PosteriorBatch) -> None:
+def _check_alike(name: str, q: PosteriorBatch, anchor: PosteriorBatch) -> None:
     require(q.dim == anchor.dim, name, f"dimension {q.dim}", f"the anchors have {anchor.dim}", "use one encoder")
+    problem, way_out = f"the anchors have {anchor.dtype}", "cast one to the other, for example with .float()"
+    require(q.dtype == anchor.dtype, name, q.dtype, problem, way_out)
 
 
 def _check_positive(positive: PosteriorBatch, anchor: PosteriorBatch) -> None:
     shape, expected = tuple(positive.batch_shape), tuple(anchor.batch_shape)
     problem = f"expected batch shape {expected}, one positive per anchor"
     require(shape == expected, "positive", shape, problem, "draw a positive for each anchor")
-    _check_dimension("positive", positive, anchor)
+    _check_alike("positive", positive, anchor)
 
 
 def _check_negative(negative: PosteriorBatch, anchor: PosteriorBatch) -> None:
-    _check_dimension("negative", negative, anchor)
+    _check_alike("negative", negative, anchor)
     shape, batch = tuple(negative.batch_shape), len(anchor)
     fits = len(shape) == 2 and min(shape) > 0 and batch % shape[0] == 0
     problem = f"expected batch shape ({batch}, M), or (G, M) for G groups of anchors, G a divisor, with M >= 1"

@@ -106,7 +106,7 @@ def test_stopped_work_goes_on(run, collection, whole, tmp_path, monkeypatch):
 
 
 STOPS = {
-    "before the vector index": "aleator.retrieval.stores.lance.LanceStore.save",
+    "before the vector index": "aleator.retrieval.stores.lance.store.LanceStore.save",
     "before the name of the encoder": "aleator.retrieval.CredibleIndex.remember_encoder",
     "before the clean-up": "shutil.rmtree",
 }
