@@ -44,10 +44,11 @@ def test_a_stopped_experiment_takes_its_workers_along(number, tmp_path):
     """They do not first finish what they are doing."""
     script = Path(__file__).with_name("sleeping_experiment.py")
     started = subprocess.Popen([sys.executable, script, tmp_path], stderr=subprocess.DEVNULL)
-    wait_until(lambda: len(list(tmp_path.rglob("pid"))) == 2)
+    written = lambda: [text for path in tmp_path.rglob("pid") if (text := path.read_text())]  # noqa: E731
+    wait_until(lambda: len(written()) == 2)
+    pids = [int(text) for text in written()]
     started.send_signal(number)
     started.wait(30)
-    pids = [int(path.read_text()) for path in tmp_path.rglob("pid")]
     wait_until(lambda: all(map(is_over, pids)))
 
 
