@@ -140,8 +140,20 @@ class LabelModel:
         """
         return self._of_blocks(label_certainty, q)
 
+    def certainty_and_label(self, q: PosteriorBatch) -> tuple[Tensor, Tensor]:
+        """How sure the label is, and which one is the likeliest.
+
+        Args:
+            q: Posteriors of inputs, batch shape (Q,).
+
+        Returns:
+            Certainties as `certainty` gives them, and numbers of labels, int64; shape (Q,) each.
+        """
+        both = self._of_blocks(lambda p: torch.stack([label_certainty(p), p.argmax(1).to(p)], 1), q).view(-1, 2)
+        return both[:, 0], both[:, 1].long()
+
     def _of_blocks(self, score: Callable[[Tensor], Tensor], q: PosteriorBatch) -> Tensor:
-        """A score (Q,) of the label probabilities, without keeping all of them."""
+        """A score of the label probabilities, shape (Q, ...), without keeping all of them."""
         size = max(len(self.gallery), len(self.names))
         return torch.cat(
             [score(self.probabilities(part)) for part in _blocks(q, size)] or [torch.zeros(0, dtype=q.dtype)]

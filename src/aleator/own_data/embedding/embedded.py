@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.evaluation import LabelModel, label_certainty, likely_labels
+from aleator.evaluation import LabelModel, likely_labels
 from aleator.foundation import reject, require_one_of
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.collection.labels import PAIR_COLUMNS, Labels, named_labels, pairs_from_table
@@ -20,7 +20,6 @@ from aleator.retrieval import match_settings, read_answers, read_header, read_po
 from aleator.stored import CertaintyScore, ListedItems, label_scores, rank_rows, read_records
 
 _NO_LABELS = "there are no label probabilities: the run learned from pairs or groups, or is of an older release"
-_BLOCK = 4_096  # items whose label probabilities are held at a time
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def rank_by_certainty(
     model, q = embedded.label_model, embedded.q
     if model is None and by == "labels":
         reject("by", by, _NO_LABELS, "rank by kappa, or train on classes or soft labels and embed again")
-    sure = None if model is None else _label_certainties(model, q)
+    sure = None if model is None else model.certainty_and_label(q)
     unlike = None if embedded.novelty is None else (embedded.novelty > 0).cpu().numpy()
 
     def describe(items: np.ndarray) -> ListedItems:
@@ -192,23 +191,14 @@ def rank_by_certainty(
         if model is None or sure is None:
             return ListedItems(kappa, modes, unlike=odd)
         likely = likely_labels(model.probabilities(listed), model.names)
-        return ListedItems(kappa, modes, sure[0][items], likely, odd)
+        return ListedItems(kappa, modes, sure[0].cpu().numpy()[items], likely, odd)
 
     plain = certainty_score(q).detach().cpu().numpy()
     score = plain
     if model is not None and sure is not None and by == "labels":
-        score = label_scores(*sure, model.weights.numpy(), model.floor)
+        certainty, likeliest = (each.cpu().numpy() for each in sure)
+        score = label_scores(certainty, likeliest, model.weights.numpy(), model.floor)
     return rank_rows(embedded.records, score, plain, describe, limit, surest, unlike)
-
-
-def _label_certainties(model: LabelModel, q: PosteriorBatch) -> tuple[np.ndarray, np.ndarray]:
-    """How sure the label of each item is, (N,), and the number of its likeliest label, (N,)."""
-    certainty, likeliest = np.zeros(len(q), np.float32), np.zeros(len(q), np.int64)
-    for start in range(0, len(q), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        probabilities = model.probabilities(q[block]).cpu()
-        certainty[block], likeliest[block] = label_certainty(probabilities), probabilities.argmax(1)
-    return certainty, likeliest
 
 
 def rank_by_kappa(
