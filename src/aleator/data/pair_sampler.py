@@ -35,7 +35,6 @@ proportion to w. Shapes are fixed and nothing waits for the device, so a CUDA gr
 """
 
 import math
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -43,7 +42,7 @@ from torch import Generator, Tensor
 
 from aleator.data.negatives import SharedNegatives
 from aleator.data.noisy_direction import NoisyDirection
-from aleator.foundation import matmul_precision, require, require_at_least, require_one_of
+from aleator.foundation import is_whole, matmul_precision, require, require_at_least, require_one_of
 from aleator.matching import NegativeLaw, log_positivity
 from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
 
@@ -105,7 +104,7 @@ class PairSampler:
         enough = proposals is None or proposals >= least
         require(enough, "proposals", proposals, f"fewer than the {least} positives to choose", "leave it out")
         way_out = "pass a divisor of the batch size; 1 gives every anchor its own negatives"
-        divides = isinstance(group, Integral) and group >= 1 and batch_size % group == 0
+        divides = is_whole(group, 1) and batch_size % group == 0
         require(divides, "group", group, f"does not divide the batch of {batch_size}", way_out)
         self.process, self.device = process, process.device
         self.batch_size, self.negatives, self.positives, self.group = batch_size, negatives, positives, group

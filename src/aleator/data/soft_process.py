@@ -6,14 +6,13 @@ probability r(x_i, x_j) / sum_k r(x_i, x_k), which is the softmax that InfoNCE l
 P(x), and each of them is an anchor and a candidate of all others. One encoding of an input then serves many choices.
 """
 
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor
 
 from aleator.data.soft_batches import SoftBatch
-from aleator.foundation import matmul_precision, require, require_at_least
+from aleator.foundation import is_whole, matmul_precision, require, require_at_least
 from aleator.matching import log_positivity, pairwise_log_positivity
 from aleator.posteriors import PosteriorBatch
 
@@ -55,7 +54,7 @@ class SoftProcessBatches:
         require_at_least("batch_size", batch_size, 2, "pass for example 512")
         problem, way_out = "r has no closed form", 'pass family="vmf" or "point", or draw pairs with `batches`'
         require(process.family in ("vmf", "point"), "family", process.family, problem, way_out)
-        divides = group is None or (isinstance(group, Integral) and group >= 2 and batch_size % group == 0)
+        divides = group is None or (is_whole(group, 2) and batch_size % group == 0)
         problem = f"not a divisor of 2 or more of the batch of {batch_size}"
         require(divides, "group", group, problem, "pass for example 64, or leave it out")
         some = choices is None or choices >= 1

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from aleator.foundation.checks import (
     BadArgumentError,
+    is_whole,
     make_numbers_plain,
     plain_number,
     reject,
@@ -85,6 +86,7 @@ __all__ = [
     "first_derivatives_only",
     "gather_batch",
     "holds_nothing",
+    "is_whole",
     "launched_process",
     "lock_beside",
     "make_numbers_plain",

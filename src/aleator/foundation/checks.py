@@ -104,6 +104,11 @@ def require_at_least(argument: str, value: float, least: float, way_out: str | N
     require(value >= least, argument, value, f"must be at least {least}", way_out or f"pass {least} or more")
 
 
+def is_whole(value: Any, least: int) -> bool:
+    """Whether `value`, of any type, is a whole number of Python or NumPy that is not below `least`."""
+    return isinstance(value, Integral) and int(value) >= least
+
+
 def require_count(argument: str, value: Any, way_out: str) -> None:
     """Raise unless `value` is a positive whole number.
 
@@ -115,8 +120,7 @@ def require_count(argument: str, value: Any, way_out: str) -> None:
     Raises:
         ValueError: If `value` is not a whole number, or is below 1.
     """
-    whole = isinstance(value, Integral) and int(value) >= 1
-    require(whole, argument, value, "not a positive whole number", way_out)
+    require(is_whole(value, 1), argument, value, "not a positive whole number", way_out)
 
 
 def require_probability(argument: str, value: "float | Tensor", way_out: str) -> None:

@@ -2,13 +2,12 @@
 
 import math
 from functools import partial
-from numbers import Integral
 from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor
 
-from aleator.foundation import gather_batch, process_count, require, require_one_of
+from aleator.foundation import gather_batch, is_whole, process_count, require, require_one_of
 from aleator.losses.base import (
     ContrastiveLoss,
     are_own_negatives,
@@ -222,7 +221,7 @@ class ExactInfoNCE(SimilarityLoss):
         self.kernel = check_kernel(kernel if kernel is not None else VMFKernel())
         require_one_of("rule", rule, get_args(NegativeLaw))
         self.rule = rule
-        several = group is None or (isinstance(group, Integral) and group >= 2)
+        several = group is None or is_whole(group, 2)
         problem = "not a whole number of 2 or more, and an anchor alone has no negatives"
         require(several, "group", group, problem, "pass for example 128, or None for the whole batch")
         self.terms, self.group = terms, group

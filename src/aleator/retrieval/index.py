@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
 from pathlib import Path
 from typing import Any, get_args
 
 from aleator.evaluation import LabelModel
-from aleator.foundation import reject, require, require_count, require_one_of, require_probability
+from aleator.foundation import is_whole, reject, require, require_count, require_one_of, require_probability
 from aleator.matching import DEFAULT_PRIOR, MatchMaps, VMFKernel, ZonalKernel
 from aleator.posteriors import PosteriorBatch
 from aleator.retrieval.filters import Filter, compile_filter
@@ -112,8 +111,9 @@ class CredibleIndex(AnsweringIndex):
         """
         require_probability("prior", prior, "pass for example 0.5")
         require(0 < recall <= 1, "recall", recall, "is not a share in (0, 1]", "pass for example 0.99")
-        whole = isinstance(exact_below, Integral) and exact_below >= 0
-        require(whole, "exact_below", exact_below, "not a number of items", "pass for example 100_000")
+        require(
+            is_whole(exact_below, 0), "exact_below", exact_below, "not a number of items", "pass for example 100_000"
+        )
         items = items_of(posteriors, ids, metadata)
         config = {
             "dim": posteriors.dim,
