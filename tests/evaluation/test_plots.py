@@ -20,6 +20,7 @@ FIGURES = {
     "levels, linear": lambda: plots.levels({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0]}, "group", log=False),
     "lines": lambda: plots.lines([1, 10], {"ours": MEANS, "theirs": [0.4, 0.5]}, "x", "y", diagonal=True),
     "many lines": lambda: plots.lines([1, 10], {n: MEANS for n in "abcd"}, "x", "y", log_x=True, log_y=True),
+    "named_points": lambda: plots.named_points("ab", {"error": {"ours": MEANS, "theirs": [0.4, 0.5]}}, log=["error"]),
     "grid": lambda: plots.grid(torch.rand(2, 3), [1, 2], [0, 1, 2], "a", "b", "rank"),
     "contours": lambda: plots.contours(
         torch.linspace(-0.5, 0.5, 9), torch.rand(9, 9), {"minimum": (0.0, 0.1)}, "x", "y"
@@ -46,6 +47,11 @@ def test_many_curves_have_their_legend_below():
     figure = FIGURES["many lines"]()
     assert len(figure.legends) == 1
     assert not FIGURES["lines"]().legends
+
+
+def test_every_name_needs_a_value():
+    with pytest.raises(ValueError, match="there are 3 names"):
+        plots.named_points("abc", {"error": {"ours": [1.0, 2.0]}})
 
 
 def test_chosen_posteriors_lie_far_apart():

@@ -1,7 +1,7 @@
 """Figures. Every function returns a matplotlib `Figure`; save it with `figure.savefig(path)`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -247,8 +247,7 @@ def lines(
     if diagonal:
         axis.plot([min(x), max(x)], [min(x), max(x)], color=_GREY, linewidth=1)
     for colour, (name, values) in zip(COLOURS, curves.items(), strict=False):
-        pairs = [(v["mean"], v["stderr"] or 0.0) if isinstance(v, dict) else (v, 0.0) for v in values]
-        means, errors = zip(*pairs, strict=True)
+        means, errors = _means_and_errors(values)
         axis.errorbar(x, means, errors, color=colour, marker="o", markersize=4, linewidth=1.4, capsize=2, label=name)
     axis.set(xlabel=xlabel, ylabel=ylabel)
     if log_x:
@@ -261,6 +260,59 @@ def lines(
         figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=2)
     elif len(curves) > 1:
         axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def named_points(
+    names: Sequence[str],
+    panels: Mapping[str, Mapping[str, Sequence[Any]]],
+    log: Collection[str] = (),
+    side: float = 2.4,
+) -> "Figure":
+    """Values of named things, one below the other, in one panel for each measure.
+
+    Args:
+        names: The things, from top to bottom, shape (N,).
+        panels: Label of each panel -> name of each series -> N values. A value is a number, or {"mean": ...,
+            "stderr": ...}. The series have the same names in all panels.
+        log: Labels of the panels whose axis is logarithmic.
+        side: Width of a panel in inches.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If a series does not have N values.
+
+    Examples:
+        >>> from aleator.evaluation import plots
+        >>> panels = {"error": {"ours": [2.0, 0.5]}, "rank": {"ours": [0.6, 0.9]}}
+        >>> figure = plots.named_points(["before", "after"], panels)
+        >>> [axis.get_xlabel() for axis in figure.axes]
+        ['error', 'rank']
+    """
+    figure, axes = _figure(len(panels), 0.26 * len(names) + 1.0, width=side + 1.6 / len(panels))
+    below = range(len(names))
+    for axis, (label, series) in zip(axes, panels.items(), strict=True):
+        for colour, (name, values) in zip(COLOURS, series.items(), strict=False):
+            require(
+                len(values) == len(names),
+                name,
+                f"{len(values)} values",
+                f"there are {len(names)} names",
+                "pass one each",
+            )
+            means, errors = _means_and_errors(values)
+            axis.errorbar(means, below, None, errors, color=colour, marker="o", markersize=4, linewidth=1.0, label=name)
+        axis.set(xlabel=label, ylim=(len(names) - 0.5, -0.5))
+        axis.set_yticks(below, names if axis is axes[0] else [""] * len(names), fontsize=9)
+        axis.grid(axis="y", linewidth=0.4, alpha=0.5)
+        if label in log:
+            axis.set_xscale("log")
+            _plain_ticks(axis.xaxis, *axis.get_xlim())
+    if len(next(iter(panels.values()))) > 1:
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, frameon=False, fontsize=9, loc="outside lower center", ncols=len(labels))
     return figure
 
 
@@ -405,6 +457,12 @@ def _figure(columns: int, height: float, width: float | None = None) -> tuple["F
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _means_and_errors(values: Sequence[Any]) -> tuple[list[float], list[float]]:
+    """Numbers, or {"mean": ..., "stderr": ...}, as means and standard errors; an unknown error is 0."""
+    pairs = [(v["mean"], v["stderr"] or 0.0) if isinstance(v, dict) else (v, 0.0) for v in values]
+    return [mean for mean, _ in pairs], [error for _, error in pairs]
 
 
 def _plain_ticks(axis: Any, low: float, high: float) -> None:

@@ -134,6 +134,19 @@ def optimisers(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     }
 
 
+def walk(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
+    """What each change of `published` does to mu and kappa, one change below the other."""
+    suffix = ", clear"
+    by_name = {row["setting"]: row["metrics"] for row in rows}
+    names = [name for name in by_name if not name.endswith(suffix)]
+    series = {"Ambiguous": names, "Clear": [name + suffix for name in names if name + suffix in by_name]}
+    panels = {
+        label: {title: [by_name[name][metric] for name in kept] for title, kept in series.items() if kept}
+        for metric, label in _WALK.items()
+    }
+    return {"walk": plots.named_points(names, panels, log=[label for label in _WALK.values() if "mean error" in label])}
+
+
 def modes(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     """Learned against true entropy, for each setting in which truth or encoder has several modes."""
     return {
@@ -156,11 +169,17 @@ FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
     "infonce": infonce,
     "optimisers": optimisers,
     "phases": by_setting,
-    "published": by_setting,
+    "published": walk,
     "laws": by_setting,
     "modes": modes,
 }
 _OPTIMISERS = {"adam": "Adam", "soap": "SOAP"}
+_WALK = {
+    "mu_mae": "mean error of cosines",
+    "kappa_mae": "mean error of kappa",
+    "kappa_rank": "rank correlation of kappa",
+    "coverage_95": "latents in 95 % caps",
+}
 _RANKS = {"kappa_rank": "kappa", "mu_rank": "mu"}
 
 

@@ -96,7 +96,7 @@ def interpolant(
     Returns:
         The polynomials. Nothing waits for the device.
     """
-    return polynomials(dim, *_classes(dim, kappa1, kappa2), log_lam, sign, tail)
+    return polynomials(dim, *_classes(dim, kappa1, kappa2), log_lam, sign, tail, True, TOLERANCE)
 
 
 def polynomials(
@@ -106,10 +106,13 @@ def polynomials(
     log_lam: Tensor,
     sign: Tensor,
     tail: TailScale | None,
-    powers: bool = True,
-    tolerance: float = TOLERANCE,
+    powers: bool,
+    tolerance: float,
 ) -> Interpolant:
-    """The polynomials of given classes. `powers`: sums of powers of z', and not of T_b(z')."""
+    """The polynomials of given classes, usable where their error is at most `tolerance`.
+
+    `powers`: sums of powers of z', and not of T_b(z').
+    """
     values, width, slope = _grid(dim, rows, columns, log_lam, sign, tail)
     shape = rows.nodes.shape[1] - 1, columns.nodes.shape[1] - 1
     by_k, by_a, by_b, weights, degrees = _transforms(*shape, tail is not None, powers, log_lam.device)

@@ -25,7 +25,14 @@ from torch import Tensor
 from aleator.foundation import first_derivatives_only
 from aleator.matching.series import DEPTH, row_weights
 from aleator.matching.sums.chebyshev import Put, chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
-from aleator.matching.sums.interpolant import FAR_SHARE, even_classes, place_in_class, polynomials, turn_of_tail
+from aleator.matching.sums.interpolant import (
+    FAR_SHARE,
+    TOLERANCE,
+    even_classes,
+    place_in_class,
+    polynomials,
+    turn_of_tail,
+)
 from aleator.matching.sums.tile_sums import TILE, Group, blocks_of, in_threads, kappa_gradient, side_of
 from aleator.matching.sums.tiles import FixedKernel, tail_scale
 
@@ -128,7 +135,7 @@ class _Pairs:
         """If both sides are the same, the negatives are the other anchors."""
         self.kernel, self.first, self.second, self.own = kernel, first, second, first is second
         dim, log_lam, sign, tail, _ = kernel
-        self.found = polynomials(dim, first.classes, second.classes, log_lam, sign, tail, powers=False)
+        self.found = polynomials(dim, first.classes, second.classes, log_lam, sign, tail, False, TOLERANCE)
 
     def totals(self) -> Tensor:
         """log sum_j r_ij, (N,)."""
