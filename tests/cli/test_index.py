@@ -106,6 +106,8 @@ def test_a_promise_from_questions_to_sets(labelled):
     held = [any(hit["metadata"]["label"] == r for hit in a["hits"]) for a, r in zip(answers, labels, strict=True)]
     assert np.mean(held) >= 0.9
     assert {answer["sure"] for answer in answers} <= {True, False}
+    for option, value in (("--p", "0.5"), ("--by", "match"), ("--filter", "{}"), ("--limit", "3")):
+        assert "leave out " + option in run("query", index, questions, "--promise", option, value, code=2)
     shown = run("query", index, questions, "--promise")
     assert "Promise: sets hold a right answer for 90 % of questions like the 120 of the calibration" in shown
     assert "calibrate again" not in shown

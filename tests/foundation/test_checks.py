@@ -56,6 +56,7 @@ CASES = [
         "labels = 'cat': a name, not a number; number the classes: numpy.unique(labels, return_inverse=True)[1]",
     ),
     (require_count, ("steps", 0, "try 9"), "steps = 0: not a positive whole number; try 9"),
+    (require_count, ("steps", True, "try 9"), "steps = True: not a positive whole number; try 9"),
     (require_count, ("steps", 1.5, "try 9"), "steps = 1.5: not a positive whole number; try 9"),
     (require_probability, ("p", 1.0, "try 0.9"), "p = 1.0: not a probability inside (0, 1); try 0.9"),
     (

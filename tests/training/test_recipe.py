@@ -68,6 +68,9 @@ def test_every_schedule_survives_a_single_step():
     [
         ({"steps": 0}, "steps = 0"),
         ({"steps": 1.5}, "steps = 1.5"),
+        ({"steps": True}, "steps = True"),
+        ({"seed": "a"}, "seed = 'a'"),
+        ({"seed": -1}, "seed = -1"),
         ({"optimiser": "adamx"}, "optimiser = 'adamx': not known; choose one of 'adam', 'adamw', 'sgd', 'soap'"),
         ({"schedule": "linear"}, "schedule"),
         ({"phases": "kappa-then-mu"}, "phases"),

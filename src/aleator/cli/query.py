@@ -27,6 +27,7 @@ _HIDDEN = {"label", "labels", "path", "used"}  # metadata that a row shows elsew
 
 
 def query(
+    context: typer.Context,
     location: Location,
     posteriors: Posteriors,
     by: Annotated[
@@ -67,6 +68,8 @@ def query(
     from aleator.retrieval import group_by_mode, read_answers, read_header, read_items_beside, read_posteriors
 
     with plain_errors():
+        if promise:
+            _require_no_choice(context)
         conditions = _conditions(filter)
         q, header = read_posteriors(posteriors), read_header(posteriors)
         ids, metadata = read_items_beside(posteriors) if posteriors.suffix == ".safetensors" else (None, None)
@@ -100,6 +103,15 @@ def query(
         if hits:
             _print_hits(question, group_by_mode(hits), q.modes > 1)
     print(f"{sum(map(len, answers))} hits for {len(answers)} queries")
+
+
+def _require_no_choice(context: typer.Context) -> None:
+    """Raise if an option was passed that changes which items are found or shown: a promise has decided that."""
+    for name in ("by", "p", "limit", "threshold", "prior", "filter", "exact", "figure", "root"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            problem = "has no effect together with --promise, which has its own way to search"
+            reject(name, context.params[name], problem, f"leave out --{name} or --promise")
 
 
 def _conditions(filter: str | None) -> Any:

@@ -105,8 +105,8 @@ def require_at_least(argument: str, value: float, least: float, way_out: str | N
 
 
 def is_whole(value: Any, least: int) -> bool:
-    """Whether `value`, of any type, is a whole number of Python or NumPy that is not below `least`."""
-    return isinstance(value, Integral) and int(value) >= least
+    """Whether `value`, of any type, is a whole number of Python or NumPy that is not below `least`. True is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def require_count(argument: str, value: Any, way_out: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-from aleator.foundation import make_numbers_plain, require, require_at_least, require_count, require_one_of
+from aleator.foundation import is_whole, make_numbers_plain, require, require_at_least, require_count, require_one_of
 
 Optimiser = Literal["adam", "adamw", "sgd", "soap"]
 Schedule = Literal["constant", "step", "cosine", "one-cycle"]
@@ -135,6 +135,7 @@ class Recipe:
         for name in ("validate_every", "checkpoint_every", "patience"):
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name), f"pass {name} >= 1, or None for never")
+        require(is_whole(self.seed, 0), "seed", self.seed, "not a whole number from 0 on", "pass seed=0")
         _require_positive("learning_rate", self.learning_rate, "try 1e-4")
         if self.kappa_learning_rate is not None:
             _require_positive("kappa_learning_rate", self.kappa_learning_rate, "try 1e-4")
