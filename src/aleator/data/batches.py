@@ -21,9 +21,9 @@ import torch
 from torch import Generator, Tensor
 
 from aleator.data.items import Augment, ItemBatches, MapDataset
-from aleator.data.labels import LabelTable, check_pairs
+from aleator.data.labels import LabelTable, as_labels, check_pairs
 from aleator.data.negatives import SharedNegatives
-from aleator.foundation import require, require_class_numbers, require_one_of
+from aleator.foundation import is_whole, require, require_one_of
 
 Batch = tuple[Tensor, ...] | tuple[Tensor, Tensor, SharedNegatives]
 ItemNumbers = tuple[Tensor, Tensor, Tensor | SharedNegatives | None]
@@ -108,18 +108,14 @@ class LabelledBatches(_PairedBatches):
         device: str | torch.device | None = None,
     ):
         super().__init__(inputs, batch_size, augment, device)
-        whole = isinstance(negatives, int) and negatives >= 0
-        require(whole, "negatives", negatives, "not a whole number", "pass 0 or more")
+        require(is_whole(negatives, 0), "negatives", negatives, "not a whole number", "pass 0 or more")
         require_one_of("rule", rule, get_args(NegativeRule))
         if rule == "contrast":
             rule = "rejected-latent"
         if rule == "rejected-latent":
             problem = "the other anchors of a batch follow the marginal, not the rule 'rejected-latent'"
             require(negatives > 0, "negatives", negatives, problem, "pass negatives >= 1")
-        require_class_numbers(labels)
-        labels = torch.as_tensor(labels)
-        way_out = "pass one label, or one row of probabilities, for each"
-        require(len(labels) == len(self), "labels", len(labels), f"there are {len(self)} inputs", way_out)
+        labels = as_labels(labels, len(self))
         if share_negatives:
             problem = "there are none: the loss takes the other anchors, which all share"
             require(negatives > 0, "share_negatives", share_negatives, problem, "pass negatives >= 1")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from aleator.foundation import reject, require
+from aleator.foundation import reject, require, require_class_numbers
 
 _ROW_TOLERANCE = 1e-4  # for the sum of a row; rows are then divided by their sum
 
@@ -152,6 +152,19 @@ def _nonzero_entries(labels: Tensor) -> tuple[Tensor, Tensor, Tensor, int, int]:
         reject("labels", f"class {class_}", "no item has any probability of it", "leave the column out")
     item, class_of = p.nonzero(as_tuple=True)
     return item, class_of, (p / total)[item, class_of], n, p.shape[1]
+
+
+def as_labels(labels: Any, items: int) -> Tensor:
+    """Labels of items as a tensor, (N,) or (N, C).
+
+    Raises:
+        ValueError: If they are names, or there are not as many as `items`.
+    """
+    require_class_numbers(labels)
+    labels = torch.as_tensor(labels)
+    way_out = "pass one label, or one row of probabilities, for each"
+    require(len(labels) == items, "labels", len(labels), f"there are {items} inputs", way_out)
+    return labels
 
 
 def check_pairs(pairs: Any, items: int, itself: str | None) -> Tensor:

@@ -16,8 +16,8 @@ import torch
 from torch import Generator, Tensor
 
 from aleator.data.items import Augment, ItemBatches, MapDataset
-from aleator.data.labels import LabelTable, check_pairs
-from aleator.foundation import matmul_precision, require, require_class_numbers, require_one_of
+from aleator.data.labels import LabelTable, as_labels, check_pairs
+from aleator.foundation import matmul_precision, require, require_one_of
 
 _FEW_MATCHES = 3.0  # expected matches of an item in its batch below which partners are drawn
 
@@ -127,10 +127,7 @@ class SoftLabelBatches(ItemBatches):
         if views == 2:
             problem, way_out = "two views of an item would be the same", "pass augment=, or views=1"
             require(augment is not None, "views", views, problem, way_out)
-        require_class_numbers(labels)
-        labels = torch.as_tensor(labels)
-        way_out = "pass one label, or one row of probabilities, for each"
-        require(len(labels) == len(self), "labels", len(labels), f"there are {len(self)} inputs", way_out)
+        labels = as_labels(labels, len(self))
         self.table = LabelTable(labels, self.device)
         problem = "every class has one item alone, so no two items match"
         some_match = views == 2 or self.table.entries > self.table.classes
@@ -205,10 +202,7 @@ class LabelRowBatches(ItemBatches):
         device: str | torch.device | None = None,
     ):
         super().__init__(inputs, batch_size, augment, device)
-        require_class_numbers(labels)
-        labels = torch.as_tensor(labels)
-        way_out = "pass one label, or one row of probabilities, for each"
-        require(len(labels) == len(self), "labels", len(labels), f"there are {len(self)} inputs", way_out)
+        labels = as_labels(labels, len(self))
         require(batch_size <= len(self), "batch_size", batch_size, f"there are {len(self)} items", "pass fewer")
         table = LabelTable(labels, self.device)  # it checks the labels
         self.shares = (table.mass / len(self)).float()

@@ -85,6 +85,19 @@ def test_losses_without_certainty_report_none(stand_in):
     assert 0 <= outcome.metrics["accuracy"] <= 1
 
 
+def test_several_classifiers_are_measured_by_the_mean_of_their_log_probabilities(stand_in):
+    alone = replace(TINY, loss="softmax-entropy")
+    metrics, arrays = (one := cifar.run_fold(alone, 0)).metrics, one.arrays
+    copies = cifar.run_fold(replace(alone, beside=(TINY.network,) * 2), 0)
+    assert torch.allclose(copies.arrays["kappa"], arrays["kappa"])
+    assert copies.metrics["recall_at_1"] == metrics["recall_at_1"]
+    assert copies.metrics["pretraining_seconds"] == pytest.approx(3 * metrics["pretraining_seconds"])
+    other = cifar.run_fold(replace(alone, network={**TINY.network, "seed": 1}), 0)
+    both = cifar.run_fold(replace(alone, beside=({**TINY.network, "seed": 1},)), 0)
+    assert both.metrics["accuracy"] == pytest.approx((metrics["accuracy"] + other.metrics["accuracy"]) / 2)
+    assert not torch.allclose(both.arrays["kappa"], arrays["kappa"])
+
+
 def test_the_best_by_the_validation_is_kept(stand_in):
     recipe = {"steps": 6, "validate_every": 1, "select": "crop_rank", "learning_rate": 3e-2}
     outcome = cifar.run_fold(replace(TINY, recipe=recipe), 0)

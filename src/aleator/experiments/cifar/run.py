@@ -79,12 +79,11 @@ def run_fold(
         "pass head_first or a recipe",
     )
     validation, test = held_out(setting, fold + 3), held_out(setting, fold + 4)
-    started = starting_network(setting, device)
+    networks = (setting.network, *setting.beside)
+    started = [starting_network(replace(setting, network=network), device) for network in networks]
     if setting.loss == "softmax-entropy":
-        assert started is not None
-        return measure_classifier(started, validation, test, fold)
-    beside = [starting_network(replace(setting, network=network), device) for network in setting.beside]
-    encoder = make_encoder(setting, fold, [started, *beside], device)
+        return measure_classifier([one for one in started if one is not None], validation, test, fold)
+    encoder = make_encoder(setting, fold, started, device)
     stages = []
     if setting.head_first is not None:
         stages.append(_train_head(setting, encoder, *training_data(setting, fold), fold, device, progress))
@@ -361,24 +360,28 @@ def measure(
     return Outcome(metrics, arrays)
 
 
-def measure_classifier(started: Pretrained, validation: HeldOut, test: HeldOut, fold: int) -> Outcome:
-    """Metrics of the classifier: negative softmax entropy is the certainty, the last features are the embedding.
+def measure_classifier(started: Sequence[Pretrained], validation: HeldOut, test: HeldOut, fold: int) -> Outcome:
+    """Metrics of classifiers: negative softmax entropy is the certainty, the last features are the embedding.
 
-    The metrics of labels are those of its probabilities with a temperature that is fitted on validation.
+    Several classifiers have the mean of their log probabilities, and their features side by side. The metrics of labels
+    are those of their probabilities with a temperature that is fitted on validation.
     """
-    classifier: Classifier = started.classifier
+    classifiers: list[Classifier] = [one.classifier for one in started]
 
-    def logits(images: Tensor) -> Tensor:
-        return predictions(classifier, images).double().cpu()
+    def log_probabilities(images: Tensor) -> Tensor:
+        each = [predictions(classifier, images).double().cpu().log_softmax(1) for classifier in classifiers]
+        return torch.stack(each).mean(0)
 
     random_images, random_sizes = test.randomly_cropped(fold)
-    shown = [logits(images) for images in (test.images, test.cropped(), random_images)]
+    shown = [log_probabilities(images) for images in (test.images, test.cropped(), random_images)]
     sure, cropped, randomly_cropped = (-label_entropy(each.softmax(1)) for each in shown)
-    features = predictions(classifier.backbone, test.images).cpu()
+    features = torch.cat([predictions(each.backbone, test.images).cpu() for each in classifiers], 1)
     metrics = certainty_metrics(features, sure, cropped, (randomly_cropped, random_sizes), test)
-    scaled = fit_temperature(logits(validation.images), validation.labels)
+    scaled = fit_temperature(log_probabilities(validation.images), validation.labels)
     p = LabelProbabilities(*map(scaled, shown))
     metrics |= label_metrics(p, random_sizes, neighbour_hits(features, test.hard).double(), test)
-    metrics |= {"accuracy": started.accuracy, "pretraining_seconds": started.seconds}
-    require(metrics["recall_at_1"] > 0, "classifier", started.fingerprint, "has learned nothing", "pretrain it again")
+    metrics["accuracy"] = sum(one.accuracy for one in started) / len(started)
+    metrics["pretraining_seconds"] = sum(one.seconds for one in started)
+    prints = ", ".join(one.fingerprint for one in started)
+    require(metrics["recall_at_1"] > 0, "classifier", prints, "has learned nothing", "pretrain it again")
     return Outcome(metrics, {"number": test.number, "label": test.hard, "kappa": sure, "entropy": test.entropy})
