@@ -29,6 +29,7 @@ MEASURED = {
     "recall_at_1_surer_half",
     "map_at_r",
     "match_ece",
+    "match_recall_at_1",
     "label_entropy_rank",
     "label_crop_rank",
     "label_log_likelihood",

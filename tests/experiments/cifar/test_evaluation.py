@@ -8,10 +8,11 @@ import torch
 from scipy import stats
 
 from aleator import VMFKernel, VonMisesFisher
+from aleator.evaluation import neighbour_hits
 from aleator.experiments.cifar import evaluation as cifar_evaluation
 from aleator.experiments.cifar import folds as cifar_folds
 from aleator.experiments.cifar import run as cifar
-from aleator.experiments.cifar.evaluation import HeldOut, held_out_pairs
+from aleator.experiments.cifar.evaluation import HeldOut, held_out_pairs, match_hits
 from tests.experiments.cifar.small import HIDDEN, TINY
 from tests.posteriors.mixture_cases import mixture
 
@@ -97,6 +98,14 @@ def some_fold(kind: torch.Tensor) -> HeldOut:
     n = len(kind)
     labels = torch.nn.functional.one_hot(kind, 10).double()
     return HeldOut(torch.zeros(n, 3, 32, 32, dtype=torch.uint8), labels, torch.ones(n), torch.arange(n))
+
+
+def test_a_sure_neighbour_of_the_right_class_matches_better_than_a_nearer_unsure_one():
+    angle = torch.tensor([0.0, 0.05, 0.15, 3.0, 3.1], dtype=torch.float64)
+    q = VonMisesFisher(torch.stack([angle.cos(), angle.sin()], 1), torch.tensor([90.0, 2.0, 90.0, 90.0, 90.0]).double())
+    fold = some_fold(torch.tensor([0, 1, 0, 2, 2]))
+    assert not bool(neighbour_hits(q.mu, fold.hard)[0])
+    assert match_hits(q, fold, VMFKernel(16.0)).tolist() == [1.0, 0.0, 1.0, 1.0, 1.0]
 
 
 def test_credible_sets_against_a_loop():

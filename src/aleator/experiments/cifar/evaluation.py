@@ -36,7 +36,7 @@ from aleator.evaluation import (
 from aleator.experiments.cifar.pretraining import predictions
 from aleator.foundation import require_one_of
 from aleator.losses import ExactInfoNCE
-from aleator.matching import ZonalKernel
+from aleator.matching import ZonalKernel, pairwise_log_positivity
 from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
 
 PAIRS = 20_000  # of held-out images, half of them drawn as positives
@@ -223,6 +223,17 @@ def match_metrics(
         "match_factor": calibration.factor,
     }
     return metrics, reliability_diagram(probability, pairs.match), calibration
+
+
+@torch.no_grad()
+def match_hits(q: PosteriorBatch, fold: HeldOut, kernel: ZonalKernel) -> Tensor:
+    """Whether the likeliest match of each image among the others has its class, shape (N,), float64.
+
+    Neighbours by direction ignore how certain they are. A search by match asks both posteriors.
+    """
+    log_r = pairwise_log_positivity(q, q, kernel)
+    log_r.fill_diagonal_(-math.inf)
+    return (fold.hard[log_r.argmax(1)] == fold.hard).double()
 
 
 @torch.no_grad()

@@ -30,13 +30,14 @@ from aleator.data import (
     to_unit,
 )
 from aleator.encoders import MLP, Beside, Chain, Encoder, Ensemble, ResNet18
-from aleator.evaluation import LabelModel, label_entropy, neighbour_hits, rank_correlation, recall_at_1
+from aleator.evaluation import LabelModel, label_entropy, neighbour_hits, r_auroc, rank_correlation, recall_at_1
 from aleator.experiments.cifar.evaluation import (
     HeldOut,
     certainty,
     certainty_metrics,
     held_out_cross_entropy,
     image_network,
+    match_hits,
     match_metrics,
     output_layers,
     posteriors,
@@ -344,6 +345,10 @@ def measure(
     model = fit_labels(posteriors(encoder, training[0]), training[1], q_validation, validation, kernel, learned)
     p = LabelProbabilities(*(model.probabilities(each) for each in (q, cropped, randomly_cropped)))
     metrics |= label_metrics(p, random_sizes, neighbour_hits(q.mode, test.hard).double(), test)
+    matched = match_hits(q, test, kernel)
+    metrics["match_recall_at_1"] = matched.mean().item()
+    if (area := r_auroc(-label_entropy(p.whole), matched)) is not None:
+        metrics["match_label_r_auroc"] = area
     arrays |= {"label_probability": p.whole.float(), "crop_label_probability": p.cropped.float()}
     matches, diagram, calibration = match_metrics(q, test, q_validation, validation, kernel, fold)
     arrays["reliability"] = torch.stack([diagram.predicted, diagram.observed, diagram.count], 1)

@@ -144,24 +144,30 @@ def soft_targets(preset: Preset) -> CifarSetting:
 
 
 def classes(preset: Preset) -> CifarSetting:
-    """The row with votes, whose images are compared with learned posteriors of the classes and with each other.
+    """The row with votes, whose images are compared with learned posteriors of the classes, and less with each other.
 
     Four heads learn together, each from its part of the batch, and their mean is the answer.
     """
-    setting = replace(one_mode(preset), name="soft and votes, classes", members=4, pairs=0.3)
-    return replace(setting, batch_size=2 * setting.batch_size)
+    setting = votes(preset)
+    head = {**(setting.head_first or {}), **_WITH_CLASSES[preset]}
+    setting = replace(setting, name="soft and votes, classes", targets="classes", head_first=head)
+    return replace(setting, members=4, pairs=0.3, batch_size=256)
 
 
 def one_mode(preset: Preset) -> CifarSetting:
-    """The row with classes, with one head and more weight on pairs: what two modes are compared with."""
-    setting = votes(preset)
-    head = {**(setting.head_first or {}), **_WITH_CLASSES[preset]}
-    return replace(setting, name="soft and votes, one mode", targets="classes", batch_size=128, head_first=head)
+    """The row with classes, on features of four networks and with more weight on pairs: the rival of two modes."""
+    setting = replace(classes(preset), name="soft and votes, one mode", pairs=1.0)
+    return setting if preset == "quick" else replace(setting, beside=_three_more(setting))
 
 
 def two_modes(preset: Preset) -> CifarSetting:
     """The row with one mode, with posteriors of two modes: a cat or a dog, and nothing between."""
     return replace(one_mode(preset), name="soft and votes, two modes", modes=2)
+
+
+def _three_more(setting: CifarSetting) -> tuple[dict[str, Any], ...]:
+    """Networks beside the setting's own: one pretrained on votes, and both once more with another seed."""
+    return (_voted(setting), {**setting.network, "seed": 1}, {**_voted(setting), "seed": 1})
 
 
 def _voted(setting: CifarSetting) -> dict[str, Any]:
@@ -170,7 +176,7 @@ def _voted(setting: CifarSetting) -> dict[str, Any]:
 
 
 def classifier(setting: CifarSetting, name: str = "classifier") -> CifarSetting:
-    """The classifier that a setting starts from, measured by its softmax entropy."""
+    """The classifiers that a setting starts from, measured by their softmax entropy."""
     return replace(setting, name=name, loss="softmax-entropy")
 
 
@@ -184,7 +190,11 @@ def cifar_losses(preset: Preset) -> list[Row]:
     rows = [_row(with_loss(preset, loss), preset) for loss in names]
     if preset != "paper":
         rows[1:1] = [_row(row(preset), preset) for row in (votes, soft_targets, classes, one_mode, two_modes)]
-    return [*rows, _row(classifier(base(preset)), preset)]
+    rows.append(_row(classifier(base(preset)), preset))
+    if preset == "best":
+        four = replace(base(preset), beside=_three_more(base(preset)))
+        rows.append(_row(classifier(four, "four classifiers"), preset))
+    return rows
 
 
 def cifar_labels(preset: Preset) -> list[Row]:
