@@ -36,7 +36,7 @@ def losses(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     curves = {name: run["validations"] for name, run in _named(rows, arrays) if _has_validations(run)}
     if curves:
         figures["training"] = training_figure(curves)
-    sets = {name: run["set_curve"] for name, run in _named(rows, arrays) if "set_curve" in run}
+    sets = {row["setting"]: run["set_curve"] for row, run in zip(rows, arrays, strict=True) if "set_curve" in run}
     if sets:
         figures["set-sizes"] = set_figure(sets)
     return figures

@@ -155,8 +155,11 @@ def classes(preset: Preset) -> CifarSetting:
 
 
 def one_mode(preset: Preset) -> CifarSetting:
-    """The row with classes, on features of four networks and with more weight on pairs: the rival of two modes."""
-    setting = replace(classes(preset), name="soft and votes, one mode", pairs=1.0)
+    """The row with classes, on features of four networks, with one head and more weight on pairs: two modes' rival.
+
+    One head, because the mean over several would mix modes that do not correspond.
+    """
+    setting = replace(classes(preset), name="soft and votes, one mode", members=1, pairs=1.0, batch_size=128)
     return setting if preset == "quick" else replace(setting, beside=_three_more(setting))
 
 
