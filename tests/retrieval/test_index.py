@@ -272,3 +272,8 @@ def test_an_empty_index_is_an_index(location):
     assert index.search(some(1)) == [[]]
     assert len(index) == 0
     index.close()
+
+
+def test_what_is_no_store_is_refused():
+    with pytest.raises(ValueError, match=r"store = 'int': not a store; make an index with CredibleIndex\.build"):
+        CredibleIndex(8)

@@ -23,6 +23,8 @@ class IndexFacts:
     """
 
     def __init__(self, store: Store):
+        way_out = "make an index with CredibleIndex.build(posteriors), or open one with CredibleIndex.open(location)"
+        require(hasattr(store, "config"), "store", type(store).__name__, "not a store", way_out)
         self._store = store
         self._lock = threading.RLock()
 
