@@ -37,6 +37,8 @@ _SHOWN = {
     "recall_at_1": "Recall@1: share of items whose nearest item has the same label",
     "recall_at_1_surer_half": "Recall@1 of the surer half",
     "r_auroc": "R-AUROC: how well kappa tells hits from misses",
+    "first_hit": "share of questions whose nearest item matches",
+    "first_match": "share of questions whose likeliest match does (a search by match)",
     "match_ece_hits": "calibration error of match probabilities: ten nearest items of each question",
     "match_ece_likeliest": "calibration error of match probabilities: ten likeliest items of each question",
     "match_ece_random": "calibration error of match probabilities: random pairs",

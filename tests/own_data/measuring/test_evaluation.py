@@ -71,6 +71,15 @@ def test_certainty_that_tells_hits_from_misses():
     assert metrics["r_auroc"] > 0.6
 
 
+def test_a_search_by_match_prefers_a_sure_item_to_a_nearer_unsure_one():
+    angle = torch.tensor([0.0, 0.05, 0.15, 3.0, 3.05, 3.15])
+    kappa = torch.tensor([90.0, 2.0, 90.0, 90.0, 90.0, 90.0])
+    q = VonMisesFisher(torch.stack([angle.cos(), angle.sin()], 1), kappa)
+    found = evaluate(q, hard([0, 1, 0, 1, 1, 1]), VMFKernel(16.0))
+    assert found["first_hit"] == pytest.approx(3 / 6)  # the second item is nearest to its neighbours, and misleads both
+    assert found["first_match"] == pytest.approx(5 / 6)
+
+
 def test_items_without_a_partner_are_left_out():
     labels = hard([0, 0, 1, 1, 2])
     q = VonMisesFisher(torch.eye(3)[labels.values], torch.ones(5))

@@ -89,6 +89,7 @@ def evaluate(
         - match_ece_hits, reliability_hits: the same on the first ten hits of each question, the nearest items
         - match_ece_likeliest, reliability_likeliest: the same on the first ten hits of a search by match
         - match_ece_random, reliability_random: the same on random pairs of a question and an item
+        - first_hit, first_match: share of questions whose nearest item, or whose likeliest match, matches
         - mean_kappa, kappa_quantiles, kappa_histogram; for several modes of the closest vMF
 
     Raises:
@@ -124,6 +125,7 @@ def evaluate(
     maps = MatchMaps() if maps is None else maps
     if questions is None:
         questions = Questions(q, labels, q, labels, own=np.arange(len(q)))
+    nearest, likeliest = questions.hits(), questions.likeliest(kernel)
     quantiles = torch.quantile(shown.kappa.double(), torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64))
     return {
         "items": len(q),
@@ -132,9 +134,11 @@ def evaluate(
         "r_auroc": r_auroc(certainty, hits),
         "reject_curve": {"kept": list(KEPT), "recall_at_1": curve},
         **_reliability("", _predict_half_matching(questions, kernel, prior, maps, seed)),
-        **_reliability("_hits", _predict_hits(questions, questions.hits(), kernel, prior, maps.of_hits("cosine"))),
-        **_reliability("_likeliest", _predict_likeliest_hits(questions, kernel, prior, maps)),
+        **_reliability("_hits", _predict_hits(questions, nearest, kernel, prior, maps.of_hits("cosine"))),
+        **_reliability("_likeliest", _predict_likeliest_hits(questions, likeliest, kernel, prior, maps)),
         **_reliability("_random", _predict_pairs(questions, questions.random_pairs(seed), kernel, prior, maps.pair)),
+        "first_hit": _first_right(nearest),
+        "first_match": _first_right(likeliest),
         "mean_kappa": shown.kappa.double().mean().item(),
         "kappa_quantiles": dict(zip(("5%", "25%", "50%", "75%", "95%"), quantiles.tolist(), strict=True)),
         "kappa_histogram": _histogram(shown.kappa),
@@ -179,11 +183,17 @@ def _predict_hits(
     return match_probability(first, second, kernel, prior, calibration, ranks(hits)), hits.match
 
 
-def _predict_likeliest_hits(questions: Questions, kernel: VMFKernel, prior: float, maps: MatchMaps) -> Prediction:
+def _predict_likeliest_hits(
+    questions: Questions, hits: MatchPairs, kernel: VMFKernel, prior: float, maps: MatchMaps
+) -> Prediction:
     """Predictions for the first hits of searches by match, which shows no hit as likelier than the one before it."""
-    hits = questions.likeliest(kernel)
     predicted, match = _predict_hits(questions, hits, kernel, prior, maps.of_hits("match"))
     return predicted.view(len(questions.q), -1).cummin(1).values.flatten(), match
+
+
+def _first_right(hits: MatchPairs) -> float:
+    """Share of questions whose first hit matches."""
+    return hits.match[ranks(hits) == 1].double().mean().item()
 
 
 def _predict_half_matching(

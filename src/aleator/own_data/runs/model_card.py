@@ -20,6 +20,8 @@ _ALONE = {
     "recall_at_1": "Recall@1 among held-out items",
     "recall_at_1_surer_half": "Recall@1 of the surer half",
     "r_auroc": "R-AUROC: how well kappa tells hits from misses",
+    "first_hit": "share of questions whose nearest item matches",
+    "first_match": "share of questions whose likeliest match does (a search by match)",
     "label_accuracy": "share of items whose likeliest label is right",
     "label_log_likelihood": "log-likelihood of the labels",
     "label_ece": "calibration error of label probabilities",
