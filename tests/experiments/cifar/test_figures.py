@@ -27,3 +27,10 @@ def test_figures_are_drawn(stand_in):
     ]
     assert set(cifar_figures.tuning(grid, [])) == {"hib"}
     assert set(cifar_figures.FIGURES) == set(cifar_tables.CIFAR)
+
+
+def test_losses_with_a_setting_of_one_name_have_a_curve_each(stand_in):
+    run = cifar.run_fold(TINY, 0).arrays
+    rows = [{"setting": "soft", "loss": loss} for loss in ("exact", "hib")]
+    (axis,) = cifar_figures.losses(rows, [run, run])["set-sizes"].axes
+    assert axis.get_legend_handles_labels()[1] == ["soft (exact)", "soft (hib)"]

@@ -36,7 +36,8 @@ def losses(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     curves = {name: run["validations"] for name, run in _named(rows, arrays) if _has_validations(run)}
     if curves:
         figures["training"] = training_figure(curves)
-    sets = {row["setting"]: run["set_curve"] for row, run in zip(rows, arrays, strict=True) if "set_curve" in run}
+    titles = [f"{row['setting']} ({row['loss']})" for row in rows]  # several losses have a setting of one name
+    sets = {title: run["set_curve"] for title, run in zip(titles, arrays, strict=True) if "set_curve" in run}
     if sets:
         figures["set-sizes"] = set_figure(sets)
     return figures

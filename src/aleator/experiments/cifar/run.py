@@ -83,7 +83,9 @@ def run_fold(
     networks = (setting.network, *setting.beside)
     started = [starting_network(replace(setting, network=network), device) for network in networks]
     if setting.loss == "softmax-entropy":
-        return measure_classifier([one for one in started if one is not None], validation, test, fold)
+        pretrained = [one for one in started if one is not None]
+        assert len(pretrained) == len(started)
+        return measure_classifier(pretrained, validation, test, fold)
     encoder = make_encoder(setting, fold, started, device)
     stages = []
     if setting.head_first is not None:

@@ -148,10 +148,7 @@ def classes(preset: Preset) -> CifarSetting:
 
     Four heads learn together, each from its part of the batch, and their mean is the answer.
     """
-    setting = votes(preset)
-    head = {**(setting.head_first or {}), **_WITH_CLASSES[preset]}
-    setting = replace(setting, name="soft and votes, classes", targets="classes", head_first=head)
-    return replace(setting, members=4, pairs=0.3, batch_size=256)
+    return replace(_with_classes(preset), name="soft and votes, classes", members=4, pairs=0.3, batch_size=256)
 
 
 def one_mode(preset: Preset) -> CifarSetting:
@@ -159,13 +156,20 @@ def one_mode(preset: Preset) -> CifarSetting:
 
     One head, because the mean over several would mix modes that do not correspond.
     """
-    setting = replace(classes(preset), name="soft and votes, one mode", members=1, pairs=1.0, batch_size=128)
+    setting = replace(_with_classes(preset), name="soft and votes, one mode")
     return setting if preset == "quick" else replace(setting, beside=_three_more(setting))
 
 
 def two_modes(preset: Preset) -> CifarSetting:
     """The row with one mode, with posteriors of two modes: a cat or a dog, and nothing between."""
     return replace(one_mode(preset), name="soft and votes, two modes", modes=2)
+
+
+def _with_classes(preset: Preset) -> CifarSetting:
+    """The row with votes, with images and learned class posteriors compared: what its three rows have in common."""
+    setting = votes(preset)
+    head = {**(setting.head_first or {}), **_WITH_CLASSES[preset]}
+    return replace(setting, targets="classes", batch_size=128, head_first=head)
 
 
 def _three_more(setting: CifarSetting) -> tuple[dict[str, Any], ...]:

@@ -144,7 +144,7 @@ def walk(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
         label: {title: [by_name[name][metric] for name in kept] for title, kept in series.items() if kept}
         for metric, label in _WALK.items()
     }
-    return {"walk": plots.named_points(names, panels, log=[label for label in _WALK.values() if "mean error" in label])}
+    return {"walk": plots.named_points(names, panels, log=[_WALK["mu_mae"], _WALK["kappa_mae"]])}
 
 
 def modes(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
