@@ -94,7 +94,8 @@ def paper_figure(experiment: str, setting: str, loss: str, metric: str) -> tuple
     """
     setting = setting.removesuffix(", corrected")
     if experiment == "published":
-        experiment, setting = "recovery", "clear" if setting.endswith(", clear") else "ambiguous"
+        experiment = "losses" if loss == "elk" else "recovery"
+        setting = "clear" if setting.endswith(", clear") else "ambiguous"
     for name in (loss, "mcinfonce") if loss == "exact" else (loss,):
         figures = PAPER.get((experiment, setting, name))
         if figures is not None:

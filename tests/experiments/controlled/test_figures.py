@@ -27,7 +27,9 @@ SETTINGS = {
     "samples": [tiny(loss="mcinfonce", samples=1), tiny(loss="mcinfonce", samples=4), tiny(loss="exact")],
     "losses": [tiny(loss="exact"), tiny(loss="elk")],
     "encoder-dim": [tiny(encoder_dim=4), tiny(encoder_dim=8)],
-    "published": [tiny(name=name) for name in ("published", "changed", "published, clear", "changed, clear")],
+    "published": [
+        tiny(name=name) for name in ("published", "changed", "published, clear", "changed, clear", "published, ELK")
+    ],
     "tuning": [tiny(name=f"a {a}, b {b}", a=a, b=b) for a in (1.0, 2.0) for b in (0.0, 1.0)],
     "optimisers": [
         tiny(name=f"{name}, {steps}", recipe={"optimiser": name, "steps": steps})
@@ -48,7 +50,7 @@ NAMES = {
     "infonce": {"cosine-exact"},
     "optimisers": {"kappa-rmse", "mu-rmse"},
     "phases": {"kappa-ambiguous"},
-    "published": {"walk"},
+    "published": {"walk", "walk-elk"},
     "laws": {"kappa-ambiguous"},
     "modes": {"entropy-ambiguous"},
 }
@@ -68,10 +70,12 @@ def test_a_walk_has_both_settings_in_every_panel(outcome):
     table = rows(outcome, *SETTINGS["published"])
     for number, row in enumerate(table):
         row["metrics"] = {name: {"mean": number + 1.0, "stderr": None} for name in row["metrics"]}
-    figure = FIGURES["published"](table, [outcome.arrays] * 4)["walk"]
+    figures = FIGURES["published"](table, [outcome.arrays] * len(table))
+    figure = figures["walk"]
     for axis in figure.axes:
         assert [list(container.lines[0].get_xdata()) for container in axis.containers] == [[1.0, 2.0], [3.0, 4.0]]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["published", "changed"]
+    assert [label.get_text() for label in figures["walk-elk"].axes[0].get_yticklabels()] == ["published"]
 
 
 def test_every_table_has_its_figures():

@@ -15,10 +15,20 @@ def small(**changes):
     return replace(start, widths=(8, 8), kappa_widths=(5, 5), **{**SMALL, **changes})
 
 
-@pytest.mark.parametrize("place", range(len(CORRECTIONS) + 1))
-def test_every_step_of_the_walk_runs(place):
-    name, setting = list(walk(small()))[place]
-    assert name == ["published", *CORRECTIONS][place]
+def steps():
+    """All steps of the walks of MCInfoNCE and of ELK."""
+    joint = {**small().recipe, "phases": "joint"}
+    elk = small(loss="elk", negatives=1, group=None, mu_phase_negatives=None, fitted_constants=True, recipe=joint)
+    return {f"{setting.loss}, {name}": setting for start in (small(), elk) for name, setting in walk(start)}
+
+
+def test_the_walks_make_every_correction():
+    assert {name.split(", ", 1)[1] for name in steps()} == {"published", *CORRECTIONS}
+
+
+@pytest.mark.parametrize("name", steps())
+def test_every_step_of_the_walk_runs(name):
+    setting = steps()[name]
     metrics = run_seed(setting, 4).metrics
     assert -1 <= metrics["mu_rank"] <= 1
     assert metrics["kappa_median"] > 0

@@ -135,16 +135,22 @@ def optimisers(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 
 
 def walk(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    """What each change of `published` does to mu and kappa, one change below the other."""
-    suffix = ", clear"
+    """What each change of `published` does to mu and kappa, one change below the other; and of those of ELK."""
     by_name = {row["setting"]: row["metrics"] for row in rows}
-    names = [name for name in by_name if not name.endswith(suffix)]
-    series = {"Ambiguous": names, "Clear": [name + suffix for name in names if name + suffix in by_name]}
-    panels = {
-        label: {title: [by_name[name][metric] for name in kept] for title, kept in series.items() if kept}
-        for metric, label in _WALK.items()
-    }
-    return {"walk": plots.named_points(names, panels, log=[_WALK["mu_mae"], _WALK["kappa_mae"]])}
+    clear, elk = ([name for name in by_name if name.endswith(suffix)] for suffix in (", clear", ", ELK"))
+    ambiguous = [name for name in by_name if name not in (*clear, *elk)]
+
+    def draw(series: dict[str, list[str]]) -> "Figure":
+        kept = {title: names for title, names in series.items() if names}
+        panels = {
+            label: {title: [by_name[name][metric] for name in names] for title, names in kept.items()}
+            for metric, label in _WALK.items()
+        }
+        names = [name.removesuffix(", ELK") for name in next(iter(kept.values()))]
+        return plots.named_points(names, panels, log=[_WALK["mu_mae"], _WALK["kappa_mae"]])
+
+    figures = {"walk": draw({"Ambiguous": ambiguous, "Clear": clear})}
+    return figures | {"walk-elk": draw({"ELK": elk})} if elk else figures
 
 
 def modes(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:

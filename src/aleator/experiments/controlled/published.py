@@ -45,7 +45,9 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "kappa alike while mu learns": {"kappa_start": "middle"},
     # Not for accuracy: a step takes three quarters of the time, and mu and kappa are as good.
     "negatives shared by 64 anchors": {"group": 64},
+    "exact constant of ELK": {"fitted_constants": False},
 }
+_NOT_IN_ELK = {"average_negatives", "kernel"}  # fields that ELK with its single negative does not use
 
 
 def published(dim: int = 10, **recipe: Any) -> Setting:
@@ -85,6 +87,8 @@ def published(dim: int = 10, **recipe: Any) -> Setting:
 def changed(setting: Setting, changes: Mapping[str, Any]) -> Setting:
     """The setting with one correction. Corrections of what it does not have leave it as it is."""
     fields = dict(changes)
+    if setting.loss == "elk" and fields.keys() <= _NOT_IN_ELK:
+        return setting
     if setting.recipe.get("phases") != "mu-then-kappa" and "mu_phase_negatives" in fields:
         return setting
     if setting.mu_phase_negatives is None and "mu_phase_negatives" in fields:
@@ -120,8 +124,12 @@ def corrected(setting: Setting) -> Setting:
 
 
 def walk(setting: Setting) -> Iterator[tuple[str, Setting]]:
-    """The setting, then the setting after each correction in turn, with the name of the last change."""
+    """The setting, then the setting after each correction in turn, with the name of the last change.
+
+    Corrections that leave the setting as it is are left out.
+    """
     yield "published", setting
     for name, changes in CORRECTIONS.items():
-        setting = changed(setting, changes)
-        yield name, setting
+        before, setting = setting, changed(setting, changes)
+        if setting != before:
+            yield name, setting

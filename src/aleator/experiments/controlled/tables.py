@@ -301,7 +301,8 @@ def phases(preset: Preset) -> list[Row]:
 def published(preset: Preset) -> list[Row]:
     """From the published code's settings to the corrected ones, one change at a time.
 
-    Each row has all changes of the rows before it. The last one trains mu and kappa together.
+    Each row has all changes of the rows before it. The last one trains mu and kappa together. Then the same for Clear
+    (without "quick"), and for ELK, as far as the changes concern it.
     """
     start = base("paper")
     if preset == "quick":
@@ -322,7 +323,10 @@ def published(preset: Preset) -> list[Row]:
     rows.append(replace(_together(rows[-1]), name="mu and kappa together"))
     if preset != "quick":
         rows += [replace(row, name=f"{row.name}, clear") for row in map(_to_clear, rows)]
-    return [Row(row, _seeds(preset, 3)) for row in rows]
+    elk = replace(_with_loss(start, "elk", "paper"), fitted_constants=True)
+    others = [replace(setting, name=f"{name}, ELK") for name, setting in walk(elk)]
+    # ELK draws no samples and is fast: five seeds.
+    return [Row(row, _seeds(preset, 3)) for row in rows] + [Row(row, _seeds(preset, 5)) for row in others]
 
 
 def _to_clear(setting: Setting) -> Setting:
