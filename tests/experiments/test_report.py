@@ -46,8 +46,9 @@ def test_a_grid_is_shown_by_its_winners():
         *((loss, setting) for loss in ("hib", "elk") for setting in ("14", "13", "12")),
         ("softmax-entropy", "classifier"),
     ]
-    assert shown_rows(rows) == winners(rows)
-    assert shown_rows(rows[:25]) == rows[:25]
+    assert shown_rows({"experiment": "tuning", "rows": rows}) == winners(rows)
+    assert shown_rows({"experiment": "tuning", "rows": rows[:25]}) == rows[:25]
+    assert shown_rows({"experiment": "published", "rows": rows}) == rows
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def show(result: dict[str, Any]) -> None:
     from aleator.experiments import COLUMNS, paper_figure, shown_rows, with_error
 
     table = Table("setting", "loss", "figure", "ours", "paper")
-    for row in shown_rows(result["rows"]):
+    for row in shown_rows(result):
         first = (row["setting"], row["loss"])
         for metric in (name for name in COLUMNS if name in row["metrics"]):
             theirs = paper_figure(result["experiment"], row["setting"], row["loss"], metric)

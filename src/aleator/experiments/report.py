@@ -69,6 +69,8 @@ device it came from. [Understanding](../docs/understanding.md) explains what cam
   table says how.
 """
 
+_GRIDS = ("tuning", "cifar-tuning")  # experiments that choose hyperparameters
+
 
 def write_report(folder: Path) -> Path:
     """Write README.md into a folder of results, and return its path."""
@@ -91,7 +93,7 @@ def section(result: dict[str, Any], preset: str, folder: Path, note: str = "") -
     """The part of the report about one preset of an experiment: provenance, note, table and figures, in Markdown."""
     origin = result["provenance"]
     subtitle = f"`{origin['device']}`, {origin['wall_seconds']:,.0f} s, commit `{origin['commit']}`"
-    rows = shown_rows(result["rows"])
+    rows = shown_rows(result)
     if len(rows) < len(result["rows"]):
         subtitle += f"; the best of {len(result['rows'])} by the rank correlation of kappa"
     lines = [f"### Preset {preset}\n", subtitle + "\n", *([note + "\n"] if note else [])]
@@ -138,9 +140,10 @@ def number(value: float) -> str:
     return f"{value:.1e}"
 
 
-def shown_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows to show: all of a table, but only the winners of a large grid."""
-    return rows if len(rows) <= 25 else winners(rows)
+def shown_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a result to show: all of a table, but only the winners of a large grid of hyperparameters."""
+    rows: list[dict[str, Any]] = result["rows"]
+    return winners(rows) if result["experiment"] in _GRIDS and len(rows) > 25 else rows
 
 
 def winners(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

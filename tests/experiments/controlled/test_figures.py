@@ -18,7 +18,9 @@ def outcome():
 def rows(outcome, *settings):
     """Rows of a result, all with the metrics of one run."""
     metrics = {name: {"mean": value, "stderr": 0.01, "values": [value]} for name, value in outcome.metrics.items()}
-    return [{"setting": s.name, "loss": s.loss, "metrics": metrics, "parameters": asdict(s)} for s in settings]
+    return [
+        {"setting": s.name, "loss": s.loss, "seeds": [4], "metrics": metrics, "parameters": asdict(s)} for s in settings
+    ]
 
 
 SETTINGS = {
@@ -69,7 +71,9 @@ def test_figures_are_drawn(name, outcome):
 def test_a_walk_has_both_settings_in_every_panel(outcome):
     table = rows(outcome, *SETTINGS["published"])
     for number, row in enumerate(table):
-        row["metrics"] = {name: {"mean": number + 1.0, "stderr": None} for name in row["metrics"]}
+        row["metrics"] = {
+            name: {"mean": number + 1.0, "stderr": None, "values": [number + 1.0]} for name in row["metrics"]
+        }
     figures = FIGURES["published"](table, [outcome.arrays] * len(table))
     figure = figures["walk"]
     for axis in figure.axes:

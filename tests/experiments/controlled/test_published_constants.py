@@ -23,6 +23,34 @@ def test_the_published_rule_accepts_more_pairs_than_the_right_one():
     assert ShiftedRule(20.0, PUBLISHED_OFFSETS[40]).log_values(40, at).exp() > 0.5  # most independent latents
 
 
+def information(kernel, dim):
+    """Share of independent pairs that a rule accepts, and what an accepted pair says about a known latent, in nats."""
+    t = torch.linspace(-1, 1, 20_001, dtype=torch.float64)
+    weight = (1 - t**2) ** ((dim - 3) / 2)
+    weight /= weight.sum()
+    accepted = kernel.log_values(dim, t).exp()
+    share = (weight * accepted).sum()
+    r = accepted / share
+    return share.item(), (weight * torch.xlogy(r, r)).sum().item()
+
+
+@pytest.mark.parametrize(
+    ("dim", "published", "right"),
+    [
+        (10, (0.078, 1.97), (0.045, 2.38)),
+        (16, (0.127, 1.48), (0.050, 2.14)),
+        (32, (0.397, 0.52), (0.086, 1.49)),
+        (40, (0.551, 0.29), (0.107, 1.26)),
+        (64, (0.839, 0.05), (0.165, 0.85)),
+    ],
+)
+def test_the_published_rule_says_little_in_many_dimensions(dim, published, right):
+    """The table in docs/understanding.md."""
+    rules = (ShiftedRule(20.0, PUBLISHED_OFFSETS[dim]), AcceptanceKernel(20.0))
+    for rule, expected in zip(rules, (published, right), strict=True):
+        assert information(rule, dim) == pytest.approx(expected, abs=0.006)
+
+
 def similarities(loss, kappa, dim=10):
     """Of two posteriors with one kappa whose directions are 0, 60 and 120 degrees apart."""
     cosine = torch.tensor([1.0, 0.5, -0.5], dtype=torch.float64)

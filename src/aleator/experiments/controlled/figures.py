@@ -135,22 +135,32 @@ def optimisers(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 
 
 def walk(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    """What each change of `published` does to mu and kappa, one change below the other; and of those of ELK."""
+    """What each change of `published` does to mu and kappa, one change below the other; and for ELK, seed by seed."""
     by_name = {row["setting"]: row["metrics"] for row in rows}
-    clear, elk = ([name for name in by_name if name.endswith(suffix)] for suffix in (", clear", ", ELK"))
-    ambiguous = [name for name in by_name if name not in (*clear, *elk)]
+    clear = [name for name in by_name if name.endswith(", clear")]
+    elk = [row for row in rows if row["setting"].endswith(", ELK")]
+    names = [name for name in by_name if not name.endswith((", clear", ", ELK"))]
+    settings = {"Ambiguous": names} | ({"Clear": clear} if clear else {})
 
-    def draw(series: dict[str, list[str]]) -> "Figure":
-        kept = {title: names for title, names in series.items() if names}
-        panels = {
-            label: {title: [by_name[name][metric] for name in names] for title, names in kept.items()}
-            for metric, label in _WALK.items()
-        }
-        names = [name.removesuffix(", ELK") for name in next(iter(kept.values()))]
+    def draw(names: list[str], panels: dict[str, Any]) -> "Figure":
         return plots.named_points(names, panels, log=[_WALK["mu_mae"], _WALK["kappa_mae"]])
 
-    figures = {"walk": draw({"Ambiguous": ambiguous, "Clear": clear})}
-    return figures | {"walk-elk": draw({"ELK": elk})} if elk else figures
+    means = {
+        label: {title: [by_name[name][metric] for name in kept] for title, kept in settings.items()}
+        for metric, label in _WALK.items()
+    }
+    figures = {"walk": draw(names, means)}
+    if elk:  # it can end in two places, and a mean would lie between them
+        seeds = [seed for seed in elk[0]["seeds"] if all(seed in row["seeds"] for row in elk)]
+        values = {
+            label: {
+                f"seed {seed}": [row["metrics"][metric]["values"][row["seeds"].index(seed)] for row in elk]
+                for seed in seeds
+            }
+            for metric, label in _WALK.items()
+        }
+        figures["walk-elk"] = draw([row["setting"].removesuffix(", ELK") for row in elk], values)
+    return figures
 
 
 def modes(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
