@@ -163,6 +163,41 @@ def test_another_backbone_with_the_same_output_layers(build):
         Encoder(Pooled(), 4).with_backbone(Features(5))
 
 
+@pytest.mark.parametrize("options", [each for each in SEVERAL_MODES if "kappa_of" not in each])
+def test_modes_that_no_input_uses_are_pruned(options, tmp_path):
+    encoder, x = several_modes(**options).eval(), torch.randn(20, 4)
+    with torch.no_grad():
+        encoder.weight_head.weight.normal_(0, 0.1)
+        encoder.weight_head.bias.copy_(torch.tensor([0.3, -20.0, 0.0]))
+    state = torch.get_rng_state()
+    pruned = encoder.prune(x)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (pruned.modes, pruned.training) == (2, False)
+    before, after = encoder(x), pruned(x)
+    kept = torch.tensor([0, 2])
+    torch.testing.assert_close(after.components.mu, before.components.mu[:, kept])
+    torch.testing.assert_close(after.components.kappa, before.components.kappa[:, kept])
+    torch.testing.assert_close(after.weights, before.weights[:, kept], atol=1e-6, rtol=0)
+    pruned.save(tmp_path / "pruned")
+    assert torch.equal(load_encoder(tmp_path / "pruned")(x).components.mu, after.components.mu)
+    assert encoder.modes == 3  # unchanged
+    assert pruned.prune(x) is pruned
+    with torch.no_grad():
+        pruned.weight_head.bias.add_(torch.tensor([0.0, 30.0]))
+    single = pruned.prune(x)
+    assert isinstance(single(x), VonMisesFisher)
+    torch.testing.assert_close(single(x).mu, after.components.mu[:, 1])
+    assert single.prune(x) is single
+
+
+def test_what_cannot_be_pruned_is_refused():
+    x = torch.randn(3, 4)
+    with pytest.raises(ValueError, match=r"least = 0.5: not in \[0, 1/3\)"):
+        several_modes().prune(x, 0.5)
+    with pytest.raises(ValueError, match="directions of all modes"):
+        several_modes(kappa="head", kappa_of="mu").prune(x)
+
+
 @pytest.mark.parametrize("build", ENCODERS)
 def test_parameters_of_mu_and_kappa(build):
     encoder = build()

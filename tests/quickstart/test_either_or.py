@@ -6,6 +6,8 @@ from aleator.quickstart.either_or import SHOWN, choose_questions, fewer_items, m
 from aleator.quickstart.questions import numeral_shares
 from aleator.retrieval import Hit
 
+COSINES = (0.7, 0.6, 0.9, 0.5, 0.8, 0.1, 0.2, 0.3, 0.4, 0.5)
+
 
 def hits(*groups: str) -> list[Hit]:
     """Hits with these numerals; each group is a mode."""
@@ -40,10 +42,21 @@ def test_the_largest_second_weight_comes_first_and_each_pair_of_numerals_once():
         two_groups(hits("33333", "88888"), [0.45, 0.55]),
         two_groups(hits("11111", "77777"), [0.9, 0.1]),
     ]
-    assert choose_questions(groups) == [3, 2, 4]
-    assert choose_questions([None]) == []
+    seen = [0.2] * len(groups)
+    assert choose_questions(groups, seen) == [3, 2, 4]
+    assert choose_questions(groups, [*seen[:3], 0.6, 0.2]) == [2, 4, 3]  # more than half covered: last
+    assert choose_questions([None], [0.2]) == []
     many = [two_groups(hits("00000", str(n) * 5), [0.6, 0.4]) for n in range(1, 9)]
-    assert choose_questions(many) == [0, 1, 2, 3]
+    assert choose_questions(many, [0.5] * 8) == [0, 1, 2, 3]
+
+
+def test_a_group_begins_with_what_is_nearest_to_its_mode():
+    found = [
+        hit._replace(id=i, cosine=c) for i, (hit, c) in enumerate(zip(hits("44444", "99999"), COSINES, strict=True))
+    ]
+    first, second = two_groups(found, [0.6, 0.4])
+    assert [hit.id for hit in first.hits] == [2, 4, 0, 1, 3]
+    assert [hit.id for hit in second.hits] == [9, 8, 7, 6, 5]
 
 
 def test_sets_are_measured():

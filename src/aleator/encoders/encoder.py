@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aleator.encoders.backbones import backbone_spec, known_features
-from aleator.encoders.heads import KappaHead, is_lazy, linear, weight_head
+from aleator.encoders.heads import KappaHead, is_lazy, linear, some_outputs, weight_head
 from aleator.encoders.outputs import SHORTEST, directions
 from aleator.foundation import plain_number, require, require_count, require_one_of, write_bundle
 from aleator.posteriors import VMFMixture, VonMisesFisher
@@ -260,6 +260,54 @@ class Encoder(nn.Module):
             ValueError: If the output layers have no size yet.
         """
         self._require_sizes()
+        other = self._without_layers(backbone, self.modes)
+        other.mu_head, other.kappa_head, other.weight_head = self.mu_head, self.kappa_head, self.weight_head
+        return other.train(self.training)
+
+    @torch.no_grad()
+    def prune(self, inputs: Any, least: float = 1e-3) -> "Encoder":
+        """An encoder without the modes that no input uses. Their small weights go to the other modes.
+
+        Args:
+            inputs: Inputs that show which modes are used, such as those of training.
+            least: A mode is used if its weight is at least this for some input. Below 1/modes, so that one is used.
+
+        Returns:
+            An encoder with fewer modes, with the same backbone and copies of the output layers. The encoder itself if all
+            modes are used.
+
+        Raises:
+            ValueError: If `least` is not in [0, 1/modes), or if kappa is computed from the directions of all modes.
+
+        Examples:
+            >>> import torch, aleator as al
+            >>> encoder = al.Encoder(al.MLP(5, (16,)), dim=3, modes=2, main_weight=0.9999)
+            >>> encoder.prune(torch.randn(8, 5)).modes
+            1
+        """
+        small = 0 <= least < 1 / self.modes
+        require(small, "least", least, f"not in [0, 1/{self.modes})", "pass for example 1e-3")
+        if self.weight_head is None:
+            return self
+        free = self.kappa_of != "mu"
+        require(free, "kappa_of", self.kappa_of, "kappa depends on the directions of all modes", "keep all modes")
+        training = self.training
+        q = self.eval()(inputs)
+        self.train(training)
+        used = (q.weights >= least).any(0).nonzero().squeeze(1)
+        if len(used) == self.modes:
+            return self
+        other = self._without_layers(self.backbone, len(used))
+        other.freeze_backbone = self.freeze_backbone
+        axes = torch.arange(self.dim, device=used.device)
+        other.mu_head = some_outputs(self.mu_head, (used[:, None] * self.dim + axes).flatten())
+        other.weight_head = some_outputs(self.weight_head, used) if len(used) > 1 else None
+        if self.kappa_head is not None:
+            other.kappa_head = self.kappa_head.of_modes(used)
+        return other.train(training)
+
+    def _without_layers(self, backbone: nn.Module, modes: int) -> "Encoder":
+        """An encoder with the settings of this one, whose output layers are yet to be replaced."""
         with torch.random.fork_rng(devices=[]):  # the new layers are replaced at once: draw nothing for them
             other = Encoder(
                 backbone,
@@ -271,11 +319,10 @@ class Encoder(nn.Module):
                 kappa_backbone=self.kappa_backbone,
                 kappa_range=self.kappa_range,
                 kappa_bounds=self.kappa_bounds,
-                modes=self.modes,
+                modes=modes,
             )
-        other.mu_head, other.kappa_head, other.axis = self.mu_head, self.kappa_head, self.axis
-        other.weight_head = self.weight_head
-        return other.train(self.training)
+        other.axis = self.axis
+        return other
 
     def train(self, mode: bool = True) -> "Encoder":
         """Set training or evaluation mode. A frozen backbone stays in evaluation mode.

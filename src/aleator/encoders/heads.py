@@ -1,5 +1,6 @@
 """Output layers of an encoder: the head that gives kappa, and layers that take their size from the first batch."""
 
+import copy
 import math
 import warnings
 from collections.abc import Sequence
@@ -54,6 +55,12 @@ class KappaHead(nn.Module):
         """Features (B, F) -> kappa (B, K)."""
         return bounded_kappa(self.layers(features), self.scale, self.shift, self.middle, self.half_width)
 
+    def of_modes(self, modes: Tensor) -> "KappaHead":
+        """A copy with the outputs of some modes, given by their numbers."""
+        other = copy.deepcopy(self)
+        other.layers[-1] = some_outputs(other.layers[-1], modes)  # type: ignore[arg-type]
+        return other
+
     def set_bounds(self, kappa_bounds: tuple[float, float]) -> None:
         """Set the interval that kappa never leaves. Scaling both bounds by a factor scales every kappa by it."""
         log_low, log_high = map(math.log, kappa_bounds)
@@ -80,6 +87,14 @@ def linear(in_features: int | None, out_features: int, bias: bool = True) -> nn.
     with warnings.catch_warnings():  # torch warns that lazy modules are new; they have been stable for years
         warnings.simplefilter("ignore", UserWarning)
         return nn.LazyLinear(out_features, bias=bias)
+
+
+def some_outputs(layer: nn.Linear, rows: Tensor) -> nn.Linear:
+    """A linear layer with copies of some of the outputs of another, given by their numbers."""
+    where = {"device": layer.weight.device, "dtype": layer.weight.dtype}
+    other = nn.utils.skip_init(nn.Linear, layer.in_features, len(rows), bias=layer.bias is not None, **where)
+    other.load_state_dict({name: value[rows] for name, value in layer.state_dict().items()})
+    return other
 
 
 def weight_head(in_features: int | None, modes: int, main_weight: float) -> nn.Linear:

@@ -64,6 +64,9 @@ device it came from. [Understanding](../docs/understanding.md) explains what cam
   exact loss have the paper's figures for MCInfoNCE, the loss that it replaces.
 - "mu" columns compare the cosines between directions with the true ones, "kappa" columns the certainties. "rank" is a
   rank correlation. RMSE and MAE are errors; what the paper calls RMSE is an MAE in its code, and stands in that column.
+- In `modes`, "mu" and "kappa" columns are of the vMFs that are closest to the mixtures, "in the 95 % cap" is in the
+  region of highest density, and "area that holds 95 %" is the share of the sphere that this region takes if its level
+  is moved until it holds 95 % of the latents.
 - The presets: `quick` takes minutes on two cores, `paper` follows the published code, `corrected` is the same with our
   corrections, `best` is our recommended setting. If a preset has changed since its runs were made, a note above the
   table says how.
@@ -96,7 +99,8 @@ def section(result: dict[str, Any], preset: str, folder: Path, note: str = "") -
     rows = shown_rows(result)
     if len(rows) < len(result["rows"]):
         subtitle += f"; the best of {len(result['rows'])} by the rank correlation of kappa"
-    lines = [f"### Preset {preset}\n", subtitle + "\n", *([note + "\n"] if note else [])]
+    notes = [each + "\n" for each in (origin.get("note"), note) if each]
+    lines = [f"### Preset {preset}\n", subtitle + "\n", *notes]
     lines.append(table(result["experiment"], rows))
     pictures = sorted((folder / preset).glob("*.png"))
     lines += [

@@ -6,6 +6,7 @@ from torch import Generator, Tensor
 from aleator.data import Inputs
 
 DEGRADATIONS = ("noise", "blur", "cover")
+FULL_COVER = 0.75  # share of the area that is covered at full strength
 
 
 def degrade(images: Tensor, degradation: Tensor, strength: Tensor, generator: Generator) -> Tensor:
@@ -50,9 +51,9 @@ def _blurred(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def _covered(images: Tensor, strength: Tensor, generator: Generator) -> Tensor:
-    """A grey square at a random place; at full strength it covers three quarters of the area."""
+    """A grey square at a random place; at full strength it covers `FULL_COVER` of the area."""
     B, _, S, _ = images.shape
-    side = (S * (0.75 * strength).sqrt()).view(-1, 1)
+    side = (S * (FULL_COVER * strength).sqrt()).view(-1, 1)
     corner = torch.rand(2, B, 1, generator=generator) * (S - side)  # (2, B, 1)
     place = torch.arange(S) + 0.5
     inside = (place >= corner) & (place < corner + side)  # (2, B, S)

@@ -1,8 +1,8 @@
 """Questions that could be one of two things: which are shown, what is said about them.
 
 A posterior of two modes answers with two groups of hits: either these, or those. The questions are chosen by rule: the
-largest weight of the second mode, among those whose groups each show mostly one numeral, and not the same one. Each
-pair of numerals is shown once.
+largest weight of the second mode, among those of which at least half is seen and whose groups each show mostly one
+numeral, and not the same one. Each pair of numerals is shown once.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from aleator.retrieval import Hit, group_by_mode
 
 SHOWN = 5  # hits of each group in the figure; a smaller group is not shown
 MOST_QUESTIONS = 4
+_MOST_COVERED = 0.5  # share of a question; a person should see what it could be
 _MOSTLY = 0.8  # least share of one numeral in a group that shows it
 
 
@@ -25,7 +26,7 @@ class Group:
     Args:
         numeral: The most frequent numeral among them.
         weight: Weight of the mode.
-        hits: The hits, nearest first.
+        hits: The hits, those nearest to the mode first.
     """
 
     numeral: str
@@ -72,26 +73,28 @@ def two_groups(hits: Sequence[Hit], weights: Sequence[float]) -> tuple[Group, Gr
     for mode, group in group_by_mode(hits):
         likeliest = numeral_shares(group)[0]
         if len(group) >= SHOWN and likeliest.share >= _MOSTLY:
-            groups.append(Group(likeliest.numeral, weights[mode], group))
+            nearest_first = sorted(group, key=lambda hit: -hit.cosine)  # to its own mode, not to the whole posterior
+            groups.append(Group(likeliest.numeral, weights[mode], nearest_first))
     if len(groups) < 2 or groups[0].numeral == groups[1].numeral:
         return None
     first, second = sorted(groups, key=lambda group: -group.weight)
     return first, second
 
 
-def choose_questions(groups: Sequence[tuple[Group, Group] | None]) -> list[int]:
+def choose_questions(groups: Sequence[tuple[Group, Group] | None], covered: Sequence[float]) -> list[int]:
     """Which questions are shown.
 
     Args:
         groups: `two_groups` of each question.
+        covered: Share of each question's area that is covered.
 
     Returns:
         Numbers of at most `MOST_QUESTIONS` questions: the largest weight of the second mode first, and each pair of
-        numerals once. What the right numeral is plays no part.
+        numerals once. Questions that are more than half covered come last. What the right numeral is plays no part.
     """
     order = sorted(
         (i for i, pair in enumerate(groups) if pair is not None),
-        key=lambda i: -groups[i][1].weight,  # type: ignore[index]
+        key=lambda i: (covered[i] > _MOST_COVERED, -groups[i][1].weight),  # type: ignore[index]
     )
     chosen: dict[frozenset[str], int] = {}
     for i in order:

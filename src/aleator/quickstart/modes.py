@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from aleator.data import to_bytes, to_unit
 from aleator.own_data import Run
 from aleator.posteriors import PosteriorBatch, VonMisesFisher
-from aleator.quickstart.degradation import DEGRADATIONS, degrade
+from aleator.quickstart.degradation import DEGRADATIONS, FULL_COVER, degrade
 from aleator.quickstart.digits import LEVEL, Digits, load_split
 from aleator.quickstart.either_or import Group, choose_questions, fewer_items, measure, say, two_groups
 from aleator.quickstart.either_or_figure import Row, draw_either_or
@@ -48,8 +48,9 @@ def compare_modes(figures: Path, run: Run, seed: int, steps: int) -> dict[str, A
     answers = {modes: index.search(q, p=LEVEL) for modes, q in ((1, one), (2, two))}
     weights = two.log_weights.exp().tolist()
     groups = [two_groups(hits, weight) for hits, weight in zip(answers[2], weights, strict=True)]
+    covered = (FULL_COVER * strength).tolist()
     either_or = [i for i, pair in enumerate(groups) if pair is not None]
-    chosen = [(i, pair) for i in choose_questions(groups) if (pair := groups[i]) is not None]
+    chosen = [(i, pair) for i in choose_questions(groups, covered) if (pair := groups[i]) is not None]
     rows = [Row(images[i, 0].numpy(), f"a {numerals[i]}, partly covered", pair, answers[1][i]) for i, pair in chosen]
     if rows:
         clear = digits.images[digits.train][:, 0].numpy()

@@ -1,5 +1,6 @@
 """Figures of the controlled experiments are drawn from rows and arrays."""
 
+import math
 from dataclasses import asdict, replace
 
 import pytest
@@ -42,7 +43,7 @@ SETTINGS = {
 NAMES = {
     "recovery": {"kappa-ambiguous", "coverage"},
     "circle": {"posteriors", "kappa"},
-    "samples": {"bias"},
+    "samples": {"bias", "kappa"},
     "families": {"spread-ambiguous"},
     "losses": {"kappa-exact", "kappa-elk"},
     "encoder-dim": {"ranks"},
@@ -66,6 +67,17 @@ def test_figures_are_drawn(name, outcome):
     assert set(figures) == NAMES[name]
     for figure in figures.values():
         figure.canvas.draw()
+
+
+def test_the_paper_stands_beside_the_errors_of_few_samples(outcome):
+    settings = [tiny(name=f"samples-{n}", loss="mcinfonce", samples=n) for n in (1, 4, 16)]
+    figures = FIGURES["samples"](rows(outcome, *settings), [outcome.arrays] * 3)
+    ours, paper = figures["bias"].axes[0].containers
+    assert len(ours.lines[0].get_xdata()) == 3
+    assert math.isnan(paper.lines[0].get_ydata()[0])  # the paper says nothing about one sample
+    assert paper.lines[0].get_ydata()[2] == 4.55
+    labels = [text.get_text() for text in figures["kappa"].axes[0].get_legend().get_texts()]
+    assert labels == ["MCInfoNCE, median", "smallest true kappa", "largest true kappa"]
 
 
 def test_a_walk_has_both_settings_in_every_panel(outcome):

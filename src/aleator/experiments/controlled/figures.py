@@ -4,6 +4,7 @@ Each function takes the rows of a result and the arrays of each row's first run,
 says which function draws which experiment.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from aleator.evaluation import aligning_rotation, plots
 from aleator.experiments.controlled.run import LEVELS
+from aleator.experiments.paper import paper_figure
 from aleator.posteriors import VonMisesFisher
 
 if TYPE_CHECKING:
@@ -50,13 +52,24 @@ def circle(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 
 
 def samples(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-    """Error of kappa against the number of Monte-Carlo samples."""
+    """Error and size of kappa against the number of Monte-Carlo samples, beside the paper's errors and the truth."""
     sampled = [row for row in rows if row["loss"] == "mcinfonce"]
     counts = [row["parameters"]["samples"] for row in sampled]
-    curves = {"MCInfoNCE": [row["metrics"]["kappa_mae"] for row in sampled]}
+    errors = {"MCInfoNCE": [row["metrics"]["kappa_mae"] for row in sampled]}
+    sizes = {"MCInfoNCE, median": [row["metrics"]["kappa_median"] for row in sampled]}
     if exact := [row for row in rows if row["loss"] == "exact"]:
-        curves["exact, no samples"] = [exact[0]["metrics"]["kappa_mae"]] * len(counts)
-    return {"bias": plots.lines(counts, curves, "Monte-Carlo samples", "mean error of kappa", log_x=True, log_y=True)}
+        errors["exact, no samples"] = [exact[0]["metrics"]["kappa_mae"]] * len(counts)
+        sizes["exact, no samples, median"] = [exact[0]["metrics"]["kappa_median"]] * len(counts)
+    known = [paper_figure("samples", row["setting"], "mcinfonce", "kappa_mae") for row in sampled]
+    if any(known):
+        errors["the paper"] = [figure[0] if figure else math.nan for figure in known]
+    for name, kappa in zip(("smallest", "largest"), sampled[0]["parameters"]["kappa_range"], strict=True):
+        sizes[f"{name} true kappa"] = [kappa] * len(counts)
+    label = "Monte-Carlo samples"
+    return {
+        "bias": plots.lines(counts, errors, label, "mean error of kappa", log_x=True, log_y=True),
+        "kappa": plots.lines(counts, sizes, label, "learned kappa", log_x=True, log_y=True),
+    }
 
 
 def families(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:

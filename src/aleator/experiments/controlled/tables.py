@@ -361,8 +361,10 @@ def laws(preset: Preset) -> list[Row]:
 
 
 def modes(preset: Preset) -> list[Row]:
-    """Posteriors of two and three modes, learned as such and as one; and of one mode, learned as two."""
-    # Soft targets: drawn pairs say little about how many modes a posterior has, and would need many more steps.
+    """Posteriors of two and three modes, learned as such and as one; and of one mode, learned as two.
+
+    Pairs carry their true match probability (soft targets): drawn matches say less, and need more steps.
+    """
     setting = replace(base(preset if preset == "quick" else "best"), targets="soft", batch_size=512, group=None)
     setting = _shorter(setting, preset, best=1500)
     if preset == "quick":  # the second mode is found after some 400 steps; a few minutes on one core
