@@ -49,6 +49,18 @@ def test_many_curves_have_their_legend_below():
     assert not FIGURES["lines"]().legends
 
 
+def test_no_series_is_left_out_and_none_looks_like_another():
+    curves = {f"series {n}": [n, n + 1] for n in range(14)}
+    axis = plots.lines([1, 2], curves, "x", "y").axes[0]
+    assert [list(container.lines[0].get_ydata()) for container in axis.containers] == list(curves.values())
+    looks = [(line[0].get_color(), line[0].get_marker()) for line in (each.lines for each in axis.containers)]
+    assert len(set(looks)) == 14
+    x = torch.linspace(-0.5, 0.5, 11)
+    points = {name: (0.1, 0.01 * n) for n, name in enumerate(curves)}
+    texts = plots.contours(x, x[:, None] ** 2 + x**2, points, "x", "y").axes[0].get_legend().get_texts()
+    assert [text.get_text() for text in texts] == list(points)
+
+
 def test_every_name_needs_a_value():
     with pytest.raises(ValueError, match="there are 3 names"):
         plots.named_points("abc", {"error": {"ours": [1.0, 2.0]}})

@@ -273,8 +273,8 @@ class Encoder(nn.Module):
             least: A mode is used if its weight is at least this for some input. Below 1/modes, so that one is used.
 
         Returns:
-            An encoder with fewer modes, with the same backbone and copies of the output layers. The encoder itself if all
-            modes are used.
+            An encoder with fewer modes, the same backbone, and copies of the output layers. If all modes are used, it
+            is the encoder itself.
 
         Raises:
             ValueError: If `least` is not in [0, 1/modes), or if kappa is computed from the directions of all modes.

@@ -15,7 +15,26 @@ if TYPE_CHECKING:
 
 # Can be told apart with any colour vision (Okabe and Ito 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
 _GREY = "#8a8a8a"
+
+
+def point_style(number: int) -> dict[str, Any]:
+    """Colour and marker of one of many series: other colours first, then other markers.
+
+    Args:
+        number: Number of the series, from 0.
+
+    Returns:
+        Arguments of matplotlib's `plot`.
+
+    Examples:
+        >>> from aleator.evaluation import plots
+        >>> plots.point_style(7)
+        {'color': '#D55E00', 'marker': 's'}
+    """
+    row, column = divmod(number, len(COLOURS))
+    return {"color": COLOURS[column], "marker": _MARKERS[row % len(_MARKERS)]}
 
 
 def circle(panels: dict[str, VonMisesFisher], height: float = 3.4) -> "Figure":
@@ -246,9 +265,9 @@ def lines(
     figure, (axis,) = _figure(1, height, width=1.25 * height)
     if diagonal:
         axis.plot([min(x), max(x)], [min(x), max(x)], color=_GREY, linewidth=1)
-    for colour, (name, values) in zip(COLOURS, curves.items(), strict=False):
+    for n, (name, values) in enumerate(curves.items()):
         means, errors = _means_and_errors(values)
-        axis.errorbar(x, means, errors, color=colour, marker="o", markersize=4, linewidth=1.4, capsize=2, label=name)
+        axis.errorbar(x, means, errors, **point_style(n), markersize=4, linewidth=1.4, capsize=2, label=name)
     axis.set(xlabel=xlabel, ylabel=ylabel)
     if log_x:
         axis.set_xscale("log")
@@ -294,7 +313,7 @@ def named_points(
     figure, axes = _figure(len(panels), 0.26 * len(names) + 1.0, width=side + 1.6 / len(panels))
     below = range(len(names))
     for axis, (label, series) in zip(axes, panels.items(), strict=True):
-        for colour, (name, values) in zip(COLOURS, series.items(), strict=False):
+        for n, (name, values) in enumerate(series.items()):
             require(
                 len(values) == len(names),
                 name,
@@ -303,7 +322,7 @@ def named_points(
                 "pass one each",
             )
             means, errors = _means_and_errors(values)
-            axis.errorbar(means, below, None, errors, color=colour, marker="o", markersize=4, linewidth=1.0, label=name)
+            axis.errorbar(means, below, None, errors, **point_style(n), markersize=4, linewidth=1.0, label=name)
         axis.set(xlabel=label, ylim=(len(names) - 0.5, -0.5))
         axis.set_yticks(below, names if axis is axes[0] else [""] * len(names), fontsize=9)
         axis.grid(axis="y", linewidth=0.4, alpha=0.5)
@@ -379,8 +398,8 @@ def contours(
     levels = [1e-5 * 4**n for n in range(9)]
     lines = axis.contour(axis_values, axis_values, height, levels, colors=_GREY, linewidths=0.8)
     axis.clabel(lines, fmt="%.0e", fontsize=6)
-    for colour, (name, (x, y)) in zip([*COLOURS, "black"], points.items(), strict=False):
-        axis.plot(x, y, "o", color=colour, markersize=5, label=name)
+    for n, (name, (x, y)) in enumerate(points.items()):
+        axis.plot(x, y, **point_style(n), markersize=5, linestyle="", label=name)
     axis.set(xlabel=xlabel, ylabel=ylabel)
     axis.legend(frameon=False, fontsize=7)
     return figure

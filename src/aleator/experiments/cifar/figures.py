@@ -5,6 +5,7 @@ says which function draws which experiment.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -124,8 +125,8 @@ def set_figure(curves: dict[str, Tensor]) -> "Figure":
     `curves`: name -> (levels, 3), as `set_curve` returns it.
     """
     figure, axis = _axes(5.0, 3.4)
-    for colour, (name, curve) in zip(plots.COLOURS, curves.items(), strict=False):
-        axis.plot(curve[:, 2], 100 * (1 - curve[:, 1]), color=colour, marker="o", markersize=3, label=name)
+    for n, (name, curve) in enumerate(curves.items()):
+        axis.plot(curve[:, 2], 100 * (1 - curve[:, 1]), **plots.point_style(n), markersize=3, label=name)
     axis.set(xlabel="images in a set", ylabel="sets without the right class, %")
     axis.legend(frameon=False, fontsize=8)
     return figure
@@ -137,7 +138,7 @@ def training_figure(curves: dict[str, Tensor]) -> "Figure":
     `curves`: name -> (validations, 2 or 3), with columns step, crop_rank and entropy_rank.
     """
     figure, axis = _axes(5.0, 3.4)
-    for colour, (name, rows) in zip(plots.COLOURS, curves.items(), strict=False):
+    for colour, (name, rows) in zip(cycle(plots.COLOURS), curves.items(), strict=False):
         has_entropy = rows.shape[1] > 2
         if has_entropy:
             axis.plot(rows[:, 0], rows[:, 2], color=colour, label=f"{name}, entropy")
