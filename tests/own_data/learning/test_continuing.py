@@ -133,3 +133,8 @@ def test_a_head_on_a_pretrained_network_is_continued(network, photos, tmp_path):
     more = train(pictures, tmp_path / "more", Settings(start=str(first.folder), steps=2, holdout=0.5), **NEW)
     before, after = (run.encoder.backbone.parts[0].state_dict() for run in (first, more))
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_run_to_continue_that_is_missing_is_named_as_it_was_passed(run, grown, tmp_path):
+    with pytest.raises(ValueError, match=r"^start = '.*nowhere': there is no such folder"):
+        train(grown, tmp_path / "more", Settings(start=str(tmp_path / "nowhere")), **NEW)

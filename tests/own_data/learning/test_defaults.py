@@ -60,6 +60,38 @@ def test_images_alone_can_be_augmented(features):
         choose_settings(collection, collection.labels, 300, Settings(augment="flip"))
 
 
+def test_a_small_batch_has_fewer_networks(features):
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    settings, _ = choose_settings(collection, collection.labels, 300, Settings(batch_size=2))
+    assert settings["members"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("minutes", float("inf")), ("kappa_pos", float("inf")), ("kappa_pos", -3.0), ("seed", -1), ("seed", 2**64)],
+)
+def test_a_number_that_cannot_be_used_is_named_before_a_folder_is_made(features, tmp_path, name, value):
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    with pytest.raises(ValueError, match=f"^{name} = {value}: not a "):
+        train(collection, tmp_path / "run", Settings(**{name: value}), device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_large_seed_is_a_seed(features, tmp_path):
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    settings = Settings(steps=1, width=8, seed=2**63 - 1)
+    assert train(collection, tmp_path / "run", settings, device="cpu").metrics["items"] > 0
+
+
+@pytest.mark.parametrize(
+    "given", [{"size": 8}, {"rank": 4}, {"tune_steps": 3}, {"tune_learning_rate": 1e-3, "tune": None}]
+)
+def test_a_setting_without_effect_on_features_is_refused(features, given):
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    with pytest.raises(ValueError, match=f"^{next(iter(given))} = .*: has no effect: .*leave it out"):
+        choose_settings(collection, collection.labels, 300, Settings(**given))
+
+
 class TestTuning:
     def choose(self, pets, **given):
         collection = read_collection(pets)
@@ -86,6 +118,11 @@ class TestTuning:
             ({"tune": "all"}, "tune = 'all': small-resnet is not a pretrained network"),
             ({"tune": "some", "backbone": "hf:x"}, "tune = 'some'"),
             ({"tune": "lora", "backbone": "hf:x", "rank": 0}, "rank = 0"),
+            ({"tune": "all", "backbone": "hf:x", "rank": 4}, "rank = 4: has no effect: .* --tune lora; pass that"),
+            ({"backbone": "hf:x", "augment": "flip"}, "augment = 'flip': has no effect: hf:x is not trained; pass"),
+            ({"backbone": "hf:x", "size": 64}, "size = 64: has no effect"),
+            ({"members": 2}, "members = 2: has no effect: small-resnet is trained from scratch"),
+            ({"dropout": 0.1}, "dropout = 0.1: has no effect"),
         ],
     )
     def test_mistakes_are_named(self, pets, given, message):

@@ -123,8 +123,9 @@ def test_a_network_learns_and_is_saved_plain(tune, network, photos, tmp_path, mo
 
     monkeypatch.setattr(tuning.TunedTraining, "complete_encoder", remember)
     log = []
+    rank = 2 if tune == "lora" else None
     settings = Settings(
-        backbone=f"hf:{network}", tune=tune, rank=2, tune_steps=3, tune_learning_rate=0.01, augment="crop", **HEAD
+        backbone=f"hf:{network}", tune=tune, rank=rank, tune_steps=3, tune_learning_rate=0.01, augment="crop", **HEAD
     )
     run = train(
         read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False, figures=False, log=log.append

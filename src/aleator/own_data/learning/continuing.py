@@ -58,7 +58,8 @@ def continued_settings(settings: Settings, first: Run, collection: Collection) -
     rate = before.get("learning_rate")
     if settings.learning_rate is None and rate is not None:
         kept["learning_rate"] = rate * (_RATE if before["backbone"] in FROM_SCRATCH else 1.0)
-    if settings.augment is None:
+    learns_from_pixels = before["backbone"] in FROM_SCRATCH or settings.tune not in (None, "head")
+    if settings.augment is None and learns_from_pixels:
         kept["augment"] = before.get("augment")
     return replace(settings, **kept)
 

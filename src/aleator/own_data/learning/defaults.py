@@ -178,7 +178,7 @@ def choose_settings(
         choose("augment", *_choose_augmentation(collection, labels))
         require_one_of("augment", settings["augment"], get_args(Augmentation))
     else:
-        members = _members(train_items, settings["batch_size"]) if with_classes else 1
+        members = min(_members(train_items, settings["batch_size"]), settings["batch_size"]) if with_classes else 1
         choose("members", members, "networks in the head, which answer together; fewer if there are many items")
         _require_whole_number("members", settings["members"], 1)
         way_out = f"pass at most {settings['batch_size']}"
@@ -199,13 +199,42 @@ def choose_settings(
     if collection.kind != "images":
         problem = f"changes images, and {collection.source} holds {collection.kind}"
         require(settings["augment"] is None, "augment", settings["augment"], problem, "leave it out")
+    _require_of_use(settings, requested.start is not None)
     for name in ("steps", "size", "width", "modes", "rank", "tune_steps"):
         if settings[name] is not None and (name, settings[name]) != ("modes", AUTO):
             _require_whole_number(name, settings[name], 1)
     if settings["minutes"] is not None:
         way_out = "pass a positive number of minutes, such as 5"
-        require(settings["minutes"] > 0, "minutes", settings["minutes"], "not a positive number", way_out)
+        positive = 0 < settings["minutes"] < math.inf
+        require(positive, "minutes", settings["minutes"], "not a positive number", way_out)
+    kappa_pos = settings["kappa_pos"]
+    way_out = "pass for example 20.0, or leave it out"
+    require(0 < kappa_pos < math.inf, "kappa_pos", kappa_pos, "not a positive number", way_out)
     return settings, choices
+
+
+def _require_of_use(settings: dict[str, Any], continued: bool) -> None:
+    """Raise if a setting was given that would change nothing. A continued run has the shape of the first one."""
+    backbone, tuned = settings["backbone"], settings["tune"] is not None
+    from_scratch = backbone in FROM_SCRATCH
+    frozen = f"{backbone} is not trained; pass --tune last, all or lora as well, or leave it out"
+    no_head = f"{backbone} is trained from scratch, without a head on features; leave it out"
+    of_use = {
+        "augment": (from_scratch or tuned, frozen),
+        "rank": (settings["tune"] == "lora", "it is the rank of --tune lora; pass that as well, or leave it out"),
+        "tune_steps": (tuned, frozen),
+        "tune_learning_rate": (tuned, frozen),
+    }
+    if not continued:
+        fixed = f"{backbone} takes items as they are, or has its own size; leave it out"
+        of_use |= {
+            "size": (from_scratch or backbone == PRETRAINED, fixed),
+            "members": (not from_scratch, no_head),
+            "dropout": (not from_scratch, no_head),
+        }
+    for name, (used, why) in of_use.items():
+        reason, _, way_out = why.partition("; ")
+        require(used or settings[name] is None, name, settings[name], f"has no effect: {reason}", way_out)
 
 
 def _choose_tuning(

@@ -19,6 +19,7 @@ from aleator.evaluation import MatchCalibration
 from aleator.foundation import (
     ProcessGroup,
     describe_run,
+    is_whole,
     lock_beside,
     only_process,
     process_group,
@@ -61,6 +62,7 @@ from aleator.training import last_saved_step
 
 Log = Callable[[str], None]
 
+_SEEDS = 2**63  # torch takes no larger ones
 _OLD = {"modes": 1}  # settings that runs of earlier releases do not mention
 # Most held-out items and training items that calibrate match probabilities. The first hits of a large gallery are
 # nearer than those of a small one, so the gallery should be whole; but encoding many images takes minutes.
@@ -115,7 +117,12 @@ def train(
     began = time.time()
     folder = Path(folder).expanduser()
     gpu = resolve_device(device).type == "cuda"  # a device that is not there is refused before any work
+    in_range = is_whole(settings.seed, 0) and settings.seed < _SEEDS
+    require(in_range, "seed", settings.seed, "not a whole number from 0 to 2^63 - 1", "pass for example 0")
     labels = require_trainable(collection)
+    if settings.start is not None:
+        there = Path(settings.start).expanduser().is_dir()
+        require(there, "start", settings.start, "there is no such folder", "name one that `aleator train` made")
     first = None if settings.start is None else load_run(settings.start)
     requested = json.loads(json.dumps(vars(settings)))
     data = _describe(collection, labels)
