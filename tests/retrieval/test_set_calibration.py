@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from aleator import CredibleIndex, VonMisesFisher
+from aleator import CredibleIndex, VMFMixture, VonMisesFisher
 from aleator.evaluation import conformal_quantile
 from aleator.retrieval import AnswerSet, Promise
 from tests.retrieval.overlapping_labels import questions_and_index, seen
@@ -256,3 +256,24 @@ class TestRefused:
         index = CredibleIndex.build(gallery, metadata=[{"label": number} for number in numbers])
         for right in (numbers, np.array(numbers), torch.tensor(numbers), np.array(numbers, float)):
             assert index.calibrate(gallery, right, 0.9).covered >= 0.9
+
+
+@pytest.mark.parametrize("sets", ["labels", "ranked"])
+@pytest.mark.parametrize("modes", [1, 2])
+def test_a_question_that_is_an_item_does_not_answer_itself(sets, modes):
+    """Labels that mean nothing: a set that finds the question itself would be small, and hold nothing for others."""
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(n):
+        mu = torch.nn.functional.normalize(torch.randn(n, modes, 8, generator=generator), dim=-1)
+        weights = torch.tensor([0.7, 0.3]).log().expand(n, 2)
+        components = VonMisesFisher(mu, torch.full((n, modes), 30.0))
+        q = components[:, 0] if modes == 1 else VMFMixture(weights, components)
+        return q, torch.randint(5, (n,), generator=generator).tolist()
+
+    items, labels = noise(300)
+    index = CredibleIndex.build(items, metadata=[{"label": label} for label in labels])
+    index.calibrate(items, labels, 0.9, sets=sets)
+    new, right = noise(300)
+    answers = index.answer_sets(new)
+    assert np.mean([holds(answer, r) for answer, r in zip(answers, right, strict=True)]) > 0.85

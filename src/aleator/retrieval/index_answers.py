@@ -43,7 +43,8 @@ class AnsweringIndex(IndexFacts):
         """Find the level at which answer sets hold a right answer as often as promised, and store it with the index.
 
         The questions must be like those that will be asked, and must not be items that the encoder was trained on.
-        Items of the index may have been. Calibrate again after adding or removing many items.
+        Items of the index may have been. A question with a label that is itself an item of the index is answered
+        without itself. Calibrate again after adding or removing many items.
 
         Args:
             questions: Posteriors of the calibration questions, batch shape (n,).

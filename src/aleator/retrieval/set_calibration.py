@@ -22,6 +22,7 @@ Right = Sequence[Label] | Sequence[Sequence[Id]]
 _FIRST_DEPTH, _LARGEST_DEPTH = 128, 16_384  # nearest items to look at
 _PILOT_SHARE = 0.2  # of the questions that choose a need, where there is a choice; as in `rejection_threshold`
 _SEED = 0
+_ITSELF = 1e-9  # an item whose cosine with a question is this close to 1 may be the question itself
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def _try(
     """Rank the neighbours of all questions with each kind of need."""
     found = [([], [], [], []) for _ in needs]  # type: list[tuple[list, list, list, list]]
     for question, neighbours in enumerate(find_neighbours(store, request, depth, answers.notes)):
-        is_right = answers.among(neighbours, question)
+        neighbours, is_right = _without_itself(neighbours, answers.among(neighbours, question), answers.by_label)
         for need, (all_needs, levels, confidences, wrong) in zip(needs, found, strict=True):
             ranking = rank(neighbours, need, allow_empty)
             right = is_right[ranking.position]
@@ -187,6 +188,21 @@ def _try(
         _Trial(need, all_needs, np.array(levels), np.array(confidences), np.array(wrong, bool))
         for need, (all_needs, levels, confidences, wrong) in zip(needs, found, strict=True)
     ]
+
+
+def _without_itself(found: Neighbours, is_right: np.ndarray, by_label: bool) -> tuple[Neighbours, np.ndarray]:
+    """The neighbours of a question, and which are right, without the question itself if it is an item of the index.
+
+    It would always find itself, and new questions do not. Right answers that are ids may mean the very item.
+    """
+    itself = np.flatnonzero(is_right & (found.cosine >= 1 - _ITSELF))[:1]
+    if not by_label or len(itself) == 0:
+        return found, is_right
+    others = np.delete(np.arange(len(is_right)), itself)
+    left = Neighbours(
+        found.candidates.take(others), found.cosine[others], found.log_ratio[others], found.label[others], found.kappa
+    )
+    return left, is_right[others]
 
 
 def _choose(trials: list[_Trial], coverage: float) -> tuple[_Trial, np.ndarray]:
