@@ -29,7 +29,16 @@ def test_features_with_every_kind_of_labels(tmp_path):
     [
         (np.zeros(3, int), r"y\.npy.*has 3 rows, and .*x\.npy has 4"),
         (np.full(4, 0.5), "is not labels"),
-        (np.array([[0.5, 0.5]] * 3 + [[0.5, 0.6]]), r"row 3 of .*y\.npy.*sum to 1\.1"),
+        (
+            np.array([[0.5, 0.5]] * 3 + [[0.5, 0.6]]),
+            r"row 3 of .*y\.npy.*sum to 1\.1, not to 1; divide each row by its sum",
+        ),
+        (np.array([[3, 1], [0, 0], [1, 1], [1, 1]]), r"row 1 of .*y\.npy.*has no votes"),
+        (np.zeros((4, 1), int), "is not labels"),
+        (
+            np.array(["a", "b", "a", "b"], object),
+            r"y\.npy.*; write it with numpy\.save, names as labels\.astype\(str\)",
+        ),
     ],
 )
 def test_bad_label_arrays(tmp_path, labels, problem):
@@ -47,6 +56,14 @@ def test_numbers_of_votes_are_soft_labels(tmp_path):
     (tmp_path / "x.csv").write_text("text,cat,dog\na b,3,1\nc d,0,0\ne f,1,1\n")
     with pytest.raises(ValueError, match=r"row 3 of .*has no votes"):
         read_collection(tmp_path / "x.csv")
+
+
+def test_numbers_of_votes_in_an_array_are_soft_labels(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((2, 3)))
+    np.save(tmp_path / "y.npy", np.array([[3, 1], [0, 5]]))
+    labels = read_collection(tmp_path / "x.npy", tmp_path / "y.npy").labels
+    assert labels.kind == "soft"
+    np.testing.assert_allclose(labels.values, [[0.75, 0.25], [0, 1]])
 
 
 def test_pairs_of_rows_that_are_not_there(tmp_path):

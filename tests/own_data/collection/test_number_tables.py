@@ -33,6 +33,16 @@ def test_decimal_commas_between_semicolons(tmp_path):
     np.testing.assert_array_equal(read_collection(path).raw(0, 2), np.float32([[1.5, 2], [0.25, 3]]))
 
 
+def test_a_number_that_single_precision_does_not_hold_is_left_out(tmp_path):
+    path = table(tmp_path / "x.csv", "a,label", "1,u", "1e39,u", "-1e39,v", "5,v")
+    collection = read_collection(path, strict=False)
+    assert collection.ids() == [0, 3]
+    assert [problem.reason for problem in collection.problems] == [
+        "a: '1e39' is not a finite number",
+        "a: '-1e39' is not a finite number",
+    ]
+
+
 def test_rows_that_cannot_be_used_are_listed_and_left_out(tmp_path):
     path = table(tmp_path / "x.csv", "a,b,label", "1,2,u", "1,,u", "nan,2,v", "3,oops,v", "5,6,v", "7,8,")
     with pytest.raises(ValueError, match="4 of 6 items cannot be used"):

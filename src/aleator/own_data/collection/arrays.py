@@ -42,7 +42,10 @@ def _load(path: Path, argument: str, mmap_mode: Literal["r"] | None = None) -> A
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except Exception as damage:  # numpy parses the header as Python, and hands on any error of that
         said = " ".join(str(damage).split())[:200]
-        reject(argument, str(path), f"cannot be read ({said})", "write it with numpy.save, numbers only")
+        way_out = "write it with numpy.save, " + (
+            "names as labels.astype(str)" if argument == "labels" else "numbers only"
+        )
+        reject(argument, str(path), f"cannot be read ({said})", way_out)
     single = isinstance(array, np.ndarray)
     require(single, argument, str(path), "holds several arrays", "write it with numpy.save, one array")
     return array

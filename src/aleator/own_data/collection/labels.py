@@ -73,9 +73,9 @@ def read_labels(path: Path, count: int, owner: str, ids: Sequence[str | int] | N
     left out. Without such a column, and in a .npy file, row i belongs to item i.
 
     Args:
-        path: A .npy file: whole numbers or strings (N,), or probabilities (N, C). Or a .csv file with a column `label`
-            or `group`, with one column of probabilities for each class, or with the columns `first` and `second`,
-            which hold ids.
+        path: A .npy file: whole numbers or strings (N,), probabilities or votes (N, C). Or a .csv file with a column
+            `label` or `group`, with one column of probabilities for each class, or with the columns `first` and
+            `second`, which hold ids.
         count: N, the number of items.
         owner: Name of the items' file, for errors.
         ids: Ids of the items. Default: their numbers, from 0.
@@ -254,11 +254,11 @@ def _labels_from_array(path: Path) -> Labels:
     if array.ndim == 1 and array.dtype.kind in "iubU":
         return named_labels([str(name) for name in array.tolist()], "classes")
     require(
-        array.ndim == 2 and array.dtype.kind == "f" and array.size > 0,
+        array.ndim == 2 and array.dtype.kind in "fiu" and array.size > 0 and array.shape[1] > 1,
         "labels",
         str(path),
         f"{array.dtype} of shape {array.shape} is not labels",
-        "store whole numbers (N,), or probabilities (N, C)",
+        "store whole numbers or names (N,), or probabilities or votes (N, C) of at least two classes",
     )
     names = tuple(str(c) for c in range(array.shape[1]))
     return soft_labels(path, array, names, range(len(array)))
@@ -280,6 +280,6 @@ def soft_labels(
     votes = bool((probabilities == np.round(probabilities)).all())
     for i in np.flatnonzero(total < 1 if votes else abs(total - 1) > _SUM_TOLERANCE)[:1]:
         problem = "has no votes" if votes else f"sum to {total[i]:.6g}, not to 1"
-        way_out = "write probabilities, or whole numbers of votes with at least one in each row"
+        way_out = "divide each row by its sum, or write whole numbers of votes with at least one in each row"
         reject("probabilities", f"row {rows[i]} of {source}", problem, way_out)
     return Labels("soft", (probabilities / total[:, None]).astype(np.float32), names)

@@ -1,7 +1,5 @@
 """Tables of numbers: each row is an item, each column a feature, and a column `label` or `group` says what matches."""
 
-import math
-
 import numpy as np
 
 from aleator.foundation import reject, require
@@ -10,6 +8,8 @@ from aleator.own_data.collection.labels import LABEL_COLUMNS
 from aleator.own_data.collection.tables import Table
 
 _NO_FEATURES = ("id", "", *LABEL_COLUMNS)  # spreadsheets and pandas leave the column of row numbers without a name
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class TableFeatures(FeatureFile):
@@ -69,8 +69,8 @@ def require_numbers(table: Table, index: int, columns: list[str]) -> None:
 
 
 def _is_number(table: Table, index: int, name: str) -> bool:
-    """Whether a cell holds a finite number."""
+    """Whether a cell holds a finite number, also in single precision."""
     try:
-        return math.isfinite(table.number(table.rows[index][name]))
+        return abs(table.number(table.rows[index][name])) <= _LARGEST
     except ValueError:
         return False
