@@ -107,6 +107,19 @@ def test_reject_curve_is_that_of_the_metrics(client, index):
     assert curve["items"] == curve["labelled"] == 90
 
 
+@pytest.mark.parametrize(("new", "asked"), [(30, 30), (5, 90)])
+def test_the_reject_curve_is_not_about_items_that_were_trained_on(new, asked):
+    """Trained items have the label of their neighbours, new ones have not."""
+    mu = torch.nn.functional.normalize(torch.randn(90, 8, generator=torch.Generator().manual_seed(0)), dim=-1)
+    labels = [0] * (90 - new) + [1] * new
+    notes = [{"label": label} | ({} if label else {"used": "training"}) for label in labels]
+    index = CredibleIndex.build(VonMisesFisher(mu, torch.arange(1.0, 91.0)), metadata=notes)
+    curve = ok(TestClient(create_app(index)).get("/api/reject-curve"))
+    hits = neighbour_hits(mu, labels)[90 - asked :]
+    assert curve["hits"][-1] == pytest.approx(float(hits.float().mean()))
+    assert (curve["items"], curve["labelled"]) == (asked, 90)
+
+
 def test_no_reject_curve_without_labels():
     index = CredibleIndex.build(VonMisesFisher(torch.eye(3), 5.0), metadata=[{"label": "a"}, {"label": "b"}, {}])
     refused(TestClient(create_app(index)).get("/api/reject-curve"), 404, "no two items share a label")

@@ -47,6 +47,8 @@ _BINS = 40
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _MOST_LABELS = 200
 _MOST_PAIRS = 20_000_000  # of an item and an entry of the label model, about ten seconds when the server starts
+_USES = ("training", "calibration")  # what `aleator embed` says about items that a run has seen
+_FEWEST_NEW = 20  # other labelled items, for a reject curve of them alone
 _MOST_NEIGHBOURS = 8_000  # labelled items of the reject curve, which computes the cosines of all pairs
 
 
@@ -72,6 +74,7 @@ class CollectionView:
         self._ascending_scores, self._kappa_in_order = self._scores[ascending], self.kappa[ascending]
         metadata = [json.loads(text) for text in self._metadata_json]
         self._labels = [_label(item) for item in metadata]
+        self._used = np.array([item.get("used") in _USES for item in metadata], bool)
         self.paths = any(isinstance(item.get("path"), str) for item in metadata)
         self.texts = any(isinstance(item.get("text"), str) for item in metadata)
         surest = np.lexsort((-self.kappa, -self._scores))
@@ -195,6 +198,9 @@ class CollectionView:
     def reject_curve(self) -> RejectCurve:
         """How often the nearest neighbour has the same label, for the most certain items. It is computed once.
 
+        Items that the encoder was trained or calibrated on would make it too good. They are neighbours only, unless too
+        few others have labels.
+
         Raises:
             ValueError: If no two items share a label.
         """
@@ -209,11 +215,12 @@ class CollectionView:
                 'give items a "label" in their metadata',
             )
             chosen = sample_numbers(np.array(labelled), _MOST_NEIGHBOURS, seed=0)
+            asked = ~self._used[chosen] if (~self._used[chosen]).sum() >= _FEWEST_NEW else np.ones(len(chosen), bool)
             _, codes = np.unique([self._labels[position] or "" for position in chosen], return_inverse=True)
             hits = neighbour_hits(self.mu[chosen], codes)
             kept = [round(0.05 * step, 2) for step in range(1, 21)]
-            curve = reject_curve(self._scores[chosen], hits, kept)
-            self._curve = RejectCurve(kept=kept, hits=curve, items=len(chosen), labelled=len(labelled))
+            curve = reject_curve(self._scores[chosen][asked], hits[torch.from_numpy(asked)], kept)
+            self._curve = RejectCurve(kept=kept, hits=curve, items=int(asked.sum()), labelled=len(labelled))
         return self._curve
 
 

@@ -195,7 +195,7 @@ class RejectCurve(BaseModel):
 
     kept: list[float] = Field(description="Share of the items that is kept, the most certain ones.")
     hits: list[float] = Field(description="Share of the kept items whose nearest neighbour has the same label.")
-    items: int = Field(description="Number of labelled items that were used.")
+    items: int = Field(description="Number of labelled items that were asked about.")
     labelled: int = Field(description="Number of labelled items in the collection.")
 
 
