@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from aleator.own_data import read_collection, read_labels
+from aleator.own_data.collection.labels import soft_labels
 from tests.own_data.conftest import write
 
 
@@ -113,3 +114,15 @@ def test_floats_that_are_whole_numbers_are_classes(tmp_path):
     np.save(tmp_path / "y.npy", np.array([10.0, 7.5, np.nan]))
     with pytest.raises(ValueError, match="is not labels"):
         read_labels(tmp_path / "y.npy", 3, "x.npy")
+
+
+def test_probabilities_that_were_rounded_are_divided_by_their_sum():
+    rounded = np.array([[0.33, 0.33, 0.33], [0.67, 0.17, 0.17], [0.2, 0.3, 0.5]])
+    labels = soft_labels("votes.csv", rounded, ("a", "b", "c"))
+    np.testing.assert_allclose(labels.values.sum(1), 1, rtol=1e-6)
+    np.testing.assert_allclose(labels.values[0], 1 / 3, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"sum to 0\.98, not to 1"):
+        soft_labels("votes.csv", np.array([[0.32, 0.33, 0.33]]), ("a", "b", "c"))
+    many = np.full((1, 30), 0.03)  # sums to 0.9: too far, however many classes there are
+    with pytest.raises(ValueError, match=r"sum to 0\.9, not to 1"):
+        soft_labels("votes.csv", many, tuple(map(str, range(30))))

@@ -1,8 +1,11 @@
 """Tables and text files that cannot be used are refused; the error names file and row."""
 
+from pathlib import Path
+
 import pytest
 
 from aleator.own_data import read_collection
+from aleator.own_data.collection.tables import Table
 from tests.own_data.conftest import write
 
 
@@ -61,6 +64,30 @@ def test_the_header_says_what_separates_cells(pets, text, encoding):
     collection = read_collection(pets / "items.csv")
     assert collection.items == ["cat/1.png", "dog/1.png"]
     assert collection.labels.names == ("a;b", "c, d")
+
+
+@pytest.mark.parametrize(
+    ("cell", "separator", "number"),
+    [
+        ("2,435.50", ",", 2435.5),
+        ("-1,234,567", ",", -1234567.0),
+        (" 12,345.", ",", 12345.0),
+        ("2.435,50", ";", 2435.5),
+        ("1.234.567", ";", 1234567.0),
+        ("1,234.5", ";", 1234.5),
+        ("1,234", ";", 1.234),  # a decimal comma, as everywhere between semicolons
+        ("1.234", ";", 1.234),
+        ("1e-3", ",", 0.001),
+    ],
+)
+def test_numbers_with_separators_of_thousands(cell, separator, number):
+    assert Table(Path("items.csv"), ["size"], [{"size": cell}], [2], separator).number(cell) == number
+
+
+@pytest.mark.parametrize("cell", ["1,234", "12,34.5", "1234,567.0", "1,234,56", "1,234.567,8", ",123.0", "x"])
+def test_what_could_be_another_number_is_none(cell):
+    with pytest.raises(ValueError, match="could not convert"):
+        Table(Path("items.csv"), ["size"], [{"size": cell}], [2]).number(cell)
 
 
 def test_numbers_with_decimal_commas_need_another_separator(pets):

@@ -19,7 +19,8 @@ from aleator.own_data.collection.tables import Table, read_table
 LabelKind = Literal["classes", "groups", "soft", "pairs"]
 
 LABEL_COLUMNS, PAIR_COLUMNS, ID_COLUMNS = ("label", "group"), ("first", "second"), ("id", "path")
-_SUM_TOLERANCE = 1e-3  # how far the probabilities of an item may be from a sum of 1
+_ROUNDING = 0.005  # of each probability: people write two decimals, and sums of 0.99 or 1.01
+_MOST_ROUNDING = 0.05  # of a sum
 
 
 @dataclass(frozen=True)
@@ -269,7 +270,7 @@ def soft_labels(
 ) -> Labels:
     """Soft labels (N, C), checked; `rows` are the row numbers that errors name.
 
-    Whole numbers of votes are divided by their sum.
+    Whole numbers of votes are divided by their sum, and so are probabilities that were rounded to two decimals.
     """
     rows = range(len(probabilities)) if rows is None else rows
     probabilities = probabilities.astype(np.float64)
@@ -278,7 +279,8 @@ def soft_labels(
         reject("probabilities", f"row {rows[i]} of {source}", "are negative or not finite", "write numbers from 0 to 1")
     total = probabilities.sum(1)
     votes = bool((probabilities == np.round(probabilities)).all())
-    for i in np.flatnonzero(total < 1 if votes else abs(total - 1) > _SUM_TOLERANCE)[:1]:
+    rounding = min(_ROUNDING * probabilities.shape[1], _MOST_ROUNDING)
+    for i in np.flatnonzero(total < 1 if votes else abs(total - 1) > rounding + 1e-6)[:1]:
         problem = "has no votes" if votes else f"sum to {total[i]:.6g}, not to 1"
         way_out = "divide each row by its sum, or write whole numbers of votes with at least one in each row"
         reject("probabilities", f"row {rows[i]} of {source}", problem, way_out)

@@ -2,6 +2,7 @@
 
 import codecs
 import csv
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from aleator.foundation import reject, require
 from aleator.own_data.collection.object_store import AnyPath
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_THOUSANDS = {sign: re.compile(rf"[+-]?\d{{1,3}}(\{sign}\d{{3}})+") for sign in (",", ".")}
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,14 @@ class Table:
         return f"row {self.lines[index]} of {self.path}"
 
     def number(self, cell: str) -> float:
-        """The number in a cell. Where semicolons or tabs separate cells, it may have a decimal comma."""
-        return float(cell if self.separator == "," else cell.replace(",", "."))
+        """The number in a cell, also with separators of thousands where they cannot be decimal signs.
+
+        Where semicolons or tabs separate cells, it may have a decimal comma.
+        """
+        try:
+            return float(cell)
+        except ValueError:
+            return float(_plain_number(cell.strip(), self.separator != ","))
 
     def without(self, indices: Collection[int]) -> "Table":
         """The table without some of its rows."""
@@ -53,6 +61,15 @@ class Table:
         """Raise if a cell of a column is empty."""
         for i, cell in enumerate(self.column(name)):
             require(bool(cell.strip()), name, self.where(i), "is empty", way_out)
+
+
+def _plain_number(text: str, decimal_comma: bool) -> str:
+    """A number as Python writes it: "2,435.50", "2.435,50" and "1,234,567" have separators of thousands."""
+    for thousands, decimal in ((",", "."), (".", ",")):
+        whole, point, rest = text.partition(decimal)
+        if _THOUSANDS[thousands].fullmatch(whole) and (point or whole.count(thousands) > 1):
+            return f"{whole.replace(thousands, '')}.{rest}"
+    return text.replace(",", ".") if decimal_comma else text
 
 
 def read_table(path: Path) -> Table:
