@@ -57,7 +57,8 @@ def test_no_series_is_left_out_and_none_looks_like_another():
     assert len(set(looks)) == 14
     x = torch.linspace(-0.5, 0.5, 11)
     points = {name: (0.1, 0.01 * n) for n, name in enumerate(curves)}
-    texts = plots.contours(x, x[:, None] ** 2 + x**2, points, "x", "y").axes[0].get_legend().get_texts()
+    (legend,) = plots.contours(x, x[:, None] ** 2 + x**2, points, "x", "y").legends  # beside the axes
+    texts = legend.get_texts()
     assert [text.get_text() for text in texts] == list(points)
 
 

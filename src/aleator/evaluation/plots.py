@@ -401,7 +401,10 @@ def contours(
     for n, (name, (x, y)) in enumerate(points.items()):
         axis.plot(x, y, **point_style(n), markersize=5, linestyle="", label=name)
     axis.set(xlabel=xlabel, ylabel=ylabel)
-    axis.legend(frameon=False, fontsize=7)
+    if len(points) > 7:  # too many names for a legend inside the axes
+        figure.legend(frameon=False, fontsize=7, loc="outside right upper")
+    else:
+        axis.legend(frameon=False, fontsize=7)
     return figure
 
 
