@@ -33,23 +33,6 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto")]
 NoRivals = Annotated[bool, typer.Option("--no-rivals", help="do not compare with raw neighbours and a linear head")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
-_SHOWN = {
-    "recall_at_1": "Recall@1: share of items whose nearest item has the same label",
-    "recall_at_1_surer_half": "Recall@1 of the surer half",
-    "r_auroc": "R-AUROC: how well kappa tells hits from misses",
-    "first_hit": "share of questions whose nearest item matches",
-    "first_match": "share of questions whose likeliest match does (a search by match)",
-    "match_ece_hits": "calibration error of match probabilities: ten nearest items of each question",
-    "match_ece_likeliest": "calibration error of match probabilities: ten likeliest items of each question",
-    "match_ece_random": "calibration error of match probabilities: random pairs",
-    "label_log_likelihood": "log-likelihood of the labels",
-    "label_accuracy": "share of items whose likeliest label is right",
-    "label_ece": "calibration error of label probabilities",
-    "label_auroc": "how well the label's certainty tells right from wrong",
-    "unlike": "share of items unlike anything seen",
-    "mean_kappa": "mean kappa",
-}
-
 _FEW_QUESTIONS = 60  # with fewer, a line says how little they tell
 # Metrics of the comparison with rivals; of AURC and AUGRC, less is better.
 _COMPARED = {
@@ -361,11 +344,13 @@ def _cell(value: Any, name: str = "") -> str:
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
+    from aleator.own_data import METRIC_WORDS
+
     comparison = metrics.get("rivals")
     if comparison:
         _print_comparison(comparison)
     table = Table("held-out items" if "provenance" in metrics else "items", str(metrics["items"]))
-    for name, shown in _SHOWN.items():
+    for name, shown in METRIC_WORDS.items():
         if name not in metrics or (comparison and name in _COMPARED):  # of an older release, or shown above
             continue
         table.add_row(shown, "-" if metrics[name] is None else f"{metrics[name]:.4g}")

@@ -18,7 +18,7 @@ from aleator.own_data.measuring.answer_figure import plot_answers
 from aleator.own_data.measuring.answers import Answers, label_metrics, label_rows
 from aleator.own_data.measuring.comparison import Items, compare_with_rivals
 from aleator.own_data.measuring.embedded_evaluation import evaluate_embedded
-from aleator.own_data.measuring.evaluation import calibrate_on_labels, evaluate, figures
+from aleator.own_data.measuring.evaluation import METRIC_WORDS, calibrate_on_labels, evaluate, figures
 from aleator.own_data.measuring.one_mode import certainty_score, mode_weights, one_mode
 from aleator.own_data.measuring.questions import Questions, fit_match_maps, held_out_questions
 from aleator.own_data.runs.model import AleatorModel
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aleator.own_data.runs.estimator import AleatorClassifier
 
 __all__ = [
+    "METRIC_WORDS",
     "AleatorClassifier",
     "AleatorModel",
     "Answers",

@@ -33,6 +33,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KEPT = tuple(round(0.05 * i, 2) for i in range(1, 21))  # shares of items in a reject curve
+# What a metric says, for people: of `evaluate`, of the labels, and of what is unlike anything seen.
+METRIC_WORDS = {
+    "recall_at_1": "Recall@1: share of items whose nearest item has the same label",
+    "recall_at_1_surer_half": "Recall@1 of the surer half",
+    "r_auroc": "R-AUROC: how well kappa tells hits from misses",
+    "first_hit": "share of questions whose nearest item matches",
+    "first_match": "share of questions whose likeliest match does (a search by match)",
+    "match_ece_hits": "calibration error of match probabilities: ten nearest items of each question",
+    "match_ece_likeliest": "calibration error of match probabilities: ten likeliest items of each question",
+    "match_ece_random": "calibration error of match probabilities: random pairs",
+    "label_log_likelihood": "log-likelihood of the labels",
+    "label_accuracy": "share of items whose likeliest label is right",
+    "label_ece": "calibration error of label probabilities",
+    "label_auroc": "how well the label's certainty tells right from wrong",
+    "unlike": "share of items unlike anything seen",
+    "mean_kappa": "mean kappa",
+}
 _BINS = 10  # of the reliability diagram
 _PAIRS = 20_000
 _MOST_ITEMS = 10_000  # of more items, a random sample is evaluated

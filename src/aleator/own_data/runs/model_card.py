@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from aleator.foundation import replace_file
+from aleator.own_data.measuring.evaluation import METRIC_WORDS
 
 # Metrics of the comparison with rivals, as the table of the card names them.
 _COMPARED = {
@@ -16,19 +17,7 @@ _COMPARED = {
     "coverage_at_5": "coverage at 5 % risk",
     "disagreement_rank": "rank correlation with people's disagreement",
 }
-_ALONE = {
-    "recall_at_1": "Recall@1 among held-out items",
-    "recall_at_1_surer_half": "Recall@1 of the surer half",
-    "r_auroc": "R-AUROC: how well kappa tells hits from misses",
-    "first_hit": "share of questions whose nearest item matches",
-    "first_match": "share of questions whose likeliest match does (a search by match)",
-    "label_accuracy": "share of items whose likeliest label is right",
-    "label_log_likelihood": "log-likelihood of the labels",
-    "label_ece": "calibration error of label probabilities",
-    "match_ece_hits": "calibration error of match probabilities, ten nearest items of each question",
-    "match_ece_likeliest": "calibration error of match probabilities, ten likeliest items of each question",
-    "match_ece_random": "calibration error of match probabilities, random pairs",
-}
+_NOT_SHOWN = ("unlike", "mean_kappa")  # they say little about how good a model is
 _TASKS = {"images": "image-feature-extraction", "text": "sentence-similarity", "features": "feature-extraction"}
 _EXAMPLES = {
     "images": '["a.jpg", "b.jpg"]',
@@ -130,7 +119,11 @@ def _figures(metrics: dict[str, Any]) -> str:
         text += "With half the width of the 95 % interval.\n\n"
         text += _table(["", *(f"{_cell(method['method'])}: {_cell(method['score'])}" for method in methods)], rows)
         text += "\n\n" + "\n".join(f"- {line}" for line in comparison["verdicts"])
-    alone = [[shown, f"{metrics[name]:.4g}"] for name, shown in _ALONE.items() if metrics.get(name) is not None]
+    alone = [
+        [shown, f"{metrics[name]:.4g}"]
+        for name, shown in METRIC_WORDS.items()
+        if metrics.get(name) is not None and name not in _NOT_SHOWN
+    ]
     return text + ("\n\n" + _table(["", ""], alone) if alone else "")
 
 
