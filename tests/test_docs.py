@@ -36,6 +36,21 @@ def test_links_lead_somewhere():
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def anchors(page: Path) -> set[str]:
+    """Anchors of the headings of a page, as GitHub and the site make them."""
+    outside_code = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", outside_code, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_links_lead_to_headings():
+    for page in [*PAGES, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+            if not target.startswith(("http://", "https://")):
+                there = page.parent / target if target else page
+                assert anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
+
+
 def test_the_list_of_timings_is_complete():
     listed = re.findall(r"`([\w-]+\.json)`", (TIMINGS / "README.md").read_text())
     assert sorted(listed) == sorted(path.name for path in TIMINGS.glob("*.json"))
