@@ -1,8 +1,8 @@
 """Questions that could be one of two things: which are shown, what is said about them.
 
-A posterior of two modes answers with two groups of hits: either these, or those. The questions are chosen by rule: the
-largest weight of the second mode, among those of which at least half is seen and whose groups each show mostly one
-numeral, and not the same one. Each pair of numerals is shown once.
+A posterior of two modes answers with two groups of hits: either these, or those. The questions are chosen by rule,
+among those whose groups each show mostly one numeral, and not the same one: first those of which at least half is seen,
+then by the weight of the second mode. Each pair of numerals is shown once.
 """
 
 from collections.abc import Sequence

@@ -95,7 +95,8 @@ def draw_either_or(rows: Sequence[Row], gallery: np.ndarray, questions: int) -> 
         f"A digit that is partly covered is asked among {len(gallery)} clear ones. Each strip shows some of the digits "
         "of the answer, from the nearest to the farthest. Frames: blue and orange for the two numerals of the row, "
         f"grey for any other.\nChosen by rule from {questions} questions: of those with two groups that each show "
-        "mostly one numeral, at most half covered, the ones with the most even weights; each pair of numerals once."
+        "mostly one numeral, first the ones that are at most half covered, then by even weights; each pair of numerals "
+        "once."
     )
     figure.text(0.013, 0.12 / height, note, fontsize=9, color="#444444")
     return figure
