@@ -42,6 +42,7 @@ _COMPARED = {
     "aurc": "AURC",
     "augrc": "AUGRC",
     "coverage_at_5": "coverage at 5 %",
+    "log_likelihood": "log-likelihood",
     "disagreement_rank": "disagreement",
 }
 # What they mean. One line explains the two areas.
@@ -50,6 +51,7 @@ _COMPARED_WORDS = {
     "r_auroc": "R-AUROC: how well the certainty tells right answers from wrong ones; 0.5 is chance, 1 is perfect",
     "aurc": "AURC, AUGRC: wrong answers, averaged over all shares of questions that are answered; less is better",
     "coverage_at_5": "coverage at 5 %: share of questions that can be answered with at most 5 % wrong answers",
+    "log_likelihood": "log-likelihood: of the labels of the questions; closer to 0 is better",
     "disagreement_rank": "disagreement: rank correlation of the uncertainty with that of people's votes",
 }
 

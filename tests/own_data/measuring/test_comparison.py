@@ -38,7 +38,7 @@ def test_ours_win_where_the_inputs_know_nothing():
         items(ours_know=True, inputs_know=False), items(800, 1, ours_know=True, inputs_know=False)
     )
     assert [r["method"] for r in comparison["rows"]] == ["ours", "raw neighbours", "linear head"]
-    assert comparison["questions"], comparison["gallery"] == (300, 800)
+    assert (comparison["questions"], comparison["gallery"]) == (300, 800)
     assert comparison["verdicts"][0].startswith("ours find more: ")
     assert row(comparison, "ours")["recall_at_1"]["value"] > 0.7
     assert row(comparison, "linear head")["recall_at_1"]["value"] < 0.4
@@ -73,6 +73,7 @@ def test_numbers_are_those_of_the_metrics():
         if measured[name] is not None:
             assert measured[name]["low"] <= measured[name]["value"] <= measured[name]["high"]
     assert measured["disagreement_rank"] is None  # nobody voted
+    assert measured["log_likelihood"] is None  # nearest items have no probabilities
 
 
 def test_votes_are_compared_with_disagreement_and_label_probabilities_are_ours():
@@ -85,6 +86,19 @@ def test_votes_are_compared_with_disagreement_and_label_probabilities_are_ours()
     assert labels["disagreement_rank"]["value"] == pytest.approx(1.0)
     assert row(comparison, "ours")["disagreement_rank"]["value"] == pytest.approx(1.0)  # kappa grows with clarity
     assert not any(line.startswith(("raw", "linear")) and "disagreement" in line for line in comparison["verdicts"])
+
+
+def test_a_rival_with_better_probabilities_is_named():
+    questions, gallery = (items(n, s, ours_know=True, inputs_know=True) for n, s in ((300, 0), (800, 1)))
+    right = torch.nn.functional.one_hot(torch.as_tensor(questions.labels.values), 4).float()
+    comparison = compare_with_rivals(questions, gallery, label_probabilities=0.22 * (1 - right) + 0.34 * right)
+    labels, linear = (row(comparison, name)["log_likelihood"]["value"] for name in ("our labels", "linear head"))
+    assert labels == pytest.approx(np.log(0.34))
+    assert row(comparison, "our labels")["recall_at_1"]["value"] == 1.0
+    said = (
+        f"linear head predicts held-out labels better (log-likelihood): {linear:.2f} against {labels:.2f} of our labels"
+    )
+    assert said in comparison["verdicts"]
 
 
 @pytest.mark.parametrize("kind", ["groups", "pairs"])

@@ -1,5 +1,7 @@
 """Raw neighbours and the linear head: brute force, known laws, and what they must not see."""
 
+import math
+
 import numpy as np
 import torch
 
@@ -97,10 +99,18 @@ def test_the_cross_fitted_head_does_not_see_its_questions(monkeypatch):
         return predict
 
     monkeypatch.setattr(rivals, "fit_head", fit_head)
-    rows, labels = torch.arange(57.0)[:, None], np.arange(57)
-    answers = rivals.cross_fitted_answers(rows, labels, torch.eye(57))
+    answers = rivals.cross_fitted_answers(torch.arange(57.0)[:, None], torch.eye(57))
     assert sorted(asked) == list(range(57))
     assert answers.right.all()  # answers are in the order of the questions
+
+
+def test_labels_are_scored_by_their_likelihood():
+    probability = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.2, 0.2, 0.6]])
+    labels = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.5, 0.0, 0.5]])
+    answers = rivals.label_answers(probability, labels)
+    assert answers.right.tolist() == [1, 0, 0]  # of equal votes the first class counts
+    expected = [math.log(0.5), math.log(1e-9), 0.5 * math.log(0.2) + 0.5 * math.log(0.6)]
+    torch.testing.assert_close(answers.log_likelihood, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0)
 
 
 def test_a_class_that_is_not_learned_has_no_probability():

@@ -6,6 +6,7 @@ training items. Every number has a bootstrap interval over the questions.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from aleator.evaluation import (
     aurc,
     coverage_at_risk,
     interval,
-    label_certainty,
     nearest_neighbours,
     r_auroc,
     rank_correlation,
@@ -36,6 +36,7 @@ from aleator.own_data.measuring.rivals import (
     ScoredAnswers,
     cross_fitted_answers,
     input_rows,
+    label_answers,
     linear_answers,
     raw_neighbours,
     text_rows,
@@ -52,6 +53,7 @@ METRICS = {
     "aurc": (False, "have the smaller risk over all coverages (AURC)"),
     "augrc": (False, "have the smaller generalised risk (AUGRC)"),
     "coverage_at_5": (True, "answer more questions at a risk of 5 %"),
+    "log_likelihood": (True, "predict held-out labels better (log-likelihood)"),
     "disagreement_rank": (True, "agree more with people's disagreement"),
 }
 
@@ -146,17 +148,16 @@ def compare_with_rivals(
     found = torch.as_tensor(gallery_labels[nearest] == labels).double()
     rows = [("ours", "kappa", True, ScoredAnswers(found, certainty_score(questions.q).double()))]
     if label_probabilities is not None:
-        right = torch.as_tensor(label_probabilities.argmax(1).numpy() == labels).double()
         rows.append(
-            ("our labels", "label entropy", True, ScoredAnswers(right, label_certainty(label_probabilities.double())))
+            ("our labels", "label entropy", True, label_answers(label_probabilities, label_rows(questions.labels)))
         )
     rivals = [("raw neighbours", "agreement of ten", raw_neighbours(asked, items, own, labels, gallery_labels))]
     if questions.labels.kind in ("classes", "soft"):
-        probabilities = label_rows(gallery.labels).float()
+        asked_labels, item_labels = (label_rows(side.labels).float() for side in (questions, gallery))
         answers = (
-            cross_fitted_answers(asked, labels, probabilities)
+            cross_fitted_answers(asked, asked_labels)
             if alone
-            else linear_answers(asked, items, labels, probabilities)
+            else linear_answers(asked, items, asked_labels, item_labels)
         )
         rivals.append(("linear head", "softmax entropy", answers))
     rows += [(name, score, False, answers) for name, score, answers in rivals]
@@ -252,35 +253,43 @@ def _rows(questions: Tensor | list[str], gallery: Tensor | list[str]) -> tuple[T
     return input_rows(questions, gallery)
 
 
-def _metric(name: str, certainty: Tensor, right: Tensor, disagreement: Tensor | None) -> float | None:
-    """One of `METRICS`; None where it is not defined."""
+def _columns(answers: ScoredAnswers, disagreement: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Certainty, rightness, log-likelihood and people's disagreement of each question; NaN where there is none."""
+    none = torch.full_like(answers.right, math.nan)
+    likelihood = none if answers.log_likelihood is None else answers.log_likelihood
+    return answers.certainty, answers.right, likelihood, none if disagreement is None else disagreement
+
+
+def _metric(name: str, certainty: Tensor, right: Tensor, likelihood: Tensor, disagreement: Tensor) -> float | None:
+    """One of `METRICS`, from `_columns`; None where it is not defined."""
     if name == "recall_at_1":
         return right.mean().item()
     if name == "r_auroc":
         return r_auroc(certainty, right)
     if name == "recall_at_1_surer_half":
         return reject_curve(certainty, right, (0.5,))[0]
+    if name == "log_likelihood":
+        return _defined(likelihood.mean().item())
     if name == "disagreement_rank":
-        correlation = math.nan if disagreement is None else rank_correlation(-certainty, disagreement)
-        return None if math.isnan(correlation) else correlation
+        return None if disagreement.isnan().any() else _defined(rank_correlation(-certainty, disagreement))
     area = {"aurc": aurc, "augrc": augrc, "coverage_at_5": coverage_at_risk}[name]
     return area(certainty, 1 - right)
+
+
+def _defined(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _measure(answers: ScoredAnswers, disagreement: Tensor | None, seed: int) -> dict[str, dict[str, float] | None]:
     """Value, low and high of each metric."""
     measured: dict[str, dict[str, float] | None] = {}
-    votes = () if disagreement is None else (disagreement,)
+    columns = _columns(answers, disagreement)
     for name in METRICS:
-        value = _metric(name, answers.certainty, answers.right, disagreement)
+        value = _metric(name, *columns)
         if value is None:
             measured[name] = None
             continue
-
-        def metric(c: Tensor, r: Tensor, *votes: Tensor, name: str = name) -> float | None:
-            return _metric(name, c, r, votes[0] if votes else None)
-
-        low, high = interval(metric, answers.certainty, answers.right, *votes, seed=seed) or (value, value)
+        low, high = interval(partial(_metric, name), *columns, seed=seed) or (value, value)
         measured[name] = {"value": value, "low": low, "high": high}
     return measured
 
@@ -288,26 +297,23 @@ def _measure(answers: ScoredAnswers, disagreement: Tensor | None, seed: int) -> 
 def _verdicts(rows: list[tuple[str, str, bool, ScoredAnswers]], disagreement: Tensor | None, seed: int) -> list[str]:
     """Who wins by each metric: the best of ours against the best rival, where the difference is not chance."""
     lines = []
-    votes = () if disagreement is None else (disagreement,)
     for metric, (more, words) in METRICS.items():
         sign = 1 if more else -1
-        best: dict[bool, tuple[float, str, ScoredAnswers]] = {}
+        best: dict[bool, tuple[float, str, tuple[Tensor, ...]]] = {}
         for name, _, ours, answers in rows:
-            value = _metric(metric, answers.certainty, answers.right, disagreement)
+            columns = _columns(answers, disagreement)
+            value = _metric(metric, *columns)
             if value is not None and (ours not in best or sign * value > sign * best[ours][0]):
-                best[ours] = (value, name, answers)
+                best[ours] = (value, name, columns)
         if len(best) < 2:
             continue
         (our_value, our_name, a), (value, name, b) = best[True], best[False]
 
-        def difference(
-            c: Tensor, r: Tensor, other_c: Tensor, other_r: Tensor, *votes: Tensor, metric: str = metric
-        ) -> float | None:
-            entropy = votes[0] if votes else None
-            first, second = _metric(metric, c, r, entropy), _metric(metric, other_c, other_r, entropy)
+        def difference(*both: Tensor, metric: str = metric) -> float | None:
+            first, second = _metric(metric, *both[:4]), _metric(metric, *both[4:])
             return None if first is None or second is None else first - second
 
-        ends = interval(difference, a.certainty, a.right, b.certainty, b.right, *votes, seed=seed)
+        ends = interval(difference, *a, *b, seed=seed)
         if ends is None or ends[0] <= 0 <= ends[1]:
             continue
         if sign * our_value > sign * value:

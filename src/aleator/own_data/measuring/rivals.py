@@ -14,6 +14,7 @@ _SAMPLE = 4000  # rows from which they are estimated
 _HEAD_WORK = 4e8  # items x features x classes of the linear head's training
 _STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)  # inverse penalties of the linear head; one is chosen on held-out rows
 _CHOICE_ROWS = 3000
+_LEAST_PROBABILITY = 1e-9  # of a class, in likelihoods
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,12 @@ class ScoredAnswers:
     Args:
         right: 1 for a right answer, 0 for a wrong one, shape (Q,), float64.
         certainty: How certain each answer is, shape (Q,), float64.
+        log_likelihood: Of each question's label, shape (Q,), float64. None if the method gives no probabilities.
     """
 
     right: Tensor
     certainty: Tensor
+    log_likelihood: Tensor | None = None
 
 
 def input_rows(questions: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,35 +117,34 @@ def raw_neighbours(
     return ScoredAnswers(torch.as_tensor(found[:, 0] == labels).double(), torch.as_tensor(agreement))
 
 
-def linear_answers(questions: Tensor, gallery: Tensor, labels: np.ndarray, gallery_labels: Tensor) -> ScoredAnswers:
+def linear_answers(questions: Tensor, gallery: Tensor, labels: Tensor, gallery_labels: Tensor) -> ScoredAnswers:
     """Logistic regression on raw inputs; its certainty is 1 - softmax entropy / log C.
 
     Args:
         questions: Rows (Q, K).
         gallery: Rows (N, K) to learn from. Of many, a sample is used.
-        labels: Class numbers of the questions, shape (Q,).
+        labels: Label probabilities of the questions, shape (Q, C).
         gallery_labels: Label probabilities of the gallery, shape (N, C).
 
     Returns:
         The answers.
     """
-    return _scored(fit_head(gallery, gallery_labels)(questions), labels)
+    return label_answers(fit_head(gallery, gallery_labels)(questions), labels)
 
 
-def cross_fitted_answers(rows: Tensor, labels: np.ndarray, probabilities: Tensor, folds: int = 5) -> ScoredAnswers:
+def cross_fitted_answers(rows: Tensor, labels: Tensor, folds: int = 5) -> ScoredAnswers:
     """The same where the questions are their own gallery: each is answered by a head that did not learn from it.
 
     Args:
         rows: Rows (N, K).
-        labels: Class numbers, shape (N,).
-        probabilities: Label probabilities, shape (N, C).
+        labels: Label probabilities, shape (N, C).
         folds: Number of parts; the items of one are answered by the head of the others.
 
     Returns:
         The answers.
     """
     fold = np.random.default_rng(0).permutation(len(rows)) % folds
-    return _scored(cross_fit(rows, probabilities, fold, fit_head), labels)
+    return label_answers(cross_fit(rows, labels, fold, fit_head), labels)
 
 
 def fit_head(rows: Tensor, labels: Tensor) -> Predictor:
@@ -162,7 +164,7 @@ def fit_head(rows: Tensor, labels: Tensor) -> Predictor:
     likelihood = {}
     for strength in _STRENGTHS:
         p = _head(rows[learned], labels[learned], strength)(rows[held_out])
-        likelihood[strength] = float((labels[held_out] * p.clamp_min(1e-9).log()).sum())
+        likelihood[strength] = float((labels[held_out] * p.clamp_min(_LEAST_PROBABILITY).log()).sum())
     best = max(likelihood, key=likelihood.__getitem__)
     return _head(rows[order], labels[order], best)
 
@@ -174,7 +176,17 @@ def _head(rows: Tensor, labels: Tensor, strength: float) -> Predictor:
     return lambda new: torch.zeros(len(new), labels.shape[1]).index_copy(1, known, predict(new))
 
 
-def _scored(probability: Tensor, labels: np.ndarray) -> ScoredAnswers:
-    """The likeliest class of each question as its answer; `probability` has shape (Q, C)."""
-    right = torch.as_tensor(probability.argmax(1).numpy() == labels)
-    return ScoredAnswers(right.double(), label_certainty(probability.double()))
+def label_answers(probability: Tensor, labels: Tensor) -> ScoredAnswers:
+    """The likeliest class of each question as its answer.
+
+    Args:
+        probability: P(class | question), shape (Q, C).
+        labels: Label probabilities of the questions, shape (Q, C).
+
+    Returns:
+        The answers, with the likelihood of the labels.
+    """
+    probability, labels = probability.double(), labels.double()
+    right = probability.argmax(1) == labels.argmax(1)
+    log_likelihood = (labels * probability.clamp_min(_LEAST_PROBABILITY).log()).sum(1)
+    return ScoredAnswers(right.double(), label_certainty(probability), log_likelihood)

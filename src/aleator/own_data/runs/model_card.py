@@ -15,6 +15,7 @@ _COMPARED = {
     "aurc": "AURC (less is better)",
     "augrc": "AUGRC (less is better)",
     "coverage_at_5": "coverage at 5 % risk",
+    "log_likelihood": "log-likelihood of the labels",
     "disagreement_rank": "rank correlation with people's disagreement",
 }
 _NOT_SHOWN = ("unlike", "mean_kappa")  # they say little about how good a model is
