@@ -281,7 +281,8 @@ class Encoder(nn.Module):
 
         Examples:
             >>> import torch, aleator as al
-            >>> encoder = al.Encoder(al.MLP(5, (16,)), dim=3, modes=2, main_weight=0.9999)
+            >>> from aleator.encoders import MLP
+            >>> encoder = al.Encoder(MLP(5, (16,)), dim=3, modes=2, main_weight=0.9999)
             >>> encoder.prune(torch.randn(8, 5)).modes
             1
         """
