@@ -215,7 +215,8 @@ class CollectionView:
                 'give items a "label" in their metadata',
             )
             chosen = sample_numbers(np.array(labelled), _MOST_NEIGHBOURS, seed=0)
-            asked = ~self._used[chosen] if (~self._used[chosen]).sum() >= _FEWEST_NEW else np.ones(len(chosen), bool)
+            new = ~self._used[chosen]
+            asked = new if new.sum() >= _FEWEST_NEW else np.ones(len(chosen), bool)
             _, codes = np.unique([self._labels[position] or "" for position in chosen], return_inverse=True)
             hits = neighbour_hits(self.mu[chosen], codes)
             kept = [round(0.05 * step, 2) for step in range(1, 21)]

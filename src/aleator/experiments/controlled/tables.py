@@ -370,19 +370,18 @@ def modes(preset: Preset) -> list[Row]:
     setting = _shorter(setting, preset, best=1500)
     if preset == "quick":  # the second mode is found after some 400 steps; a few minutes on one core
         setting = _shorter(replace(setting, dim=3, batch_size=96, points=500), preset, quick=500)
+    longer = _shorter(setting, preset, best=8000).recipe
     changes: dict[str, dict[str, Any]] = {
         "two modes": {"modes": 2},
         "two modes, learned as one": {"modes": 2, "encoder_modes": 1},
         "three modes": {"modes": 3},
         "one mode, learned as two": {"encoder_modes": 2},
         "one mode": {},
-        "two modes, drawn matches": {"modes": 2, "targets": "chosen", "choices": 16, "group": 64},
+        "two modes, drawn matches": {"modes": 2, "targets": "chosen", "choices": 16, "group": 64, "recipe": longer},
     }
     rows = [replace(setting, name=name, **change) for name, change in changes.items()]
     if preset == "quick":
         rows = rows[:3]
-    else:
-        rows[-1] = _shorter(rows[-1], preset, best=8000)
     return [Row(row, _seeds(preset, 2 if row.modes == 3 else 5)) for row in rows]
 
 

@@ -178,7 +178,7 @@ def choose_settings(
         choose("augment", *_choose_augmentation(collection, labels))
         require_one_of("augment", settings["augment"], get_args(Augmentation))
     else:
-        members = min(_members(train_items, settings["batch_size"]), settings["batch_size"]) if with_classes else 1
+        members = _members(train_items, settings["batch_size"]) if with_classes else 1
         choose("members", members, "networks in the head, which answer together; fewer if there are many items")
         _require_whole_number("members", settings["members"], 1)
         way_out = f"pass at most {settings['batch_size']}"
@@ -261,10 +261,13 @@ def _choose_tuning(
 
 
 def _members(train_items: int, batch_size: int) -> int:
-    """Number of networks in a head on features: as many as a minute is enough for, but no more than four."""
+    """Number of networks in a head on features: as many as a minute is enough for, but no more than four.
+
+    Each learns from its own part of a batch, so there is at least one item for each.
+    """
     each = max(_PASSES_OF_MEMBER * train_items // batch_size, _LEAST_STEPS)
     least = 2 if 2 * _LEAST_PASSES_OF_TWO * train_items <= _MOST_STEPS * batch_size else 1
-    return min(_MOST_MEMBERS, max(least, _MOST_STEPS // each))
+    return min(_MOST_MEMBERS, max(least, _MOST_STEPS // each), batch_size)
 
 
 def usual_steps_of_head(labels: Labels, train_items: int, settings: dict[str, Any]) -> int:

@@ -296,12 +296,11 @@ def _measure(answers: ScoredAnswers, disagreement: Tensor | None, seed: int) -> 
 
 def _verdicts(rows: list[tuple[str, str, bool, ScoredAnswers]], disagreement: Tensor | None, seed: int) -> list[str]:
     """Who wins by each metric: the best of ours against the best rival, where the difference is not chance."""
-    lines = []
+    lines, measured = [], [(name, ours, _columns(answers, disagreement)) for name, _, ours, answers in rows]
     for metric, (more, words) in METRICS.items():
         sign = 1 if more else -1
         best: dict[bool, tuple[float, str, tuple[Tensor, ...]]] = {}
-        for name, _, ours, answers in rows:
-            columns = _columns(answers, disagreement)
+        for name, ours, columns in measured:
             value = _metric(metric, *columns)
             if value is not None and (ours not in best or sign * value > sign * best[ours][0]):
                 best[ours] = (value, name, columns)

@@ -164,7 +164,7 @@ def fit_head(rows: Tensor, labels: Tensor) -> Predictor:
     likelihood = {}
     for strength in _STRENGTHS:
         p = _head(rows[learned], labels[learned], strength)(rows[held_out])
-        likelihood[strength] = float((labels[held_out] * p.clamp_min(_LEAST_PROBABILITY).log()).sum())
+        likelihood[strength] = float(_log_likelihoods(p, labels[held_out]).sum())
     best = max(likelihood, key=likelihood.__getitem__)
     return _head(rows[order], labels[order], best)
 
@@ -188,5 +188,9 @@ def label_answers(probability: Tensor, labels: Tensor) -> ScoredAnswers:
     """
     probability, labels = probability.double(), labels.double()
     right = probability.argmax(1) == labels.argmax(1)
-    log_likelihood = (labels * probability.clamp_min(_LEAST_PROBABILITY).log()).sum(1)
-    return ScoredAnswers(right.double(), label_certainty(probability), log_likelihood)
+    return ScoredAnswers(right.double(), label_certainty(probability), _log_likelihoods(probability, labels))
+
+
+def _log_likelihoods(probability: Tensor, labels: Tensor) -> Tensor:
+    """Of the label of each row, (Q,); both have shape (Q, C)."""
+    return (labels * probability.clamp_min(_LEAST_PROBABILITY).log()).sum(1)
