@@ -255,7 +255,7 @@ class _Training:
         )
 
         def replayed_update(step: int) -> Tensor:
-            source.seed_for(step)
+            source.prepare(step)
             loss = graph()
             turn_bases(optimiser, step - phase.start)
             return loss

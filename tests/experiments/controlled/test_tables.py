@@ -99,8 +99,8 @@ def test_the_walk_of_elk_has_the_corrections_that_concern_it():
     assert replace(walked[0], name="") == replace(by_name["ambiguous, fitted constants"], name="")
     assert [row.name.removesuffix(", ELK") for row in walked] == [
         "published",
-        "He's initialisation",
         "one cycle to 1e-3",
+        "He's initialisation",
         "process over the sphere",
         "right constant of the rule",
         "negatives from P(x)",

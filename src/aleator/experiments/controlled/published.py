@@ -34,8 +34,8 @@ PUBLISHED_KAPPA_WIDTHS = (10, 50, 50, 50, 50, 50, 10)
 # Name -> changes of the setting. Those of "recipe" change single entries of it. Positives stay partners of one latent:
 # with many negatives from P(x) that is the law whose minimum is the truth for MCInfoNCE (theory.md, section 3).
 CORRECTIONS: dict[str, dict[str, Any]] = {
-    "He's initialisation": {"initialisation": "he"},
     "one cycle to 1e-3": {"recipe": _CORRECTED_RATE},
+    "He's initialisation": {"initialisation": "he"},
     "process over the sphere": {"smoothing": "sphere"},
     "right constant of the rule": {"accept_offset": None},
     "negatives summed": {"average_negatives": False},
