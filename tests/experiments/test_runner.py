@@ -70,40 +70,6 @@ def test_every_row_has_its_first_seed_before_one_has_its_second(tmp_path):
     assert order == ["fair 1", "bent 5", "fair 2", "bent 4", "fair 3"]
 
 
-def toss_together(setting: Coin, seeds: list[int], device: str, folder: Path) -> list[Outcome]:
-    """Runs that are made at once; they note it, and leave a checkpoint."""
-    (folder / "checkpoints").mkdir()
-    outcomes = [toss_coin(setting, seed, device, folder) for seed in seeds]
-    with (folder.parent.parent / "sets.log").open("a") as file:
-        file.write(f"{setting.name} {seeds}\n")
-    return outcomes
-
-
-def test_seeds_of_a_setting_are_made_together_where_the_function_wants_it(tmp_path):
-    joining = RunFunction("coins", toss_coin, toss_together, lambda setting, device: setting.name == "fair")
-    rows = [Row(Coin("fair"), (1, 2)), Row(Coin("bent", bias=0.9), (1, 2))]
-    found = run_rows(joining, rows, "cpu", tmp_path / "joined", "coins", 1, False)
-    alone = run_rows(toss, rows, "cpu", tmp_path / "alone", "coins", 1, False)
-    assert [row["metrics"] for row in found] == [row["metrics"] for row in alone]
-    assert (tmp_path / "joined" / "sets.log").read_text() == "fair [1, 2]\n"
-    assert made(tmp_path / "joined") == made(tmp_path / "alone")
-    assert not list((tmp_path / "joined").rglob("checkpoints"))
-    record = json.loads(next((tmp_path / "joined").glob("fair-*/2/outcome.json")).read_text())
-    assert record["provenance"]["seeds trained together"] == [1, 2]
-
-    more = [Row(Coin("fair"), (1, 2, 3, 4)), *rows[1:]]
-    run_rows(joining, more, "cpu", tmp_path / "joined", "coins", 1, False)
-    assert (tmp_path / "joined" / "sets.log").read_text() == "fair [1, 2]\nfair [3, 4]\n"  # only what was missing
-
-
-def test_a_set_that_fails_counts_all_its_runs(tmp_path):
-    joining = RunFunction("coins", toss_coin, toss_together, lambda setting, device: True)
-    rows = [Row(Coin("broken", bias=-1.0), (1, 2)), Row(Coin("fair"), (1,))]
-    with pytest.raises(RuntimeError, match="2 of 3 runs failed, the first being broken"):
-        run_rows(joining, rows, "cpu", tmp_path, "coins", 1, False)
-    assert len(list(tmp_path.glob("fair-*/1/outcome.json"))) == 1
-
-
 def test_the_cache_key_does_not_depend_on_where_the_function_lives(monkeypatch):
     """The recorded key: were it to change, finished runs would not be found again."""
     run = ExperimentRun(toss, Coin("fair coin", bias=0.25), 7)

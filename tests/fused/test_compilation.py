@@ -162,12 +162,11 @@ def test_networks_of_a_process_compile(count, inputs, dim, kappa_of_mu, compiled
 @pytest.mark.parametrize(("count", "sizes"), [(100, (10, 10, 50, 50, 10)), (1, (2, 1)), (65, (64, 64, 3))])
 @pytest.mark.parametrize("precise", [False, True])
 def test_narrow_layers_compile(count, sizes, precise, compiled):
-    x, rows = torch.zeros(2 * count, sizes[0]), torch.zeros(2, sum((i + 1) * o for i, o in pairwise(sizes)))
-    output, hidden = leaky_layers.fused_leaky_layers(x, rows, sizes, precise, True)
-    leaky_layers.fused_leaky_layers_backward(output, x, rows, output, hidden, sizes, precise, precise)
-    leaky_layers.fused_leaky_layer_backward(output, output, 2)
-    leaky_layers.fused_leaky_layer(output.unflatten(0, (2, count)), torch.zeros(2, sizes[-1]))
-    assert compiled == ["_layers_kernel", "_layers_backward_kernel", "_leaky_kernel", "_bias_kernel"]
+    x, row = torch.zeros(count, sizes[0]), torch.zeros(sum((i + 1) * o for i, o in pairwise(sizes)))
+    output, hidden = leaky_layers.fused_leaky_layers(x, row, sizes, precise, True)
+    leaky_layers.fused_leaky_layers_backward(output, x, row, output, hidden, sizes, precise, precise)
+    leaky_layers.fused_leaky_layer_backward(output, output)
+    assert compiled == ["_layers_kernel", "_layers_backward_kernel", "_leaky_kernel"]
 
 
 @pytest.mark.parametrize(("samples", "batch", "dim"), [(512, 512, 10), (3, 1, 2)])

@@ -5,8 +5,7 @@ restores its position for checkpoints. (`batches.py` makes batches from data; th
 
 - A function `batches(step, generator) -> batch`. The generator is seeded from (seed, process, step), so a batch
   depends on nothing else, and continuing is exact. The generator lives on `batches.device` if there is one, else on
-  the training device. If there is a method `batches.prepare(step)`, it is called before each batch is drawn; in a CUDA
-  graph, which holds the drawing, it stays outside.
+  the training device.
 - An iterable with `state_dict` and `load_state_dict`. Its own state goes into the checkpoint.
 - Any other iterable, such as a DataLoader. It is started again whenever it ends. To continue, the pass is started
   again from the random state in which it had started, and the batches already seen are skipped. This is exact if the
@@ -66,11 +65,9 @@ class CalledSource:
         """Whether a batch is drawn on the device alone, so that a CUDA graph can hold the drawing."""
         return getattr(self.batches, "capturable", False)
 
-    def prepare(self, step: int) -> None:
-        """Seed the generator for a step, and let the batches prepare for it if they want to."""
+    def seed_for(self, step: int) -> None:
+        """Seed the generator for a step."""
         self.generator.manual_seed(derived_seed(self.seed, self.rank, step))
-        if (prepare := getattr(self.batches, "prepare", None)) is not None:
-            prepare(step)
 
     def draw(self, step: int) -> Any:
         """Draw a batch with the generator as it is."""
@@ -78,7 +75,7 @@ class CalledSource:
 
     def next(self, step: int) -> Any:
         """The batch of a step."""
-        self.prepare(step)
+        self.seed_for(step)
         return self.draw(step)
 
     def peek(self) -> Any:

@@ -19,7 +19,6 @@ from aleator.encoders.encoder import Encoder, KappaFrom, KappaOf
 from aleator.encoders.ensemble import Ensemble
 from aleator.encoders.heads import is_lazy
 from aleator.encoders.huggingface import HubText, HubVision, Pooling
-from aleator.encoders.leaky_layers import StackedLinear
 from aleator.encoders.loading import load_encoder
 from aleator.encoders.low_rank import LowRank, add_low_rank, merge_low_rank
 from aleator.encoders.model_sources import cached_model, find_model, hub_answers
@@ -46,7 +45,6 @@ __all__ = [
     "Pooling",
     "ResNet18",
     "SmallResNet",
-    "StackedLinear",
     "Standardise",
     "UnitScale",
     "add_low_rank",

@@ -2,11 +2,10 @@
 
 - Narrow layers take longer to launch than to compute. They are one kernel forward and one backward, all together.
 - A wide layer has torch's matrix products. The gradient of its leaky ReLU and its bias is one kernel.
-
-Layers may be those of several networks, stacked (`StackedLinear`): every kernel then does the work of all.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,34 +18,6 @@ from aleator.fused import fused_for_layers, fused_kernels
 MOST_UNITS = 64  # of a narrow layer: its kernel holds a row of each layer in registers
 
 
-class StackedLinear(nn.Module):
-    """A linear layer for each of S networks: (S B, in) -> (S B, out), with B consecutive rows for each network.
-
-    Args:
-        layers: The layers, of one size. Their weights are copied.
-
-    Examples:
-        >>> import torch
-        >>> from aleator.encoders import StackedLinear
-        >>> first, second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-        >>> x = torch.randn(10, 3)
-        >>> stacked = StackedLinear([first, second])(x)
-        >>> torch.allclose(stacked, torch.cat([first(x[:5]), second(x[5:])]), atol=1e-6)
-        True
-    """
-
-    def __init__(self, layers: Sequence[nn.Linear]):
-        super().__init__()
-        self.in_features, self.out_features = layers[0].in_features, layers[0].out_features
-        self.weight = nn.Parameter(torch.stack([layer.weight.detach() for layer in layers]))  # (S, out, in)
-        self.bias = nn.Parameter(torch.stack([layer.bias.detach() for layer in layers]))  # (S, out)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Inputs (S B, in) -> outputs (S B, out)."""
-        by_network = x.unflatten(0, (len(self.weight), -1))
-        return torch.baddbmm(self.bias.unsqueeze(1), by_network, self.weight.mT).flatten(0, 1)
-
-
 def leaky_layers(x: Tensor, layers: Sequence[nn.Module]) -> Tensor:
     """Output of the last layer, (B, units), from inputs (B, features).
 
@@ -54,18 +25,17 @@ def leaky_layers(x: Tensor, layers: Sequence[nn.Module]) -> Tensor:
 
     Args:
         x: Inputs.
-        layers: Each an `nn.Linear`, or each a `StackedLinear` of as many networks. A layer that does more than that,
-            such as one with hooks, is called as it is.
+        layers: Each an `nn.Linear`. A layer that does more than that, such as one with hooks, is called as it is.
     """
     usable = fused_for_layers(x) is not None and x.dim() == 2 and not torch.is_autocast_enabled(x.device.type)
     if not usable or not all(map(_is_plain, layers)):
         return plain_leaky_layers(x, layers)
     parameters: list[Any] = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
-    if len(layers) > 1 and max(size for weight in parameters[::2] for size in weight.shape[-2:]) <= MOST_UNITS:
+    if len(layers) > 1 and max(max(parameter.shape) for parameter in parameters) <= MOST_UNITS:
         keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *parameters))
         return _NarrowLayers.apply(keep, x, *parameters)
     for layer in layers:
-        x = (_StackedLayer if isinstance(layer, StackedLinear) else _WideLayer).apply(x, layer.weight, layer.bias)
+        x = _WideLayer.apply(x, layer.weight, layer.bias)
     return x
 
 
@@ -84,7 +54,7 @@ def plain_leaky_layer(x: Tensor, layer: nn.Module) -> Tensor:
 def _is_plain(layer: nn.Module) -> bool:
     """Whether a call of the layer does nothing but multiply by its weight and add its bias, in float32."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    plain = type(layer) in (nn.Linear, StackedLinear) and layer.bias is not None and not any(hooks)
+    plain = type(layer) is nn.Linear and layer.bias is not None and not any(hooks)
     return plain and layer.weight.dtype == layer.bias.dtype == torch.float32
 
 
@@ -94,25 +64,24 @@ class _NarrowLayers(torch.autograd.Function):
     @staticmethod
     def forward(ctx, keep: bool, x: Tensor, *parameters: Tensor) -> Tensor:
         fused: Any = fused_kernels(x)
-        ctx.sizes = (x.shape[1], *(bias.shape[-1] for bias in parameters[1::2]))
+        ctx.sizes = (x.shape[1], *(len(bias) for bias in parameters[1::2]))
         ctx.precise = torch.get_float32_matmul_precision() == "highest"
-        ctx.shapes = [parameter.shape for parameter in parameters]
-        networks = len(parameters[1]) if parameters[1].dim() == 2 else 1
-        rows = torch.cat([parameter.view(networks, -1) for parameter in parameters], 1)
-        output, hidden = fused.fused_leaky_layers(x, rows, ctx.sizes, ctx.precise, keep)
-        ctx.save_for_backward(x, rows, output, hidden)
+        row = torch.cat([parameter.flatten() for parameter in parameters])
+        output, hidden = fused.fused_leaky_layers(x, row, ctx.sizes, ctx.precise, keep)
+        ctx.save_for_backward(x, row, output, hidden)
         return output
 
     @staticmethod
     @first_derivatives_only
     def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        x, rows, output, hidden = ctx.saved_tensors
+        x, row, output, hidden = ctx.saved_tensors
         fused: Any = fused_kernels(x)
-        grad_rows, grad_x = fused.fused_leaky_layers_backward(
-            grad, x, rows, output, hidden, ctx.sizes, ctx.precise, ctx.needs_input_grad[1]
+        grad_row, grad_x = fused.fused_leaky_layers_backward(
+            grad, x, row, output, hidden, ctx.sizes, ctx.precise, ctx.needs_input_grad[1]
         )
-        parts = grad_rows.split([shape.numel() // len(rows) for shape in ctx.shapes], 1)
-        return None, grad_x, *(part.reshape(shape) for part, shape in zip(parts, ctx.shapes, strict=True))
+        shapes = [shape for into, out in pairwise(ctx.sizes) for shape in ((out, into), (out,))]
+        parts = grad_row.split([torch.Size(shape).numel() for shape in shapes])
+        return None, grad_x, *(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
 
 
 class _WideLayer(torch.autograd.Function):
@@ -134,30 +103,5 @@ class _WideLayer(torch.autograd.Function):
         return (
             before @ weight if needs_x else None,
             before.mT @ x if needs_weight else None,
-            grad_bias.squeeze(0) if needs_bias else None,
-        )
-
-
-class _StackedLayer(torch.autograd.Function):
-    """The same for a layer of each of S networks: weight (S, out, in), bias (S, out)."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        fused: Any = fused_kernels(x)
-        output = fused.fused_leaky_layer(x.unflatten(0, (len(weight), -1)) @ weight.mT, bias)
-        ctx.save_for_backward(x, weight, output)
-        return output.flatten(0, 1)
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, output = ctx.saved_tensors
-        fused: Any = fused_kernels(x)
-        before, grad_bias = fused.fused_leaky_layer_backward(grad, output.flatten(0, 1), len(weight))
-        before = before.view_as(output)
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        return (
-            (before @ weight).flatten(0, 1) if needs_x else None,
-            before.mT @ x.view(len(weight), -1, x.shape[1]) if needs_weight else None,
             grad_bias if needs_bias else None,
         )

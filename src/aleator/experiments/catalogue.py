@@ -11,7 +11,7 @@ from aleator.experiments.cifar import tables as cifar_tables
 from aleator.experiments.cifar.run import run_fold
 from aleator.experiments.controlled import figures, tables
 from aleator.experiments.controlled.landscape import draw_landscape, landscape, run_landscape
-from aleator.experiments.controlled.run import run_seed, run_seeds, stackable
+from aleator.experiments.controlled.run import run_seed
 from aleator.experiments.runner import Row, RunFunction
 from aleator.experiments.settings import PRESETS, Preset
 
@@ -58,9 +58,7 @@ _NOT_CORRECTED: tuple[Preset, ...] = ("quick", "paper", "best")
 
 # The families' names are part of every cache key: a changed name would make all finished runs again.
 EXPERIMENTS: dict[str, Experiment] = {
-    **_experiments(
-        RunFunction("controlled", run_seed, run_seeds, stackable), tables.CONTROLLED, figures.FIGURES, PRESETS
-    ),
+    **_experiments(RunFunction("controlled", run_seed), tables.CONTROLLED, figures.FIGURES, PRESETS),
     **_experiments(
         RunFunction("landscape", run_landscape), {"landscape": landscape}, {"landscape": draw_landscape}, _NOT_CORRECTED
     ),

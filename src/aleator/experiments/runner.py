@@ -2,8 +2,6 @@
 
 A run has its own folder, `runs/KEY`. The key is made from the setting and the seed, so the same run is never repeated,
 not even by two experiments that share it. An interrupted experiment continues where it stopped.
-
-Where that is faster, all seeds of a setting are trained as one run. Each still has its own outcome.
 """
 
 import dataclasses
@@ -64,21 +62,13 @@ class RunFunction:
         family: Name of the family of experiments. It is part of every cache key, so that finished runs are still found
             after the function has moved to another module.
         function: Called as function(setting, seed, device, folder).
-        together: Makes the runs of several seeds at once: together(setting, seeds, device, folder) -> their outcomes.
-        joins: Called as joins(setting, device): whether to use `together`. Without it, each run is made by itself.
     """
 
     family: str
     function: Callable[[Any, int, str, Path], Outcome]
-    together: Callable[[Any, Sequence[int], str, Path], list[Outcome]] | None = None
-    joins: Callable[[Any, str], bool] | None = None
 
     def __call__(self, setting: AnySetting, seed: int, device: str, folder: Path) -> Outcome:
         return self.function(setting, seed, device, folder)
-
-    def joins_seeds(self, setting: AnySetting, device: str) -> bool:
-        """Whether the seeds of a setting are run together."""
-        return self.joins is not None and self.joins(setting, device)
 
 
 @dataclass(frozen=True)
@@ -99,18 +89,13 @@ class ExperimentRun:
 
     @property
     def key(self) -> str:
-        """Cache key, also the run's folder: readable, and different for every family, setting and seed."""
-        return f"{self.row_key}/{self.seed}"
-
-    @property
-    def row_key(self) -> str:
-        """The key without the seed.
+        """Cache key, also the run's folder: readable, and different for every family, setting and seed.
 
         Fields with their default value are left out, so a new field does not change the keys of finished runs.
         """
         text = json.dumps([self.function.family, _chosen_fields(self.setting)], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        return f"{file_name(f'{self.setting.name}-{self.setting.loss}')}-{digest}"
+        return f"{file_name(f'{self.setting.name}-{self.setting.loss}')}-{digest}/{self.seed}"
 
 
 def file_name(text: str) -> str:
@@ -236,67 +221,38 @@ def _is_finished(runs: Path, run: ExperimentRun) -> bool:
 
 def _run_all(todo: list[ExperimentRun], device: str, runs: Path, jobs: int | None, progress: bool | None) -> None:
     """Make all runs; raise at the end if some have failed."""
-    sets = _joined(todo, device)
-    jobs = min(jobs or default_jobs(device), len(sets))
+    jobs = min(jobs or default_jobs(device), len(todo))
     with progress_bar(progress, elapsed=True) as bar:
         title = f"{len(todo)} runs, {jobs} at a time"
-        if len(sets) < len(todo):
-            title = f"{len(todo)} runs in {len(sets)} sets, {jobs} sets at a time"
         task, lines = bar.add_task(title, total=len(todo)), ProgressLines(title, len(todo), 0, progress)
         failures = []
-        for joined, error in side_by_side(partial(_make_runs, device=device, runs=runs), sets, device, jobs):
-            bar.advance(task, len(joined))
+        for run, error in side_by_side(partial(_make_run, device=device, runs=runs), todo, device, jobs):
+            bar.advance(task)
             lines.at(int(bar.tasks[0].completed))
             if error is not None:
-                failures += [(run, error) for run in joined]
+                failures.append((run, error))
     if failures:
         run, error = failures[0]
         raise RuntimeError(f"{len(failures)} of {len(todo)} runs failed, the first being {run.key}") from error
 
 
-def _joined(todo: Sequence[ExperimentRun], device: str) -> list[list[ExperimentRun]]:
-    """The runs in sets: those of one setting together where that is faster, each by itself elsewhere."""
-    sets: dict[str, list[ExperimentRun]] = {}
-    for run in todo:
-        joins = run.function.joins_seeds(run.setting, device)
-        sets.setdefault(run.row_key if joins else run.key, []).append(run)
-    return list(sets.values())
-
-
-def _make_runs(joined: Sequence[ExperimentRun], device: str, runs: Path) -> None:
-    """Make the runs of a set, from the last checkpoint if there is one, and write their outcomes."""
-    began, first, seeds = time.time(), joined[0], [run.seed for run in joined]
-    if first.function.joins_seeds(first.setting, device):
-        assert first.function.together is not None
-        folder = runs / first.row_key / f"together-{'-'.join(map(str, seeds))}"
-        folder.mkdir(parents=True, exist_ok=True)
-        outcomes = first.function.together(first.setting, seeds, device, folder)
-    else:
-        folder = runs / first.key
-        folder.mkdir(parents=True, exist_ok=True)
-        outcomes = [first.function(first.setting, first.seed, device, folder)]
-    provenance = describe_run(began, device)
-    provenance["wall_seconds"] = round(provenance["wall_seconds"] / len(joined), 1)  # each run's share
-    if len(joined) > 1:
-        provenance["seeds trained together"] = seeds
-    for run, outcome in zip(joined, outcomes, strict=True):
-        _write_outcome(run, outcome, provenance, runs / run.key)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-
-
-def _write_outcome(run: ExperimentRun, outcome: Outcome, provenance: dict[str, Any], folder: Path) -> None:
+def _make_run(run: ExperimentRun, device: str, runs: Path) -> None:
+    """Make one run, from its last checkpoint if there is one, and write its outcome."""
     from safetensors.torch import save_file
 
+    began, folder = time.time(), runs / run.key
     folder.mkdir(parents=True, exist_ok=True)
+    outcome = run.function(run.setting, run.seed, device, folder)
     with writing_atomically(folder / "arrays.safetensors") as temporary:
         save_file({name: value.contiguous() for name, value in outcome.arrays.items()}, temporary)
     record = {
         "setting": _fields(run.setting),
         "seed": run.seed,
         "metrics": outcome.metrics,
-        "provenance": provenance,
+        "provenance": describe_run(began, device),
     }
     write_json(folder / "outcome.json", record)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
 def _outcomes(function: RunFunction, row: Row, runs: Path) -> list[dict[str, Any]]:

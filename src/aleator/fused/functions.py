@@ -4,12 +4,7 @@ from aleator.fused.angles import fused_basis
 from aleator.fused.bessel import fused_log_growth
 from aleator.fused.grid import fused_log_grid
 from aleator.fused.interpolant import fused_interpolated_backward, fused_interpolated_totals, sorted_side
-from aleator.fused.leaky_layers import (
-    fused_leaky_layer,
-    fused_leaky_layer_backward,
-    fused_leaky_layers,
-    fused_leaky_layers_backward,
-)
+from aleator.fused.leaky_layers import fused_leaky_layer_backward, fused_leaky_layers, fused_leaky_layers_backward
 from aleator.fused.mean_share import fused_log_mean_share, fused_log_mean_share_backward
 from aleator.fused.network_posteriors import fused_network_posteriors
 from aleator.fused.outputs import fused_bounded_kappa, fused_directions, fused_directions_backward
@@ -36,7 +31,6 @@ __all__ = [
     "fused_directions_backward",
     "fused_interpolated_backward",
     "fused_interpolated_totals",
-    "fused_leaky_layer",
     "fused_leaky_layer_backward",
     "fused_leaky_layers",
     "fused_leaky_layers_backward",

@@ -1,10 +1,8 @@
-"""GPU version of encoders/leaky_layers.py: linear layers with leaky ReLUs, in float32, for each network of a stack.
+"""GPU version of encoders/leaky_layers.py: linear layers with leaky ReLUs, in float32.
 
-Inputs come network after network, B for each of S networks; a single network is a stack of one.
-
-Narrow layers are one kernel all together. `sizes` holds the width of the input and of each layer. `parameters` (S, P)
-are the weights and biases of all layers in one row for each network: weight (out, in), bias (out,), and so on. Wide
-layers have matrix products of torch; what lies between the products is one kernel for each layer.
+Narrow layers are one kernel all together. `sizes` holds the width of the input and of each layer. `parameters` are the
+weights and biases of all layers in one row: weight (out, in), bias (out,), and so on. Wide layers have matrix products
+of torch; what lies between the products of the backward pass is one kernel for each layer.
 """
 
 from itertools import accumulate, pairwise
@@ -16,28 +14,17 @@ from aleator.fused.pieces import ROW_COUNT, leaky, linear_layer, on_its_own_devi
 
 _ROWS = 64  # inputs of a program, for narrow layers
 _STRETCH, _UNITS, _TILE = 4096, 8, 256  # inputs and units of a program, and inputs of a tile, for a wide layer
-_CELLS = 1024  # outputs of a program that adds the bias
 
 
 @on_its_own_device
 def fused_leaky_layers(
     x: Tensor, parameters: Tensor, sizes: tuple[int, ...], precise: bool, keep: bool
 ) -> tuple[Tensor, Tensor]:
-    """Outputs of the last layer (S B, sizes[-1]) from inputs (S B, sizes[0]); and of all other layers, with `keep`."""
+    """Outputs of the last layer (B, sizes[-1]) from inputs (B, sizes[0]); and of all other layers, with `keep`."""
     output, hidden = x.new_empty(len(x), sizes[-1]), x.new_empty(len(x) if keep else 0, sum(sizes[1:-1]))
-    networks, count = len(parameters), len(x) // len(parameters)
-    if count:
-        _layers_kernel[(triton.cdiv(count, _ROWS), networks)](
-            x.contiguous(),
-            parameters,
-            output,
-            hidden,
-            count,
-            parameters.shape[1],
-            *_layout(sizes),
-            _precision(precise),
-            keep,
-            _ROWS,
+    if len(x):
+        _layers_kernel[(triton.cdiv(len(x), _ROWS),)](
+            x.contiguous(), parameters, output, hidden, len(x), *_layout(sizes), _precision(precise), keep, _ROWS
         )
     return output, hidden
 
@@ -53,14 +40,13 @@ def fused_leaky_layers_backward(
     precise: bool,
     needs_inputs: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients in the parameters, in rows, and in x. `grad` (S B, sizes[-1]) is that in the output."""
+    """Gradients in the parameters, in one row, and in x. `grad` (B, sizes[-1]) is that in the output."""
     grad_x = torch.empty_like(x, memory_format=torch.contiguous_format) if needs_inputs else None
     # Each program has its own sums over its inputs. They are added in a fixed order, so that a run can be repeated.
-    networks, count = len(parameters), len(x) // len(parameters)
-    programs = triton.cdiv(count, _ROWS)
-    sums = parameters.new_empty(networks, programs, parameters.shape[1])
+    programs = triton.cdiv(len(x), _ROWS)
+    sums = parameters.new_empty(programs, len(parameters))
     if programs:
-        _layers_backward_kernel[(programs, networks)](
+        _layers_backward_kernel[(programs,)](
             grad.contiguous(),
             x.contiguous(),
             parameters,
@@ -68,41 +54,29 @@ def fused_leaky_layers_backward(
             hidden,
             sums,
             sums if grad_x is None else grad_x,
-            count,
-            parameters.shape[1],
+            len(x),
+            len(parameters),
             *_layout(sizes),
             _precision(precise),
             needs_inputs,
             _ROWS,
         )
-    return sums.sum(1), grad_x
+    return sums.sum(0), grad_x
 
 
 @on_its_own_device
-def fused_leaky_layer(y: Tensor, bias: Tensor) -> Tensor:
-    """Add the bias (S, units) of each network to what its layer multiplied, (S, B, units), and apply the leaky ReLU.
-
-    In place; y is contiguous.
-    """
-    networks, count, units = y.shape
-    if y.numel():
-        _bias_kernel[(triton.cdiv(count * units, _CELLS), networks)](y, bias.contiguous(), count * units, units, _CELLS)
-    return y
-
-
-@on_its_own_device
-def fused_leaky_layer_backward(grad: Tensor, output: Tensor, networks: int = 1) -> tuple[Tensor, Tensor]:
-    """Gradients in what enters the leaky ReLU of a layer (S B, units), and in the biases (S, units)."""
-    count, units = len(output) // networks, output.shape[1]
+def fused_leaky_layer_backward(grad: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients in what enters the leaky ReLU of a layer (B, units), and in the bias (units,)."""
+    count, units = output.shape
     grad, output = grad.contiguous(), output.contiguous()
     before = torch.empty_like(grad)
     parts = triton.cdiv(count, _STRETCH)
-    sums = grad.new_empty(networks, parts, units)
+    sums = grad.new_empty(parts, units)
     if count:
-        _leaky_kernel[(triton.cdiv(units, _UNITS), parts, networks)](
+        _leaky_kernel[(triton.cdiv(units, _UNITS), parts)](
             grad, output, before, sums, count, units, _STRETCH, _UNITS, _TILE
         )
-    return before, sums.squeeze(1) if parts == 1 else sums.sum(1)
+    return before, sums.squeeze(0) if parts == 1 else sums.sum(0)
 
 
 def _layout(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
@@ -120,15 +94,13 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=ROW_COUNT)
     def _layers_kernel(
-        x_ptr, parameters_ptr, output_ptr, hidden_ptr, count, parameters,
+        x_ptr, parameters_ptr, output_ptr, hidden_ptr, count,
         SIZES: tl.constexpr, STARTS: tl.constexpr, PLACES: tl.constexpr, WIDTH: tl.constexpr,
         PRECISION: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr,
     ):  # fmt: skip
-        """Each program: ROWS inputs of one network through all layers."""
+        """Each program: ROWS inputs through all layers."""
         row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
         live = row < count
-        row += tl.program_id(1).to(tl.int64) * count
-        parameters_ptr += tl.program_id(1).to(tl.int64) * parameters
         i = tl.arange(0, WIDTH)
         layers: tl.constexpr = len(SIZES) - 1
         y = tl.load(x_ptr + row * SIZES[0] + i[None, :], mask=live & (i < SIZES[0])[None, :], other=0.0)
@@ -150,15 +122,12 @@ if triton is not None:
         SIZES: tl.constexpr, STARTS: tl.constexpr, PLACES: tl.constexpr, WIDTH: tl.constexpr,
         PRECISION: tl.constexpr, NEEDS_INPUTS: tl.constexpr, ROWS: tl.constexpr,
     ):  # fmt: skip
-        """Each program: the gradient of ROWS inputs of one network back through all layers."""
+        """Each program: the gradient of ROWS inputs back through all layers."""
         row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
         live = row < count
-        network = tl.program_id(1).to(tl.int64)
-        row += network * count
-        parameters_ptr += network * parameters
         i = tl.arange(0, WIDTH)
         layers: tl.constexpr = len(SIZES) - 1
-        sums_ptr += (network * tl.num_programs(0) + tl.program_id(0)) * parameters
+        sums_ptr += tl.program_id(0).to(tl.int64) * parameters
         last = row * SIZES[layers] + i[None, :]
         y = tl.load(output_ptr + last, mask=live & (i < SIZES[layers])[None, :], other=0.0)
         grad = tl.load(grad_ptr + last, mask=live & (i < SIZES[layers])[None, :], other=0.0)
@@ -187,27 +156,16 @@ if triton is not None:
         grad_ptr, output_ptr, before_ptr, sums_ptr, count, units,
         STRETCH: tl.constexpr, UNITS: tl.constexpr, TILE: tl.constexpr,
     ):  # fmt: skip
-        """Each program: UNITS units and STRETCH inputs of one network, over which the gradient is summed."""
+        """Each program: UNITS units and STRETCH inputs, over which the gradient is summed."""
         unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
         part = tl.program_id(1)
-        network = tl.program_id(2).to(tl.int64)
         total = tl.zeros([UNITS], dtype=tl.float32)
         for begin in range(part * STRETCH, tl.minimum(part * STRETCH + STRETCH, count), TILE):
             row = (begin + tl.arange(0, TILE)).to(tl.int64)
             inside = (row < count)[:, None] & (unit < units)[None, :]
-            at = (network * count + row)[:, None] * units + unit[None, :]
+            at = row[:, None] * units + unit[None, :]
             output = tl.load(output_ptr + at, mask=inside, other=0.0)
             grad = leaky(tl.load(grad_ptr + at, mask=inside, other=0.0), output)
             tl.store(before_ptr + at, grad, mask=inside)
             total += tl.sum(grad, 0)
-        tl.store(sums_ptr + (network * tl.num_programs(1) + part) * units + unit, total, mask=unit < units)
-
-    @triton.jit
-    def _bias_kernel(y_ptr, bias_ptr, cells, units, CELLS: tl.constexpr):
-        """Each program: CELLS outputs of one network."""
-        cell = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
-        network = tl.program_id(1).to(tl.int64)
-        here = y_ptr + network * cells + cell
-        y = tl.load(here, mask=cell < cells, other=0.0)
-        y += tl.load(bias_ptr + network * units + cell % units, mask=cell < cells, other=0.0)
-        tl.store(here, leaky(y, y), mask=cell < cells)
+        tl.store(sums_ptr + part * units + unit, total, mask=unit < units)

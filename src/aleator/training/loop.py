@@ -255,7 +255,7 @@ class _Training:
         )
 
         def replayed_update(step: int) -> Tensor:
-            source.prepare(step)
+            source.seed_for(step)
             loss = graph()
             turn_bases(optimiser, step - phase.start)
             return loss

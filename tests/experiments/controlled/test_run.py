@@ -7,8 +7,7 @@ import torch
 
 from aleator.data.generative import GenerativeProcess
 from aleator.experiments.controlled import run as controlled
-from aleator.experiments.controlled.run import process_batches, run_seed, run_seeds, stackable
-from aleator.experiments.controlled.stacked_batches import StackedBatches
+from aleator.experiments.controlled.run import process_batches, run_seed
 from aleator.experiments.settings import LOSSES
 from aleator.training.loop import fit
 from tests.experiments.controlled.small import tiny
@@ -74,82 +73,3 @@ def test_a_mu_phase_may_have_negatives_of_its_own(monkeypatch):
     _, _, negative = given["mu"]
     assert negative.unique(dim=0).shape == (8, 1, 3)  # no two anchors share theirs
     assert given["kappa"][2].shape == (2, 5, 3)  # four anchors share five
-
-
-STACKED = {
-    "published": {
-        "positives": "partner",
-        "rule": "rejected-latent",
-        "negatives": 3,
-        "mu_phase_negatives": 0,
-        "group": 4,
-    },
-    "negatives of its own for mu": {"negatives": 3, "mu_phase_negatives": 1, "recipe": {"mu_negatives": "given"}},
-    "rolled": {"negatives": "rolled"},
-    "shared backbone": {"negatives": 2, "encoder_kappa_of": "mu", "kappa_of": "mu"},
-    "learnable": {"negatives": 2, "learnable": True},
-}
-
-
-def stacked_setting(name, steps=4, **changes):
-    """A small setting of `STACKED` with MCInfoNCE in two phases."""
-    fields = {**STACKED[name], **changes}
-    recipe = {"optimiser": "adam", "phases": "mu-then-kappa", "steps": steps, **fields.pop("recipe", {})}
-    return tiny(loss="mcinfonce", kernel="vmf", samples=4, recipe=recipe, **fields)
-
-
-@pytest.mark.parametrize("name", STACKED)
-def test_runs_that_are_trained_as_one_have_their_own_process(name):
-    setting = stacked_setting(name)
-    setting = replace(setting, recipe={**setting.recipe, "learning_rate": 1e-5})
-    outcomes = run_seeds(setting, (4, 5))
-    alone = [run_seed(setting, seed) for seed in (4, 5)]
-    for ours, own in zip(outcomes, alone, strict=True):
-        assert ours.metrics.keys() == own.metrics.keys()
-        assert torch.equal(ours.arrays["true_mu"], own.arrays["true_mu"])  # the same process, the same inputs
-        # After a few small steps the encoder is still close to its start, which both share.
-        cosine = (ours.arrays["learned_mu"] * own.arrays["learned_mu"]).sum(-1)
-        assert cosine.min() > 0.9
-    assert not torch.equal(outcomes[0].arrays["true_mu"], outcomes[1].arrays["true_mu"])
-
-
-def test_stacked_training_brings_the_posteriors_closer():
-    setting = stacked_setting(
-        "published", negatives=8, group=8, mu_phase_negatives=None, recipe={"mu_negatives": "given"}
-    )
-    setting = replace(setting, batch_size=64, points=500, samples=16)
-    short, long = (
-        run_seeds(replace(setting, recipe={**setting.recipe, "steps": steps, "learning_rate": 0.01}), (4, 5))
-        for steps in (2, 240)
-    )
-    for before, after in zip(short, long, strict=True):
-        assert after.metrics["mu_rmse"] < 0.3 * before.metrics["mu_rmse"]
-        assert after.metrics["mu_rank"] > 0.9
-
-
-def test_a_stopped_stack_goes_on_and_ends_in_the_same_figures(tmp_path, monkeypatch):
-    setting = stacked_setting("published", recipe={"checkpoint_every": 3, "steps": 10})
-    whole = run_seeds(setting, (4, 5), folder=tmp_path / "whole")
-    drawn = StackedBatches.prepare
-
-    def stops(batches, step):
-        if step == 8:
-            raise KeyboardInterrupt
-        drawn(batches, step)
-
-    monkeypatch.setattr(StackedBatches, "prepare", stops)
-    with pytest.raises(KeyboardInterrupt):
-        run_seeds(setting, (4, 5), folder=tmp_path / "stopped")
-    monkeypatch.setattr(StackedBatches, "prepare", drawn)
-    again = run_seeds(setting, (4, 5), folder=tmp_path / "stopped")
-    assert [outcome.metrics for outcome in again] == [outcome.metrics for outcome in whole]
-
-
-def test_runs_are_stacked_on_a_gpu_where_nothing_mixes_them():
-    setting = stacked_setting("published")
-    assert stackable(setting, "cuda")
-    assert not stackable(setting, "cpu")
-    mixing = [{"negatives": "batch"}, {"targets": "soft"}, {"modes": 2}, {"recipe": {"optimiser": "soap"}}]
-    mixing.append({"recipe": {"clip_norm": 1.0}})
-    for changes in mixing:
-        assert not stackable(stacked_setting("published", **changes), "cuda")

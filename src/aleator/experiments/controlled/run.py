@@ -4,20 +4,19 @@ A generative process has known posteriors. An encoder is trained on pairs that t
 posteriors are compared with the true ones. A `Setting` describes a run. tables.py lists all settings.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
-from torch import Generator, nn
+from torch import Generator
 
 from aleator.data import (
     Family,
     GenerativeProcess,
     NoisyDirection,
-    PairSampler,
     PositiveLaw,
     ProcessKappaOf,
     RolledNegatives,
@@ -27,8 +26,6 @@ from aleator.encoders import ControlledKappaOf, Encoder, Initialisation, control
 from aleator.evaluation import aligning_rotation, cap_coverage, mae, pairwise_agreement, rank_correlation, rmse, spread
 from aleator.experiments.controlled.modes import measure_modes
 from aleator.experiments.controlled.published_constants import FittedELK, ShiftedRule
-from aleator.experiments.controlled.stacked import StackedEncoder, StackedLoss
-from aleator.experiments.controlled.stacked_batches import STEPS, StackedBatches
 from aleator.experiments.runner import Outcome
 from aleator.experiments.settings import KernelName, LossName, make_loss
 from aleator.matching import AcceptanceKernel, NegativeLaw
@@ -138,66 +135,6 @@ def run_seed(
     setting: Setting, seed: int, device: str = "cpu", folder: Path | None = None, progress: bool | None = None
 ) -> Outcome:
     """Train an encoder, from the last checkpoint in the folder if there is one, and compare it with the truth."""
-    start = _start(setting, seed, device)
-    batches: Any = process_batches(start.process, setting)
-    if setting.mu_phase_negatives is not None:
-        fewer = replace(setting, negatives=setting.mu_phase_negatives, group=None)  # 0: "rolled" of the recipe
-        batches = {"mu": process_batches(start.process, fewer), "kappa": batches}
-    recipe = Recipe(**{"seed": seed, **setting.recipe})
-    fit(start.encoder, start.loss, batches, recipe, folder=folder, device=device, loggers=(), progress=progress)
-    return _outcome(setting, start)
-
-
-def run_seeds(
-    setting: Setting,
-    seeds: Sequence[int],
-    device: str = "cpu",
-    folder: Path | None = None,
-    progress: bool | None = None,
-) -> list[Outcome]:
-    """`run_seed` for several seeds, trained as one run (stacked.py); for settings that are `stackable`.
-
-    A run then has other random numbers than by itself, from the same laws.
-    """
-    starts = [_start(setting, seed, device) for seed in seeds]
-    recipe = Recipe(**{"seed": seeds[0], **setting.recipe})
-    encoder = StackedEncoder([start.encoder for start in starts], setting.batch_size)
-    processes = [start.process for start in starts]
-    batches = {
-        phase.part: _stacked_batches(processes, _in_phase(setting, recipe, phase.part), recipe.seed)
-        for phase in recipe.plan()
-    }
-    # Rolled negatives must not leave their run, so the batches hold them.
-    recipe = replace(recipe, mu_negatives="given")
-    loss = StackedLoss([start.loss for start in starts])
-    fit(encoder, loss, batches, recipe, folder=folder, device=device, loggers=(), progress=progress)
-    encoder.write_to([start.encoder for start in starts])
-    return [_outcome(setting, start) for start in starts]
-
-
-def stackable(setting: Setting, device: str) -> bool:
-    """Whether runs of a setting can be trained as one, and are faster that way.
-
-    Each anchor needs negatives of its own run, and the optimiser must treat every weight by itself.
-    """
-    recipe = Recipe(**setting.recipe)
-    drawn = setting.targets == "drawn" and setting.negatives != "batch"
-    one_mode = setting.modes == 1 and setting.encoder_modes in (None, 1)
-    by_itself = recipe.optimiser in ("adam", "adamw") and recipe.clip_norm is None
-    return device.startswith("cuda") and drawn and one_mode and by_itself
-
-
-class _Start(NamedTuple):
-    """What a run starts with."""
-
-    process: GenerativeProcess
-    encoder: Encoder
-    loss: nn.Module
-    generator: Generator
-
-
-def _start(setting: Setting, seed: int, device: str) -> _Start:
-    """The process, the untrained encoder and the loss of a run."""
     process = make_process(setting, seed, device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -216,34 +153,19 @@ def _start(setting: Setting, seed: int, device: str) -> _Start:
         encoder.set_kappa_range(process.inputs(1000, generator=generator))
     fitted = setting.loss == "elk" and setting.fitted_constants
     loss = FittedELK(setting.kappa_pos, setting.learnable) if fitted else make_loss(setting)
-    return _Start(process, encoder, loss, generator)
-
-
-def _outcome(setting: Setting, run: _Start) -> Outcome:
-    """Compare the trained encoder of a run with the truth."""
-    several = run.process.modes > 1 or run.encoder.modes > 1
-    outcome = (measure_modes if several else measure)(run.process, run.encoder, setting.points, run.generator)
+    batches: Any = process_batches(process, setting)
+    if setting.mu_phase_negatives is not None:
+        fewer = replace(setting, negatives=setting.mu_phase_negatives, group=None)  # 0: "rolled" of the recipe
+        batches = {"mu": process_batches(process, fewer), "kappa": batches}
+    recipe = Recipe(**{"seed": seed, **setting.recipe})
+    result = fit(encoder, loss, batches, recipe, folder=folder, device=device, loggers=(), progress=progress)
+    several = process.modes > 1 or encoder.modes > 1
+    outcome = (measure_modes if several else measure)(process, encoder, setting.points, generator)
     if setting.loss == "infonce":  # its kappa is not learned
         mu_metrics = {name: value for name, value in outcome.metrics.items() if name.startswith("mu_")}
         outcome = Outcome(mu_metrics, outcome.arrays)
+    outcome.metrics["loss"] = result.history[-1]["loss"]
     return outcome
-
-
-def _in_phase(setting: Setting, recipe: Recipe, part: str) -> Setting:
-    """The setting with the negatives of a phase."""
-    if part != "mu":
-        return setting
-    if recipe.mu_negatives == "rolled":
-        return replace(setting, negatives="rolled")
-    fewer = setting.mu_phase_negatives
-    return setting if fewer is None else replace(setting, negatives=fewer, group=None)
-
-
-def _stacked_batches(processes: Sequence[GenerativeProcess], setting: Setting, seed: int) -> StackedBatches:
-    """Batches of several runs as one."""
-    longer = replace(setting, batch_size=STEPS * setting.batch_size)
-    samplers = [_sampler(process, longer) for process in processes]
-    return StackedBatches(samplers, setting.batch_size, seed, setting.negatives == "rolled")
 
 
 def make_process(setting: Setting, seed: int, device: str) -> GenerativeProcess:
@@ -263,7 +185,7 @@ def make_process(setting: Setting, seed: int, device: str) -> GenerativeProcess:
     )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _process(
     dim: int,
     kappa_range: tuple[float, float],
@@ -289,15 +211,10 @@ def process_batches(process: GenerativeProcess, setting: Setting) -> Callable[[i
     if setting.targets != "drawn":
         choices = setting.choices if setting.targets == "chosen" else None
         return process.soft_batches(setting.batch_size, setting.group, choices)
-    sampler = _sampler(process, setting)
-    return RolledNegatives(sampler) if setting.negatives == "rolled" else sampler
-
-
-def _sampler(process: GenerativeProcess, setting: Setting) -> PairSampler:
-    """Batches of pairs from the process, with negatives if they are drawn."""
-    drawn = int(setting.negatives) if setting.negatives not in ("batch", "rolled") else 0
-    group = setting.group or 1 if drawn else 1
-    return process.batches(setting.batch_size, drawn, setting.positives, group=group, rule=setting.rule)
+    if setting.negatives == "rolled":
+        return RolledNegatives(process.batches(setting.batch_size, positives=setting.positives))
+    drawn = 0 if setting.negatives == "batch" else int(setting.negatives)
+    return process.batches(setting.batch_size, drawn, setting.positives, group=setting.group or 1, rule=setting.rule)
 
 
 @torch.no_grad()
