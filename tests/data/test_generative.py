@@ -61,6 +61,27 @@ def test_kappa_may_be_a_function_of_mu():
     assert one.kappa.std() > 0.1
 
 
+def test_a_range_that_is_set_on_inputs_is_that_of_inputs_and_told_as_it_is():
+    """The published code sets the range of kappa(mu) by showing its network inputs in the place of mu."""
+    options = {"seed": 2, "smoothing_steps": 50, "kappa_of": "mu"}
+    process = GenerativeProcess(3, (16.0, 32.0), range_of="input", **options)
+    plain = GenerativeProcess(3, (16.0, 32.0), **options)
+    x = process.inputs(5000)
+    low, high = process.kappa_range
+    kappa = process.posterior(x).kappa
+    assert plain.kappa_range == (16.0, 32.0)
+    assert not 15 < low < 17 or not 30 < high < 34
+    assert kappa.min().item() == pytest.approx(low, rel=0.1)
+    assert kappa.max().item() == pytest.approx(high, rel=0.1)
+    # As a function of an input, the same network has the range that was asked for.
+    scale, shift = process._span
+    shown = torch.exp(scale * torch.nn.functional.softplus(process.kappa_net(x)) + shift)
+    assert shown.min().item() == pytest.approx(16, rel=0.1)
+    assert shown.max().item() == pytest.approx(32, rel=0.1)
+    for each in (process, plain):  # the same networks; the logarithms of kappa differ by a line
+        assert torch.equal(each.kappa_net[0].weight, plain.kappa_net[0].weight)
+
+
 def test_the_published_smoothing_covers_an_arc_of_the_plane():
     """Ours covers the circle. The largest gap between directions of the published process is over half of it."""
     gaps = {}

@@ -18,4 +18,11 @@ def test_the_papers_networks():
         assert shared.kappa_head.in_features == given
         assert sum(isinstance(layer, nn.Linear) for layer in shared.kappa_head.layers) == 3
         assert shared(torch.rand(2, 10)).mu.shape == (2, 16)
+        deep = controlled_encoder(10, kappa_of=kappa_of, kappa_widths=(10, 50, 10))
+        assert [layer.out_features for layer in deep.kappa_head.layers if isinstance(layer, nn.Linear)] == [
+            10,
+            50,
+            10,
+            1,
+        ]
     assert controlled_mlp(2).arguments == {"in_features": 2, "widths": [20, 100, 100, 100, 100, 100, 20]}

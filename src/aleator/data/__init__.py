@@ -19,7 +19,7 @@ from aleator.data.cifar import (
     soft_labels,
 )
 from aleator.data.downloads import download
-from aleator.data.generative import Family, GenerativeProcess, ProcessKappaOf, Smoothing
+from aleator.data.generative import Family, GenerativeProcess, ProcessKappaOf, RangeOf, Smoothing
 from aleator.data.images import IMAGE_SUFFIXES, MOST_PIXELS, as_rgb, open_image, readable_formats
 from aleator.data.inputs import InputKind, Inputs
 from aleator.data.levels import Levels, measure_levels
@@ -56,6 +56,7 @@ __all__ = [
     "PairSampler",
     "PositiveLaw",
     "ProcessKappaOf",
+    "RangeOf",
     "RolledNegatives",
     "SharedNegatives",
     "Smoothing",

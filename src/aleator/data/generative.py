@@ -26,6 +26,7 @@ from aleator.posteriors import VMFMixture, VonMisesFisher
 Family = Literal["vmf", "gaussian", "laplace", "point"]
 ProcessKappaOf = Literal["input", "mu"]
 Smoothing = Literal["sphere", "published"]
+RangeOf = Literal["kappa_of", "input"]
 
 _HIDDEN = 10  # width of the hidden layers
 _SAMPLES = 1000  # inputs on which a new process is scaled and checked
@@ -54,6 +55,9 @@ class GenerativeProcess:
             is a function of mu(x), as in the paper's ablation with a shared backbone.
         modes: K, the number of components of each posterior; more than one for the family "vmf" only. The weights of
             two components differ by a factor of 4 at most, over 1,000 inputs.
+        range_of: What kappa's network is shown to set its range: what kappa is a function of ("kappa_of"), or inputs
+            ("input"). The published code always shows it inputs. A kappa that is a function of mu then has another
+            range, which the attribute `kappa_range` tells.
 
     Raises:
         ValueError: If an argument is out of range, or the kernel does not increase.
@@ -82,6 +86,7 @@ class GenerativeProcess:
         kappa_of: ProcessKappaOf = "input",
         smoothing: Smoothing = "sphere",
         modes: int = 1,
+        range_of: RangeOf = "kappa_of",
     ):
         require(dim >= 2, "dim", dim, "a sphere needs D >= 2", "pass for example 10")
         low, high = kappa_range
@@ -90,6 +95,7 @@ class GenerativeProcess:
         require_one_of("family", family, get_args(Family))
         require_one_of("kappa_of", kappa_of, get_args(ProcessKappaOf))
         require_one_of("smoothing", smoothing, get_args(Smoothing))
+        require_one_of("range_of", range_of, get_args(RangeOf))
         require_at_least("smoothing_steps", smoothing_steps, 0, "pass 0 for none")
         require_count("modes", modes, "pass 1, or 2 for posteriors of two modes")
         way_out = 'pass family="vmf" and kappa_of="input", or modes=1'
@@ -107,7 +113,12 @@ class GenerativeProcess:
             kappa_net = _network(dim, _HIDDEN, 1).requires_grad_(False)
             x = torch.rand(_SAMPLES, dim)
             kappa_inputs = x if kappa_of == "input" else F.normalize(mu_net(x), dim=-1)
-            self._span = _spanning(F.softplus(kappa_net(kappa_inputs)), *self.kappa_range)
+            seen = x if range_of == "input" else kappa_inputs
+            self._span = _spanning(F.softplus(kappa_net(seen)), *self.kappa_range)
+            if seen is not kappa_inputs:  # its range is another one then
+                scale, shift = self._span
+                kappa = torch.exp(scale * F.softplus(kappa_net(kappa_inputs)) + shift)
+                self.kappa_range = (kappa.min().item(), kappa.max().item())
             self.mu_net, self.kappa_net = mu_net.to(self.device), kappa_net.to(self.device)
             if modes > 1:
                 self.more_modes = _MoreModes(dim, modes, self.kappa_range, x, smoothing_steps, smoothing, self.device)

@@ -32,15 +32,16 @@ def controlled_encoder(
         in_features: Dimension of the inputs (B, in_features).
         dim: D of the posteriors. Default: in_features.
         kappa_of: Input of kappa's network. "input": the inputs, through an MLP of its own, which shares nothing with
-            that of mu. "mu": the direction, through three layers (the paper's ablation with one backbone).
-            "features": the last hidden layer of mu's MLP, through three layers.
+            that of mu. "mu": the direction (the paper's ablation with one backbone). "features": the last hidden layer
+            of mu's MLP.
         kappa_range: Roughly the range of kappa before training.
         initialisation: "torch" for torch's default; "he" for He et al. 2015, which keeps the scale of the signal
             through the eight layers. With "torch", all inputs start in nearly the same direction. In two dimensions,
             training may never leave it.
         widths: Hidden widths. Default: the paper's.
-        kappa_widths: Hidden widths of kappa's own network, for kappa_of="input". Default: `widths`. The published code
-            has 10, five times 50, and 10 in every dimension.
+        kappa_widths: Hidden widths of kappa's network. Default: `widths` for kappa_of="input"; else two layers, as wide
+            as the last of `widths`, or the paper's. The published code has 10, five times 50, and 10 in every
+            dimension, whatever kappa is computed from.
         modes: Number of components of each posterior.
 
     Returns:
@@ -64,6 +65,7 @@ def controlled_encoder(
         return controlled_mlp(in_features) if widths is None else MLP(in_features, widths)
 
     own_widths = widths if kappa_widths is None else kappa_widths
+    head_widths = (50 * in_features if widths is None else widths[-1],) * 2 if kappa_widths is None else kappa_widths
 
     encoder = Encoder(
         network(widths),
@@ -71,7 +73,7 @@ def controlled_encoder(
         kappa="head",
         kappa_backbone=network(own_widths) if kappa_of == "input" else None,
         kappa_of="mu" if kappa_of == "mu" else "features",
-        kappa_hidden=((50 * in_features) if widths is None else widths[-1],) * 2,
+        kappa_hidden=head_widths,
         kappa_range=kappa_range,
         modes=modes,
     )

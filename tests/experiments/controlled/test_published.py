@@ -16,10 +16,14 @@ def small(**changes):
 
 
 def steps():
-    """All steps of the walks of MCInfoNCE and of ELK."""
+    """All steps of the walks of MCInfoNCE, also with a shared backbone, and of ELK."""
     joint = {**small().recipe, "phases": "joint"}
-    elk = small(loss="elk", negatives=1, group=None, mu_phase_negatives=None, fitted_constants=True, recipe=joint)
-    return {f"{setting.loss}, {name}": setting for start in (small(), elk) for name, setting in walk(start)}
+    starts = {
+        "mcinfonce": small(),
+        "shared": small(kappa_of="mu", encoder_kappa_of="mu", range_of="input"),
+        "elk": small(loss="elk", negatives=1, group=None, mu_phase_negatives=None, fitted_constants=True, recipe=joint),
+    }
+    return {f"{kind}, {name}": setting for kind, start in starts.items() for name, setting in walk(start)}
 
 
 def test_the_walks_make_every_correction():

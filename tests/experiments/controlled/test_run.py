@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from aleator.data.generative import GenerativeProcess
+from aleator.encoders import controlled_encoder
 from aleator.experiments.controlled import run as controlled
 from aleator.experiments.controlled.run import process_batches, run_seed
 from aleator.experiments.settings import LOSSES
@@ -73,3 +74,20 @@ def test_a_mu_phase_may_have_negatives_of_its_own(monkeypatch):
     _, _, negative = given["mu"]
     assert negative.unique(dim=0).shape == (8, 1, 3)  # no two anchors share theirs
     assert given["kappa"][2].shape == (2, 5, 3)  # four anchors share five
+
+
+def test_a_head_on_mu_starts_where_the_published_code_lets_it_start():
+    """From torch's start all directions are nearly the same. Their range, stretched to that of kappa, would explode."""
+    scales = {}
+    for range_of in ("kappa_of", "input"):
+        torch.manual_seed(4)
+        encoder = controlled_encoder(10, kappa_of="mu", kappa_widths=(10, 50, 50, 50, 50, 50, 10))
+        x = torch.rand(1000, 10)
+        controlled._set_kappa_range(encoder, x, range_of)
+        scales[range_of] = encoder.kappa_head.scale.item()
+        with torch.no_grad():
+            # What it is shown spans the range: the directions, or inputs in their place.
+            shown = encoder.kappa_head(encoder(x).mu if range_of == "kappa_of" else x)
+        assert shown.min().item() == pytest.approx(16, rel=1e-3)
+        assert shown.max().item() == pytest.approx(32, rel=1e-3)
+    assert scales["kappa_of"] > 30 * scales["input"]

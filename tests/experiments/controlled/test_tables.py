@@ -17,6 +17,7 @@ from aleator.experiments.controlled.tables import (
     published,
     recovery,
     samples,
+    shared_backbone,
     tuning,
 )
 from aleator.experiments.paper import paper_figure
@@ -82,7 +83,8 @@ def test_the_paper_preset_has_the_published_settings():
 def test_corrections_change_one_thing_each_and_lead_to_the_corrected_preset():
     rows = [row.setting for row in published("paper")]
     names = [row.name for row in rows]
-    corrections = {name: change for name, change in CORRECTIONS.items() if name != "exact constant of ELK"}
+    elsewhere = ("exact constant of ELK", "range of kappa set on mu")  # corrections of other settings
+    corrections = {name: change for name, change in CORRECTIONS.items() if name not in elsewhere}
     walked = rows[: len(corrections) + 1]
     assert names[: len(walked)] == ["published", *corrections]
     assert replace(walked[0], name="ambiguous") == recovery("paper")[0].setting
@@ -93,14 +95,32 @@ def test_corrections_change_one_thing_each_and_lead_to_the_corrected_preset():
     assert (walked[-1].positives, walked[-1].rule, walked[-1].kernel) == ("partner", "marginal", "acceptance")
 
 
+def test_a_shared_backbone_has_the_published_range_and_a_corrected_row():
+    rows = {row.setting.name: row.setting for row in shared_backbone("paper")}
+    assert list(rows) == [
+        "ambiguous",
+        "two networks for kappa of mu",
+        "shared backbone",
+        "shared backbone, corrected",
+    ]
+    assert rows["shared backbone"].range_of == rows["two networks for kappa of mu"].range_of == "input"
+    corrected = rows["shared backbone, corrected"]
+    assert (corrected.range_of, corrected.encoder_kappa_of, corrected.kappa_of) == ("kappa_of", "mu", "mu")
+
+
 def test_the_walk_of_elk_has_the_corrections_that_concern_it():
     walked = [row.setting for row in published("paper") if row.setting.loss == "elk"]
     by_name = {row.setting.name: row.setting for row in losses("paper") if row.setting.loss == "elk"}
     assert replace(walked[0], name="") == replace(by_name["ambiguous, fitted constants"], name="")
+    alone = walked.pop(1)
+    assert alone.name == "one cycle to 1e-3 alone, ELK"
+    one, other = asdict(walked[0]), asdict(alone)
+    assert {name for name in one if one[name] != other[name]} == {"name", "recipe"}
+    assert alone.recipe["schedule"] == "one-cycle"
     assert [row.name.removesuffix(", ELK") for row in walked] == [
         "published",
-        "one cycle to 1e-3",
         "He's initialisation",
+        "one cycle to 1e-3",
         "process over the sphere",
         "right constant of the rule",
         "negatives from P(x)",

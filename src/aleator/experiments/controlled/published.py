@@ -34,9 +34,10 @@ PUBLISHED_KAPPA_WIDTHS = (10, 50, 50, 50, 50, 50, 10)
 # Name -> changes of the setting. Those of "recipe" change single entries of it. Positives stay partners of one latent:
 # with many negatives from P(x) that is the law whose minimum is the truth for MCInfoNCE (theory.md, section 3).
 CORRECTIONS: dict[str, dict[str, Any]] = {
-    "one cycle to 1e-3": {"recipe": _CORRECTED_RATE},
     "He's initialisation": {"initialisation": "he"},
+    "one cycle to 1e-3": {"recipe": _CORRECTED_RATE},
     "process over the sphere": {"smoothing": "sphere"},
+    "range of kappa set on mu": {"range_of": "kappa_of"},  # of a kappa that is computed from mu; others have no other
     "right constant of the rule": {"accept_offset": None},
     "negatives summed": {"average_negatives": False},
     "drawn negatives for mu too": {"mu_phase_negatives": None, "recipe": {"mu_negatives": "given"}},

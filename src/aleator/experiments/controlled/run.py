@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from aleator.data import (
     Family,
@@ -19,6 +19,7 @@ from aleator.data import (
     NoisyDirection,
     PositiveLaw,
     ProcessKappaOf,
+    RangeOf,
     RolledNegatives,
     Smoothing,
 )
@@ -51,6 +52,8 @@ class Setting:
             log(C(0)/C(kappa_pos)).
         kappa_of: What the process computes kappa from, "input" or "mu"; see `GenerativeProcess`.
         smoothing: How the process spreads mu over the sphere; see `GenerativeProcess`.
+        range_of: What kappa's network is shown to set its range at the start, for process and encoder; see
+            `GenerativeProcess`. It matters where kappa is computed from mu.
         positives: Law of positive pairs; see `GenerativeProcess.batches`.
         rule: Law of the negatives; see `GenerativeProcess.batches`.
         loss_rule: Law of the negatives that the exact loss assumes. None: `rule`.
@@ -96,6 +99,7 @@ class Setting:
     accept_offset: float | None = None
     kappa_of: ProcessKappaOf = "input"
     smoothing: Smoothing = "sphere"
+    range_of: RangeOf = "kappa_of"
     positives: PositiveLaw = "ratio"
     rule: NegativeLaw = "marginal"
     loss_rule: NegativeLaw | None = None
@@ -150,7 +154,7 @@ def run_seed(
         ).to(device)
     generator = torch.Generator(device).manual_seed(seed)
     if setting.calibrated:
-        encoder.set_kappa_range(process.inputs(1000, generator=generator))
+        _set_kappa_range(encoder, process.inputs(1000, generator=generator), setting.range_of)
     fitted = setting.loss == "elk" and setting.fitted_constants
     loss = FittedELK(setting.kappa_pos, setting.learnable) if fitted else make_loss(setting)
     batches: Any = process_batches(process, setting)
@@ -168,6 +172,17 @@ def run_seed(
     return outcome
 
 
+@torch.no_grad()
+def _set_kappa_range(encoder: Encoder, x: Tensor, range_of: RangeOf) -> None:
+    """Let kappa start out covering the encoder's `kappa_range` on inputs x (N, D)."""
+    if encoder.kappa_of == "mu" and range_of == "input":  # x in the place of mu
+        assert encoder.kappa_head is not None
+        u = encoder.kappa_head.layers(x)
+        encoder.kappa_head.span(u.min().item(), u.max().item(), encoder.kappa_range)
+    else:
+        encoder.set_kappa_range(x)
+
+
 def make_process(setting: Setting, seed: int, device: str) -> GenerativeProcess:
     """The process of a setting. Rows of a table that have the same process share it."""
     return _process(
@@ -182,6 +197,7 @@ def make_process(setting: Setting, seed: int, device: str) -> GenerativeProcess:
         setting.kappa_of,
         setting.smoothing,
         setting.modes,
+        setting.range_of,
     )
 
 
@@ -198,11 +214,12 @@ def _process(
     kappa_of: ProcessKappaOf,
     smoothing: Smoothing,
     modes: int,
+    range_of: RangeOf,
 ) -> GenerativeProcess:
     """The process, cached, since it takes seconds to make."""
     right = accept_offset is None
     kernel = AcceptanceKernel(kappa_pos) if right else ShiftedRule(kappa_pos, accept_offset)  # type: ignore[arg-type]
-    options = (seed, device, smoothing_steps, kappa_of, smoothing, modes)
+    options = (seed, device, smoothing_steps, kappa_of, smoothing, modes, range_of)
     return GenerativeProcess(dim, kappa_range, family, kernel, *options)
 
 

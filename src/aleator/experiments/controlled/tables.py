@@ -24,7 +24,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from aleator.experiments.controlled.published import corrected, middle_start, walk
+from aleator.experiments.controlled.published import CORRECTIONS, changed, corrected, middle_start, walk
 from aleator.experiments.controlled.published import published as published_setting
 from aleator.experiments.controlled.published_constants import PUBLISHED_OFFSETS
 from aleator.experiments.controlled.run import Setting
@@ -222,13 +222,15 @@ def shared_backbone(preset: Preset) -> list[Row]:
     setting = _shorter(base(preset), preset, best=10_000)
     # In the paper the process shares a backbone too: its kappa is a function of mu. That is easier for a shared encoder
     # than two unrelated functions, so it needs its own comparison with two networks.
-    related = replace(setting, kappa_of="mu")
-    rows = [
-        setting,
-        replace(setting, name="one network for two functions", encoder_kappa_of="features"),
-        replace(related, name="two networks for kappa of mu"),
-        replace(related, name="shared backbone", encoder_kappa_of="mu"),
-    ]
+    related = replace(setting, name="two networks for kappa of mu", kappa_of="mu")
+    if preset == "paper":  # the published code shows kappa's network inputs in the place of mu when it sets its range
+        related = replace(related, range_of="input")
+    shared = replace(related, name="shared backbone", encoder_kappa_of="mu")
+    rows = [setting, related, shared]
+    if preset == "paper":
+        rows.append(replace(corrected(shared), name="shared backbone, corrected"))
+    if not _as_published(preset):
+        rows.insert(1, replace(setting, name="one network for two functions", encoder_kappa_of="features"))
     return [Row(row, _seeds(preset, 5)) for row in rows]
 
 
@@ -302,7 +304,7 @@ def published(preset: Preset) -> list[Row]:
     """From the published code's settings to the corrected ones, one change at a time.
 
     Each row has all changes of the rows before it. The last one trains mu and kappa together. Then the same for Clear
-    (without "quick"), and for ELK, as far as the changes concern it.
+    (without "quick"), and for ELK, as far as the changes concern it. "Alone" is one change of the published settings.
     """
     start = base("paper")
     if preset == "quick":
@@ -325,6 +327,9 @@ def published(preset: Preset) -> list[Row]:
         rows += [replace(row, name=f"{row.name}, clear") for row in map(_to_clear, rows)]
     elk = replace(_with_loss(start, "elk", "paper"), fitted_constants=True)
     others = [replace(setting, name=f"{name}, ELK") for name, setting in walk(elk)]
+    # He's start decides where ELK ends. So the learning rate also has a row without it.
+    faster = changed(elk, CORRECTIONS["one cycle to 1e-3"])
+    others.insert(1, replace(faster, name="one cycle to 1e-3 alone, ELK"))
     # ELK can end in two places, and few seeds may show one of them only.
     return [Row(row, _seeds(preset, 3)) for row in rows] + [Row(row, _seeds(preset, 5)) for row in others]
 
