@@ -74,8 +74,15 @@ def test_the_paper_preset_has_the_published_settings():
     assert (by_loss["hib"].negatives, by_loss["hib"].a, by_loss["hib"].b) == ("rolled", 1.0, 0.0)
     assert (by_loss["elk"].negatives, by_loss["elk"].rule) == (1, "rejected-latent")
     assert by_loss["hib"].recipe["phases"] == by_loss["elk"].recipe["phases"] == "joint"
-    assert {row.setting.dim: row.setting.batch_size for row in high_dim("paper")}[64] == 256
-    assert {row.setting.encoder_dim: row.setting.samples for row in encoder_dim("paper")}[64] == 256
+    high = {row.setting.dim: row.setting for row in high_dim("paper")}
+    assert {(row.batch_size, row.samples) for row in high.values()} == {(256, 256)}
+    assert {dim: row.negatives for dim, row in high.items() if row.negatives != 32} == {64: 8}
+    sizes = {
+        row.encoder_dim: (row.batch_size, row.samples, row.negatives)
+        for row in (row.setting for row in encoder_dim("paper"))
+    }
+    assert sizes[4] == sizes[16] == (512, 512, 32)
+    assert (sizes[32], sizes[64], sizes[128]) == ((512, 512, 8), (512, 256, 8), (256, 256, 8))
     assert sum(row.setting.name.startswith("a ") for row in tuning("paper")) == 36
     assert {row.seeds for row in tuning("paper")} == {(1, 2, 3)}  # none of the results' seeds
 

@@ -197,6 +197,8 @@ def encoder_dim(preset: Preset) -> list[Row]:
             row = replace(row, widths=(10 * dim, *[50 * dim] * 5, 10 * dim))
             if preset == "corrected":
                 row = replace(row, kappa_widths=setting.widths)
+        if _as_published(preset) and dim >= 32:  # the published scripts save memory there
+            row = replace(row, negatives=8)
         if _as_published(preset) and dim >= 64:
             row = replace(row, samples=256, batch_size=512 if dim == 64 else 256)
         rows.append(Row(row, _seeds(preset, 3)))
@@ -211,8 +213,8 @@ def high_dim(preset: Preset) -> list[Row]:
         row = replace(setting, name=f"dim-{dim}", dim=dim)
         if preset == "paper":
             row = replace(row, accept_offset=PUBLISHED_OFFSETS[dim])
-        if _as_published(preset) and dim >= 32:
-            row = replace(row, samples=256, batch_size=256)
+        if _as_published(preset):  # the published scripts save memory in all rows
+            row = replace(row, samples=256, batch_size=256, negatives=8 if dim >= 64 else 32)
         rows.append(Row(row, _seeds(preset, 3)))
     return rows
 
