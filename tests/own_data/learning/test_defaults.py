@@ -77,6 +77,14 @@ def test_a_number_that_cannot_be_used_is_named_before_a_folder_is_made(features,
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(("name", "value"), [("dim", 100_000), ("modes", 50), ("members", 1000), ("width", 10**6)])
+def test_a_size_that_would_fill_the_memory_is_named_before_a_folder_is_made(features, tmp_path, name, value):
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    with pytest.raises(ValueError, match=rf"^{name} = {value}: more than (\d+); pass at most \1, or leave it out"):
+        train(collection, tmp_path / "run", Settings(**{name: value}), device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_large_seed_is_a_seed(features, tmp_path):
     collection = read_collection(features / "x.npy", features / "y.npy")
     settings = Settings(steps=1, width=8, seed=2**63 - 1)

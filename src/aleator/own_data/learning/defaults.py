@@ -42,6 +42,8 @@ _LEAST_PASSES_OF_TWO = 5  # two networks that see the items so often are better 
 _MANY_ITEMS = 20_000  # from which a head that learns classes is large
 _TUNING_RATES = {"last": 5e-4, "all": 3e-4, "lora": 3e-4}
 _RANK = 8
+# More than these would fill the memory and learn nothing.
+_MOST = {"dim": 4096, "modes": 16, "members": 64, "width": 16_384, "size": 4096, "rank": 4096}
 _MIRRORED_SHARE = 0.85  # of right neighbours that mirrored images must keep
 
 
@@ -366,6 +368,8 @@ def _require_whole_number(name: str, value: Any, least: int) -> None:
     way_out = f"pass a whole number of {least} or more, or leave it out"
     require(isinstance(value, int), name, value, "not a whole number", way_out)
     require_at_least(name, value, least, way_out)
+    most = _MOST.get(name, math.inf)
+    require(value <= most, name, value, f"more than {most}", f"pass at most {most}, or leave it out")
 
 
 def _require_backbone(backbone: str, kind: str) -> None:
