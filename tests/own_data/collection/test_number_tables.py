@@ -17,7 +17,27 @@ def test_columns_of_numbers_are_features_and_the_label_is_not(tmp_path):
     assert (collection.kind, collection.features, collection.labels.names) == ("features", 2, ("lily", "rose"))
     np.testing.assert_array_equal(collection.raw(0, 2), np.float32([[1.5, 2], [-300, 0.25]]))
     assert collection.labels.values.tolist() == [1, 0]
-    assert collection.ids() == [0, 1]
+    assert collection.ids() == ["7", "8"]
+
+
+@pytest.mark.parametrize(
+    ("second", "problem"), [("b2", "has 'b2' more than once"), ("", "leaves some rows without a name")]
+)
+@pytest.mark.parametrize("kind", ["numbers", "text"])
+def test_rows_have_the_names_of_the_column_id_if_it_tells_them_apart(tmp_path, kind, second, problem):
+    header, cells = ("id,x,label", ("1", "2", "3")) if kind == "numbers" else ("id,text,label", ("one", "two", "three"))
+    good = table(tmp_path / "good.csv", header, *(f"{id},{cell},u" for id, cell in zip("abc", cells, strict=True)))
+    assert read_collection(good).ids() == ["a", "b", "c"]
+    assert read_collection(good).note == ""
+    bad = table(tmp_path / "bad.csv", header, f"b2,{cells[0]},u", f"a,{cells[1]},u", f"{second},{cells[2]},u")
+    assert read_collection(bad).ids() == [0, 1, 2]
+    note = f"the column id {problem}, so items are named by the numbers of their rows, from 0"
+    assert read_collection(bad).note == note
+
+
+def test_a_row_that_is_left_out_takes_its_name_along(tmp_path):
+    path = table(tmp_path / "x.csv", "id,a,label", "p,1,u", "q,none,u", "r,3,v")
+    assert read_collection(path, strict=False).ids() == ["p", "r"]
 
 
 def test_row_numbers_without_a_name_are_no_feature(tmp_path):

@@ -43,6 +43,17 @@ def test_labels_stand_in_the_file_or_in_another_one(rows, tmp_path):
     np.testing.assert_array_equal(beside.labels.values, inside.labels.values)
 
 
+def test_a_column_id_names_the_rows_and_is_no_label(rows, tmp_path):
+    ids = [f"P-{i}" for i in range(40)]
+    alone = read_collection(features_file(tmp_path / "x.parquet", rows, id=ids))
+    assert (alone.ids(), alone.labels) == (ids, None)
+    votes = {"cat": [0.25] * 40, "dog": [0.75] * 40}
+    soft = read_collection(features_file(tmp_path / "y.parquet", rows, id=ids, **votes))
+    assert (soft.ids(), soft.labels.names) == (ids, ("cat", "dog"))
+    np.save(tmp_path / "y.npy", np.arange(40) % 2)
+    assert read_collection(tmp_path / "x.parquet", tmp_path / "y.npy").ids() == ids
+
+
 def test_a_table_of_texts_is_that_of_a_csv_file(tmp_path):
     texts, labels = ["It purrs.", "It barks.", "Es muht, laut."], ["cat", "dog", "cow"]
     pq.write_table(pa.table({"text": texts, "label": labels}), tmp_path / "t.parquet")

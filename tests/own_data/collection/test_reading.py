@@ -53,6 +53,13 @@ def test_csv_with_soft_labels(pets):
     ]
 
 
+def test_an_id_beside_soft_labels_is_no_class(pets):
+    path = write(pets / "items.csv", "id,path,cat,dog\n7,cat/1.png,0.75,0.25\n8,dog/1.png,0,1\n")
+    collection = read_collection(path)
+    assert collection.labels.names == ("cat", "dog")
+    assert collection.ids() == ["cat/1.png", "dog/1.png"]  # the path of an image is its id
+
+
 def test_csv_of_pairs(pets):
     path = write(pets / "pairs.csv", "first,second\ncat/1.png,cat/2.png\ndog/1.png,cat/1.png\n")
     collection = read_collection(path)

@@ -216,7 +216,7 @@ def test_labels_follow_the_items(tmp_path, labels, expected):
 
 def test_problems_add_up(tmp_path):
     first, second = Problem("line 1", "is empty", "remove it"), Problem("text 1", "is odd", "mend it")
-    collection = Collection("text", tmp_path / "t.txt", ["one", "two"], problems=(first,), numbers=[1, 2])
+    collection = Collection("text", tmp_path / "t.txt", ["one", "two"], problems=(first,), names=[1, 2])
     part = leave_out(collection, {1: second})
     assert (part.items, part.ids(), part.problems) == (["one"], [1], (first, second))
     assert leave_out(collection, {}) is collection

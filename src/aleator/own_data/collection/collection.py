@@ -26,7 +26,8 @@ class Collection:
         labels: Labels of the items, if there are any.
         ignored: Number of files in the folder that are not images.
         problems: Items that are left out because they cannot be used, and why.
-        numbers: Of features and texts that are a part of a file: the number of each item in it. It is the item's id.
+        names: Ids of features and texts: the column id of their table, or, for a part of a file, the number of each
+            item in it. None: the numbers from 0.
         note: What a user should know about how it was read; empty if there is nothing to say.
 
     Examples:
@@ -46,7 +47,7 @@ class Collection:
     labels: Labels | None = None
     ignored: int = 0
     problems: tuple[Problem, ...] = ()
-    numbers: Sequence[int] | None = None
+    names: Sequence[str | int] | None = None
     note: str = ""
 
     def __len__(self) -> int:
@@ -80,7 +81,7 @@ class Collection:
         return [os.path.join(self.root, path) for path in items] if self.root is not None else items
 
     def ids(self) -> list[str | int]:
-        """The id of each item: the path of an image, the number of a text or row.
+        """The id of each item: the path of an image; for texts and features the column id of their table, or a number.
 
         Returns:
             N ids.
@@ -88,7 +89,7 @@ class Collection:
         if self.kind == "images":
             assert not isinstance(self.items, FeatureFile)
             return list(self.items)
-        return list(range(len(self)) if self.numbers is None else self.numbers)
+        return list(range(len(self)) if self.names is None else self.names)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Describe each item, as in the .jsonl beside a posteriors file.

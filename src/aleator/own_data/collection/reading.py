@@ -4,7 +4,8 @@
     folder/*.png                            images without labels
     items.csv                               a column `path` or `text`, and `label`, `group`, or one column for each
                                             class with its probability; or two columns `first`, `second`: pairs
-    numbers.csv                             a column of numbers for each feature, and `label` or `group`
+    numbers.csv                             a column of numbers for each feature, and `label` or `group`; as every
+                                            table, it may have a column `id` with the names of its rows
     features.npy                            (N, F), with labels in a second file: .npy or .csv
     items.txt                               one text per line
     items.parquet                           a column `features`, or the columns of a table
@@ -15,7 +16,8 @@ Problems name the file and the row. Single items that cannot be used are left ou
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -250,7 +252,7 @@ def _read_lines(path: Path) -> Collection:
     empty = {number for number, line in enumerate(lines) if not line.strip()}
     problems = tuple(Problem(f"line {number + 1} of {path}", "is empty", "remove it") for number in sorted(empty))
     numbers = [number for number in range(len(lines)) if number not in empty]
-    return Collection("text", path, [lines[i] for i in numbers], problems=problems, numbers=numbers if empty else None)
+    return Collection("text", path, [lines[i] for i in numbers], problems=problems, names=numbers if empty else None)
 
 
 def _read_features(path: Path, labels_path: Path | None) -> Collection:
@@ -262,9 +264,13 @@ def _read_features(path: Path, labels_path: Path | None) -> Collection:
 def _read_parquet_features(path: AnyPath, labels_path: Path | None) -> Collection:
     rows, columns = ParquetFeatures(path), [name for name in parquet_columns(path) if name != FEATURES]
     labels = None if labels_path is None else read_labels(labels_path, len(rows), str(path))
-    if labels_path is None and columns:
-        labels = labels_from_table(read_parquet_table(path, columns), columns)
-    return Collection("features", path, rows, None, labels)
+    names, note = None, ""
+    if columns:
+        table = read_parquet_table(path, columns)
+        if labels_path is None:
+            labels = labels_from_table(table, [name for name in columns if name != "id"])
+        names, note = _names(table, table)
+    return Collection("features", path, rows, None, labels, names=names, note=note)
 
 
 def _read_items(table: Table) -> Collection:
@@ -278,7 +284,7 @@ def _read_items(table: Table) -> Collection:
         len(item_columns) == 1, "data", str(path), "has the columns path and text", "rename the one that is no item"
     )
     (item_column,) = item_columns
-    columns = [name for name in table.header if name != item_column]
+    columns = [name for name in table.header if name not in (item_column, "id")]
     first_line: dict[str, int] = {}
 
     def check(index: int) -> None:
@@ -296,7 +302,8 @@ def _read_items(table: Table) -> Collection:
     labels, items = labels_from_table(usable, columns), usable.column(item_column)
     if item_column == "path":
         return Collection("images", path, items, path.parent, labels, problems=tuple(problems))
-    return Collection("text", path, items, None, labels, problems=tuple(problems), numbers=_kept(table, usable))
+    names, note = _names(table, usable)
+    return Collection("text", path, items, None, labels, problems=tuple(problems), names=names, note=note)
 
 
 def _read_numbers(table: Table) -> Collection:
@@ -312,17 +319,24 @@ def _read_numbers(table: Table) -> Collection:
     if not len(usable):
         stop_at(problems, len(table))
     rows, labels = TableFeatures(usable, columns), labels_from_table(usable, named)
-    return Collection(
-        "features", table.path, rows, None, labels, problems=tuple(problems), numbers=_kept(table, usable)
-    )
+    names, note = _names(table, usable)
+    return Collection("features", table.path, rows, None, labels, problems=tuple(problems), names=names, note=note)
 
 
-def _kept(table: Table, usable: Table) -> list[int] | None:
-    """The numbers of the usable rows in the table, from 0; None if all are."""
+def _names(table: Table, usable: Table) -> tuple[Sequence[str | int] | None, str]:
+    """Ids of the usable rows of a table, None for the numbers from 0; and what a user should know about them."""
+    note = ""
+    if "id" in table.header:
+        ids = usable.column("id")
+        twice = next((id for id, count in Counter(ids).items() if count > 1), None)
+        if twice is None and all(id.strip() for id in ids):
+            return ids, ""
+        problem = "leaves some rows without a name" if twice is None else f"has {twice!r} more than once"
+        note = f"the column id {problem}, so items are named by the numbers of their rows, from 0"
     if len(usable) == len(table):
-        return None
+        return None, note
     row_of_line = {line: number for number, line in enumerate(table.lines)}
-    return [row_of_line[line] for line in usable.lines]
+    return [row_of_line[line] for line in usable.lines], note
 
 
 def _require_new(table: Table, index: int, path: str, first_line: dict[str, int]) -> None:

@@ -300,7 +300,7 @@ def _shared_paths(collection: Collection) -> Collection:
         items = copy(items)
         items.path = items.path.absolute()
     root = None if root is None else root.absolute()
-    return replace(collection, items=items, root=root, labels=None, problems=(), numbers=None)
+    return replace(collection, items=items, root=root, labels=None, problems=(), names=None)
 
 
 def _part(collection: Collection, first: int, last: int) -> Collection:

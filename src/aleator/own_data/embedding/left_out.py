@@ -87,7 +87,7 @@ def select_items(collection: Collection, numbers: np.ndarray) -> Collection:
         collection,
         items=[collection.items[i] for i in numbers.tolist()],
         labels=None if collection.labels is None else _labels_of(collection.labels, numbers),
-        numbers=None if collection.kind == "images" else [ids[i] for i in numbers.tolist()],
+        names=None if collection.kind == "images" else [ids[i] for i in numbers.tolist()],
     )
 
 

@@ -133,7 +133,7 @@ def train(
         return load_run(folder)
     digests = item_digests(collection)
     seen = None if first is None else seen_items(first, digests)
-    notes = [describe_single_items(labels)]
+    notes = [collection.note, describe_single_items(labels)]
     holdout = settings.holdout
     if holdout is None:
         usual = held_out_share(len(collection))

@@ -165,7 +165,8 @@ def _compare(
 def _of_embedded(data: Collection, ids: list[Any]) -> Collection:
     """The items with these ids, in their order. Items that were left out of the embedding are left out here too."""
     found, way_out = data.ids(), "name the data that was embedded"
-    if found == ids:
+    # Earlier releases named rows by their numbers, also where a table has a column id.
+    if found == ids or list(range(len(data))) == ids:
         return data
     problem = f"has {len(found)} items for {len(ids)} posteriors"
     require(data.kind != "features" and len(found) >= len(ids), "data", str(data.source), problem, way_out)
