@@ -263,8 +263,9 @@ def _read_features(path: Path, labels_path: Path | None) -> Collection:
 
 def _read_parquet_features(path: AnyPath, labels_path: Path | None) -> Collection:
     rows, columns = ParquetFeatures(path), [name for name in parquet_columns(path) if name != FEATURES]
-    labels = None if labels_path is None else read_labels(labels_path, len(rows), str(path))
-    names, note = None, ""
+    labels, names, note = None, None, ""
+    if labels_path is not None:
+        labels, columns = read_labels(labels_path, len(rows), str(path)), [name for name in columns if name == "id"]
     if columns:
         table = read_parquet_table(path, columns)
         if labels_path is None:
