@@ -103,6 +103,41 @@ def test_a_result_has_the_schema_of_all_results(short, tmp_path):
     assert json.loads(path.read_text())["provenance"]["sittings"] == 1
 
 
+def test_rows_can_be_run_one_by_one_and_nothing_is_lost(short, tmp_path):
+    arguments = {"device": "cpu", "results": tmp_path / "results", "runs": tmp_path / "runs", "jobs": 1}
+    with pytest.raises(ValueError, match=r"^runs = .*: holds no finished run of circle, preset quick; name a row"):
+        reproduce("circle", "quick", only=[], **arguments)
+    with pytest.raises(ValueError, match=r"only = 'dim-3'.*dim-2"):
+        reproduce("circle", "quick", only=["dim-3"], **arguments)
+    assert not (tmp_path / "results").exists()
+    one = reproduce("circle", "quick", only=["dim-2"], seeds=[5], **arguments)
+    assert [row["seeds"] for row in one["rows"]] == [[5]]
+    shown = reproduce("circle", "quick", only=[], seeds=[4, 5], **arguments)  # seed 4 has not been run
+    assert shown["rows"] == one["rows"]
+
+    path = tmp_path / "results/circle/quick.json"
+    stored = json.loads(path.read_text())
+    stored["rows"].append({**stored["rows"][0], "setting": "of another machine"})
+    path.write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match=r"^results = .*would be lost: of another machine; name another folder"):
+        reproduce("circle", "quick", only=["dim-2"], **arguments)
+    assert json.loads(path.read_text()) == stored
+
+
+def test_the_command_shows_what_is_finished(short, tmp_path):
+    where = ["--results", str(tmp_path / "r"), "--runs", str(tmp_path / "w")]
+    line = ["reproduce", "circle", "--device", "cpu", "--jobs", "1", *where]
+    assert CliRunner().invoke(app, [*line, "--only", "dim-2"]).exit_code == 0
+    made = sorted((tmp_path / "w").rglob("outcome.json"))
+    done = CliRunner().invoke(app, [*line, "--finished"])
+    assert done.exit_code == 0, done.output
+    assert "dim-2" in done.output
+    assert sorted((tmp_path / "w").rglob("outcome.json")) == made
+    both = CliRunner().invoke(app, [*line, "--finished", "--only", "dim-2"])
+    assert both.exit_code == 2
+    assert "nothing is run with --finished" in both.output
+
+
 def test_the_command_prints_both(short, tmp_path):
     line = ["reproduce", "circle", "--device", "cpu", "--jobs", "1", "--seeds", "4"]
     done = CliRunner().invoke(app, [*line, "--results", str(tmp_path / "r"), "--runs", str(tmp_path / "w")])

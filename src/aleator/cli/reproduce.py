@@ -26,6 +26,10 @@ def reproduce(
     jobs: Annotated[
         int | None, typer.Option(help="runs at the same time; default: one for each core, at most 15 on a GPU", min=1)
     ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="name of a row to run; may be repeated; the table has all that is finished")
+    ] = None,
+    finished: Annotated[bool, typer.Option("--finished", help="run nothing: the table of what is finished")] = False,
     data_dir: Annotated[
         Path | None, typer.Option(help="folder with CIFAR-10, CIFAR-10H and CIFAR-10N", envvar="ALEATOR_DATA")
     ] = None,
@@ -33,6 +37,8 @@ def reproduce(
     """Run an experiment of the paper and print our figures beside the paper's.
 
     Example: aleator reproduce recovery --preset best --device cuda
+
+    Part of a long table: aleator reproduce losses --preset paper --only ambiguous --seeds 4,5
 
     With known posteriors: recovery, circle, samples, families, losses, encoder-dim, high-dim, shared-backbone, tuning,
     infonce, optimisers, phases, published, laws, modes, landscape.
@@ -44,6 +50,7 @@ def reproduce(
     from aleator.foundation import require
 
     with plain_errors(lambda: kept_in(runs, "the runs that are finished")):
+        require(not (finished and only), "only", only, "nothing is run with --finished", "leave out one of them")
         seed_numbers = None
         if seeds is not None:
             parts = seeds.split(",")
@@ -61,6 +68,7 @@ def reproduce(
             results=results,
             runs=runs,
             jobs=jobs,
+            only=[] if finished else only,
         )
     show(result)
     print(f"{results / experiment / preset}.json, figures beside it, and the report {results / 'README.md'}")

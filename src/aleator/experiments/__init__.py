@@ -6,6 +6,7 @@
 - report.py writes results/README.md, with the paper's figures (paper.py) beside ours.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,9 @@ from aleator.experiments.catalogue import EXPERIMENTS
 from aleator.experiments.cifar.folds import require_data
 from aleator.experiments.paper import paper_figure
 from aleator.experiments.report import COLUMNS, shown_rows, with_error, write_report
-from aleator.experiments.runner import file_name, origin, outcome_arrays, run_rows
+from aleator.experiments.runner import Row, file_name, finished_rows, origin, outcome_arrays, run_rows
 from aleator.experiments.settings import PRESETS, Preset
-from aleator.foundation import require_one_of, resolve_device, write_json
+from aleator.foundation import require, require_one_of, resolve_device, write_json
 
 __all__ = ["COLUMNS", "EXPERIMENTS", "PRESETS", "paper_figure", "reproduce", "require_data", "shown_rows", "with_error"]
 
@@ -32,6 +33,7 @@ def reproduce(
     runs: Path = Path("runs"),
     jobs: int | None = None,
     progress: bool | None = None,
+    only: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Run an experiment and write its result, its figures and the report.
 
@@ -47,13 +49,15 @@ def reproduce(
         runs: Folder of finished and unfinished runs.
         jobs: How many runs at the same time. Default: one for each core, at most 15 on a GPU.
         progress: Whether to show a progress bar. Default: on a terminal.
+        only: Names of the rows to run; an empty list runs none. The table then has every row that has a finished run,
+            with the seeds that are finished. Default: all rows.
 
     Returns:
         What was written to NAME/PRESET.json: "experiment", "preset", "provenance" and "rows". A row has "setting",
         "loss", "seeds", "metrics" (name -> mean, stderr, values), "parameters" and "run_seconds".
 
     Raises:
-        ValueError: If the experiment, the preset or the device is unknown.
+        ValueError: If the experiment, the preset, the device or a row is unknown, or there is no finished run to show.
         RuntimeError: If a run fails. The other runs are finished first.
 
     Examples:
@@ -65,10 +69,20 @@ def reproduce(
     require_one_of("experiment", name, EXPERIMENTS)
     require_one_of("preset", preset, EXPERIMENTS[name].presets)
     device = str(resolve_device(device))
-    experiment, label = EXPERIMENTS[name], f"{name}-{preset}"
+    experiment, label, target = EXPERIMENTS[name], f"{name}-{preset}", results / name / f"{preset}.json"
     rows = experiment.rows(preset)
     if seeds:
         rows = [replace(row, seeds=tuple(seeds)) for row in rows]
+    if only is not None:
+        for wanted in only:
+            require_one_of("only", wanted, [row.setting.name for row in rows])
+        chosen = [row for row in rows if row.setting.name in only]
+        shown = [*chosen, *finished_rows(experiment.run, rows, runs)]
+        problem = f"holds no finished run of {name}, preset {preset}"
+        require(bool(shown), "runs", str(runs), problem, "name a row to run, or the folder of the runs")
+        _require_nothing_lost(target, shown, runs)
+        run_rows(experiment.run, chosen, device, runs, label, jobs, progress)
+        rows = finished_rows(experiment.run, rows, runs)
     table = run_rows(experiment.run, rows, device, runs, label, jobs, progress)
     result = {
         "experiment": name,
@@ -76,11 +90,20 @@ def reproduce(
         "provenance": origin(experiment.run, rows, runs, label),
         "rows": table,
     }
-    write_json(results / name / f"{preset}.json", result)
+    write_json(target, result)
     arrays = [outcome_arrays(experiment.run, row, runs) for row in rows]
     for title, figure in experiment.draw(table, arrays).items():
-        target = results / name / preset / f"{file_name(title)}.png"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target)
+        path = target.with_suffix("") / f"{file_name(title)}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
     write_report(results)
     return result
+
+
+def _require_nothing_lost(target: Path, shown: Sequence[Row], runs: Path) -> None:
+    """Raise if a stored table has rows that a table of these rows would not have."""
+    stored = json.loads(target.read_text())["rows"] if target.is_file() else []
+    here = {(row.setting.name, row.setting.loss) for row in shown}
+    lost = [row["setting"] for row in stored if (row["setting"], row["loss"]) not in here]
+    problem = f"{target.name} has rows without a finished run in {runs}, which would be lost: {', '.join(lost[:3])}"
+    require(not lost, "results", str(target.parent.parent), problem, "name another folder of results")

@@ -143,6 +143,15 @@ def run_rows(
     return [_summary(function, row, runs) for row in rows]
 
 
+def finished_rows(function: RunFunction, rows: Sequence[Row], runs: Path) -> list[Row]:
+    """The rows with those of their seeds whose runs are finished; rows without any are left out."""
+    finished = [
+        Row(row.setting, tuple(s for s in row.seeds if _is_finished(runs, ExperimentRun(function, row.setting, s))))
+        for row in rows
+    ]
+    return [row for row in finished if row.seeds]
+
+
 def _seed_by_seed(function: RunFunction, rows: Sequence[Row]) -> Iterator[ExperimentRun]:
     """All runs of a table: every row with its first seed, then every row with its second one, and so on.
 
