@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -54,8 +55,6 @@ def test_a_grid_is_shown_by_its_winners():
 @pytest.fixture
 def short(monkeypatch):
     """The experiment `circle`, quick, made of a few steps."""
-    from dataclasses import replace
-
     from aleator.experiments import catalogue
     from aleator.experiments.controlled import tables
 
@@ -122,6 +121,22 @@ def test_rows_can_be_run_one_by_one_and_nothing_is_lost(short, tmp_path):
     with pytest.raises(ValueError, match=r"^results = .*would be lost: of another machine; name another folder"):
         reproduce("circle", "quick", only=["dim-2"], **arguments)
     assert json.loads(path.read_text()) == stored
+    stored["rows"] = [{**stored["rows"][0], "seeds": [5, 6]}]
+    path.write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match=r"^results = .*would be lost: dim-2; name another folder"):
+        reproduce("circle", "quick", only=[], **arguments)
+
+
+def test_a_part_of_a_table_has_no_figures_that_compare_its_rows(short, tmp_path, monkeypatch):
+    rows = EXPERIMENTS["circle"].rows("quick")
+    rows.append(replace(rows[0], setting=replace(rows[0].setting, name="b")))
+    monkeypatch.setitem(EXPERIMENTS, "circle", replace(EXPERIMENTS["circle"], rows=lambda preset: rows))
+    arguments = {"device": "cpu", "results": tmp_path / "results", "runs": tmp_path / "runs", "jobs": 1}
+    assert len(reproduce("circle", "quick", only=["dim-2"], **arguments)["rows"]) == 1
+    assert not (tmp_path / "results/circle/quick").exists()
+    assert 'Not run yet: "b".' in (tmp_path / "results/README.md").read_text()
+    assert len(reproduce("circle", "quick", only=["b"], **arguments)["rows"]) == 2  # both are finished now
+    assert (tmp_path / "results/circle/quick/kappa.png").is_file()
 
 
 def test_the_command_shows_what_is_finished(short, tmp_path):

@@ -71,7 +71,9 @@ def reproduce(
             only=[] if finished else only,
         )
     show(result)
-    print(f"{results / experiment / preset}.json, figures beside it, and the report {results / 'README.md'}")
+    print(
+        f"{results / experiment / preset}.json, figures beside it (of all rows), and the report {results / 'README.md'}"
+    )
 
 
 def show(result: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ def reproduce(
         jobs: How many runs at the same time. Default: one for each core, at most 15 on a GPU.
         progress: Whether to show a progress bar. Default: on a terminal.
         only: Names of the rows to run; an empty list runs none. The table then has every row that has a finished run,
-            with the seeds that are finished. Default: all rows.
+            with the seeds that are finished. Figures are drawn once it has all rows. Default: all rows.
 
     Returns:
         What was written to NAME/PRESET.json: "experiment", "preset", "provenance" and "rows". A row has "setting",
@@ -71,18 +71,23 @@ def reproduce(
     device = str(resolve_device(device))
     experiment, label, target = EXPERIMENTS[name], f"{name}-{preset}", results / name / f"{preset}.json"
     rows = experiment.rows(preset)
-    if seeds:
-        rows = [replace(row, seeds=tuple(seeds)) for row in rows]
-    if only is not None:
+    count = len(rows)
+    asked = rows if not seeds else [replace(row, seeds=tuple(seeds)) for row in rows]
+    if only is None:
+        rows = asked
+    else:
         for wanted in only:
             require_one_of("only", wanted, [row.setting.name for row in rows])
-        chosen = [row for row in rows if row.setting.name in only]
-        shown = [*chosen, *finished_rows(experiment.run, rows, runs)]
+        asked = [row for row in asked if row.setting.name in only]
+        stored = json.loads(target.read_text())["rows"] if target.is_file() else []
+        known = dict.fromkeys([*(seeds or ()), *(seed for row in stored for seed in row["seeds"])])
+        every = [replace(row, seeds=tuple(dict.fromkeys((*row.seeds, *known)))) for row in rows]
+        planned = [*asked, *finished_rows(experiment.run, every, runs)]
         problem = f"holds no finished run of {name}, preset {preset}"
-        require(bool(shown), "runs", str(runs), problem, "name a row to run, or the folder of the runs")
-        _require_nothing_lost(target, shown, runs)
-        run_rows(experiment.run, chosen, device, runs, label, jobs, progress)
-        rows = finished_rows(experiment.run, rows, runs)
+        require(bool(planned), "runs", str(runs), problem, "name a row to run, or the folder of the runs")
+        _require_nothing_lost(stored, planned, target, runs)
+        run_rows(experiment.run, asked, device, runs, label, jobs, progress)
+        rows = finished_rows(experiment.run, every, runs)
     table = run_rows(experiment.run, rows, device, runs, label, jobs, progress)
     result = {
         "experiment": name,
@@ -92,7 +97,8 @@ def reproduce(
     }
     write_json(target, result)
     arrays = [outcome_arrays(experiment.run, row, runs) for row in rows]
-    for title, figure in experiment.draw(table, arrays).items():
+    figures = experiment.draw(table, arrays) if len(rows) == count else {}  # most figures compare the rows
+    for title, figure in figures.items():
         path = target.with_suffix("") / f"{file_name(title)}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
@@ -100,10 +106,9 @@ def reproduce(
     return result
 
 
-def _require_nothing_lost(target: Path, shown: Sequence[Row], runs: Path) -> None:
-    """Raise if a stored table has rows that a table of these rows would not have."""
-    stored = json.loads(target.read_text())["rows"] if target.is_file() else []
-    here = {(row.setting.name, row.setting.loss) for row in shown}
-    lost = [row["setting"] for row in stored if (row["setting"], row["loss"]) not in here]
-    problem = f"{target.name} has rows without a finished run in {runs}, which would be lost: {', '.join(lost[:3])}"
+def _require_nothing_lost(stored: Sequence[dict[str, Any]], planned: Sequence[Row], target: Path, runs: Path) -> None:
+    """Raise if the table stored in a file has rows or seeds that a table of these rows would not have."""
+    here = {(row.setting.name, row.setting.loss, seed) for row in planned for seed in row.seeds}
+    lost = [row["setting"] for row in stored if {(row["setting"], row["loss"], s) for s in row["seeds"]} - here]
+    problem = f"{target.name} has runs that are not in {runs} and would be lost: {', '.join(lost[:3])}"
     require(not lost, "results", str(target.parent.parent), problem, "name another folder of results")

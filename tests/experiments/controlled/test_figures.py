@@ -69,13 +69,6 @@ def test_figures_are_drawn(name, outcome):
         figure.canvas.draw()
 
 
-def test_a_grid_is_drawn_as_far_as_it_is_run(outcome):
-    """A table may hold a part of its rows."""
-    part = SETTINGS["tuning"][:3]
-    FIGURES["tuning"](rows(outcome, *part), [outcome.arrays] * 3)["hib"].canvas.draw()
-    assert FIGURES["tuning"](rows(outcome, tiny()), [outcome.arrays]) == {}
-
-
 def test_the_paper_stands_beside_the_errors_of_few_samples(outcome):
     settings = [tiny(name=f"samples-{n}", loss="mcinfonce", samples=n) for n in (1, 4, 16)]
     figures = FIGURES["samples"](rows(outcome, *settings), [outcome.arrays] * 3)

@@ -110,9 +110,7 @@ def tuning(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     grid = [row for row in rows if row["setting"].startswith("a ")]
     a, b = (sorted({row["parameters"][name] for row in grid}) for name in "ab")
     values = {(row["parameters"]["a"], row["parameters"]["b"]): row["metrics"]["kappa_rank"]["mean"] for row in grid}
-    table = [[values.get((x, y), math.nan) for y in b] for x in a]
-    if not grid:
-        return {}
+    table = [[values[x, y] for y in b] for x in a]
     return {"hib": plots.grid(torch.tensor(table), a, b, "a", "b", "rank correlation of kappa")}
 
 
