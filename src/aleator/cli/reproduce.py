@@ -71,9 +71,8 @@ def reproduce(
             only=[] if finished else only,
         )
     show(result)
-    print(
-        f"{results / experiment / preset}.json, figures beside it (of all rows), and the report {results / 'README.md'}"
-    )
+    figures = "figures beside it" if only is None and not finished else "figures beside it once it has all rows"
+    print(f"{results / experiment / preset}.json, {figures}, and the report {results / 'README.md'}")
 
 
 def show(result: dict[str, Any]) -> None:

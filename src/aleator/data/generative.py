@@ -116,8 +116,7 @@ class GenerativeProcess:
             seen = x if range_of == "input" else kappa_inputs
             self._span = _spanning(F.softplus(kappa_net(seen)), *self.kappa_range)
             if seen is not kappa_inputs:  # its range is another one then
-                scale, shift = self._span
-                kappa = torch.exp(scale * F.softplus(kappa_net(kappa_inputs)) + shift)
+                _, kappa = network_posteriors(x, _layers(mu_net), _layers(kappa_net), self._span, kappa_of_mu=True)
                 self.kappa_range = (kappa.min().item(), kappa.max().item())
             self.mu_net, self.kappa_net = mu_net.to(self.device), kappa_net.to(self.device)
             if modes > 1:
