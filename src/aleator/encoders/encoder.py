@@ -215,9 +215,7 @@ class Encoder(nn.Module):
         else:
             features = self._backbone_features(inputs)
             kappa_inputs = self._kappa_inputs(inputs, features, self._directions(features)[0])
-            with torch.autocast(kappa_inputs.device.type, enabled=False):
-                u = self.kappa_head.layers(kappa_inputs)
-            self.kappa_head.span(u.min().item(), u.max().item(), self.kappa_range)
+            self.kappa_head.cover(kappa_inputs, self.kappa_range)
         return self
 
     @torch.no_grad()

@@ -66,6 +66,13 @@ class KappaHead(nn.Module):
         log_low, log_high = map(math.log, kappa_bounds)
         self.middle, self.half_width = (log_high + log_low) / 2, (log_high - log_low) / 2
 
+    @torch.no_grad()
+    def cover(self, features: Tensor, kappa_range: tuple[float, float]) -> None:
+        """Choose scale and shift so that kappa reaches from end to end of kappa_range on features (B, F)."""
+        with torch.autocast(features.device.type, enabled=False):
+            outputs = self.layers(features)
+        self.span(outputs.min().item(), outputs.max().item(), kappa_range)
+
     def span(self, low: float, high: float, kappa_range: tuple[float, float]) -> None:
         """Choose scale and shift so that the MLP's outputs `low` and `high` give the ends of kappa_range."""
         low_target, high_target = (

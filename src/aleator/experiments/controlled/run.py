@@ -172,13 +172,11 @@ def run_seed(
     return outcome
 
 
-@torch.no_grad()
 def _set_kappa_range(encoder: Encoder, x: Tensor, range_of: RangeOf) -> None:
     """Let kappa start out covering the encoder's `kappa_range` on inputs x (N, D)."""
-    if encoder.kappa_of == "mu" and range_of == "input":  # x in the place of mu
+    if encoder.kappa_of == "mu" and range_of == "input":
         assert encoder.kappa_head is not None
-        u = encoder.kappa_head.layers(x)
-        encoder.kappa_head.span(u.min().item(), u.max().item(), encoder.kappa_range)
+        encoder.kappa_head.cover(x, encoder.kappa_range)  # x in the place of mu
     else:
         encoder.set_kappa_range(x)
 
