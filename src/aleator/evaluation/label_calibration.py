@@ -49,8 +49,11 @@ def gallery_of_one_mode(gallery: PosteriorBatch, labels: Tensor) -> tuple[VonMis
         >>> from aleator.evaluation import gallery_of_one_mode
         >>> q = al.VMFMixture(torch.tensor([[0.75, 0.25]]).log(), al.VonMisesFisher(torch.eye(2)[None], 20.0))
         >>> entries, labels = gallery_of_one_mode(q, torch.tensor([[0.0, 1.0]]))
-        >>> len(entries), labels.tolist()
-        (2, [[0.0, 0.75], [0.0, 0.25]])
+        >>> len(entries)
+        2
+        >>> labels
+        tensor([[0.0000, 0.7500],
+                [0.0000, 0.2500]])
     """
     if isinstance(gallery, VonMisesFisher):
         return gallery, labels
