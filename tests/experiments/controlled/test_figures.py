@@ -80,6 +80,18 @@ def test_the_paper_stands_beside_the_errors_of_few_samples(outcome):
     assert labels == ["MCInfoNCE, median", "smallest true kappa", "largest true kappa"]
 
 
+def test_rows_that_change_something_have_curves_of_their_own(outcome):
+    settings = [tiny(name="dim-3", dim=3), tiny(name="dim-4", dim=4), tiny(name="dim-4, right constant", dim=4)]
+    table = rows(outcome, *settings)
+    for number, row in enumerate(table):
+        row["metrics"] = {name: {"mean": number + 0.5, "stderr": None} for name in ("kappa_rank", "mu_rank")}
+    axis = FIGURES["high-dim"](table, [outcome.arrays] * 3)["ranks"].axes[0]
+    curves = {each.get_label(): [float(y) for y in each.lines[0].get_ydata()] for each in axis.containers}
+    assert curves["kappa"] == [0.5, 1.5]
+    assert math.isnan(curves["kappa, right constant"][0])
+    assert curves["kappa, right constant"][1] == curves["mu, right constant"][1] == 2.5
+
+
 def test_a_walk_has_both_settings_in_every_panel(outcome):
     table = rows(outcome, *SETTINGS["published"])
     for number, row in enumerate(table):

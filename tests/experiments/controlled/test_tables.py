@@ -8,6 +8,7 @@ import torch
 
 from aleator.experiments.catalogue import EXPERIMENTS
 from aleator.experiments.controlled.published import CORRECTIONS
+from aleator.experiments.controlled.published_constants import PUBLISHED_OFFSETS
 from aleator.experiments.controlled.run import Setting
 from aleator.experiments.controlled.tables import (
     circle,
@@ -77,6 +78,9 @@ def test_the_paper_preset_has_the_published_settings():
     high = {row.setting.dim: row.setting for row in high_dim("paper")}
     assert {(row.batch_size, row.samples) for row in high.values()} == {(256, 256)}
     assert {dim: row.negatives for dim, row in high.items() if row.negatives != 32} == {64: 8}
+    assert {dim: row.accept_offset for dim, row in high.items() if dim not in (40, 64)} == {
+        dim: PUBLISHED_OFFSETS[dim] for dim in (10, 16, 32, 48, 56)
+    }
     sizes = {
         row.encoder_dim: (row.batch_size, row.samples, row.negatives)
         for row in (row.setting for row in encoder_dim("paper"))
@@ -100,6 +104,17 @@ def test_corrections_change_one_thing_each_and_lead_to_the_corrected_preset():
         one, other = asdict(before), asdict(after)
         assert {name for name in one if one[name] != other[name]} == {"name", *change}
     assert (walked[-1].positives, walked[-1].rule, walked[-1].kernel) == ("partner", "marginal", "acceptance")
+
+
+@pytest.mark.parametrize("preset", ["paper", "quick"])
+def test_rows_with_the_right_constant_change_the_constant_alone(preset):
+    rows = {row.setting.name: row.setting for row in high_dim(preset)}
+    right = [name for name in rows if name.endswith(", right constant")]
+    assert {rows[name].dim for name in right} == ({40, 64} if preset == "paper" else {40})
+    for name in right:
+        one, other = asdict(rows[name.removesuffix(", right constant")]), asdict(rows[name])
+        assert {field for field in one if one[field] != other[field]} == {"name", "accept_offset"}
+        assert (one["accept_offset"], other["accept_offset"]) == (PUBLISHED_OFFSETS[one["dim"]], None)
 
 
 def test_a_shared_backbone_has_the_published_range_and_a_corrected_row():

@@ -90,11 +90,22 @@ def losses(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 
 
 def over_dimensions(parameter: str, label: str) -> Callable[[Rows, Arrays], dict[str, "Figure"]]:
-    """A function that draws rank correlations against a parameter of the setting."""
+    """A function that draws rank correlations against a parameter of the setting.
+
+    Rows with a comma in their name are curves of their own: what follows the comma says what they change.
+    """
 
     def draw(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
-        dims = [row["parameters"][parameter] for row in rows]
-        curves = {name: [row["metrics"][metric] for row in rows] for metric, name in _RANKS.items()}
+        dims = sorted({row["parameters"][parameter] for row in rows})
+        by_change: dict[str, dict[int, Any]] = {}
+        for row in rows:
+            _, comma, change = row["setting"].partition(", ")
+            by_change.setdefault(comma + change, {})[row["parameters"][parameter]] = row["metrics"]
+        curves = {
+            name + change: [known[dim][metric] if dim in known else math.nan for dim in dims]
+            for change, known in by_change.items()
+            for metric, name in _RANKS.items()
+        }
         return {"ranks": plots.lines(dims, curves, label, "rank correlation with the truth", log_x=True)}
 
     return draw

@@ -206,7 +206,7 @@ def encoder_dim(preset: Preset) -> list[Row]:
 
 
 def high_dim(preset: Preset) -> list[Row]:
-    """Process and encoder of a higher dimension."""
+    """Process and encoder of a higher dimension; in some, the published rule with its constant and the right one."""
     setting = _shorter(base(preset), preset, best=5000, quick=500)
     rows = []
     for dim in (10, 16, 32, 40, 48, 56, 64) if preset != "quick" else (16, 32):
@@ -215,8 +215,21 @@ def high_dim(preset: Preset) -> list[Row]:
             row = replace(row, accept_offset=PUBLISHED_OFFSETS[dim])
         if _as_published(preset):  # the published scripts save memory in all rows
             row = replace(row, samples=256, batch_size=256, negatives=8 if dim >= 64 else 32)
-        rows.append(Row(row, _seeds(preset, 3)))
-    return rows
+        rows.append(row)
+    if preset == "paper":
+        rows += [_right_constant(row) for row in rows if row.dim in (40, 64)]
+    if preset == "quick":  # with a start and a rate that learn in minutes
+        fitted = published_setting(40)
+        for name in ("He's initialisation", "one cycle to 1e-3"):
+            fitted = changed(fitted, CORRECTIONS[name])
+        fitted = replace(_smaller(fitted, batch_size=256, steps=4000), name="dim-40, published rule")
+        rows += [fitted, _right_constant(fitted)]
+    return [Row(row, _seeds(preset, 3)) for row in rows]
+
+
+def _right_constant(setting: Setting) -> Setting:
+    """A row with the published rule, as it would be with the right constant."""
+    return replace(changed(setting, CORRECTIONS["right constant of the rule"]), name=f"{setting.name}, right constant")
 
 
 def shared_backbone(preset: Preset) -> list[Row]:
@@ -309,20 +322,8 @@ def published(preset: Preset) -> list[Row]:
     (without "quick"), and for ELK, as far as the changes concern it. "Alone" is one change of the published settings.
     """
     start = base("paper")
-    if preset == "quick":
-        quick = base(preset)
-        small: dict[str, Any] = {
-            "widths": quick.widths,
-            "batch_size": 64,
-            "negatives": 8,
-            "group": 8,
-            "samples": 16,
-            "smoothing_steps": quick.smoothing_steps,
-            "points": quick.points,
-        }
-        # All rows in minutes: they show that every step of the walk runs, not what it reaches.
-        short = {"steps": 400, "log_every": 50, "checkpoint_every": 200}
-        start = replace(start, **small, recipe={**start.recipe, **short})
+    if preset == "quick":  # all rows in minutes: they show that every step of the walk runs, not what it reaches
+        start = _smaller(start, batch_size=64, steps=400)
     rows = [replace(setting, name=name) for name, setting in walk(start)]
     rows.append(replace(_together(rows[-1]), name="mu and kappa together"))
     if preset != "quick":
@@ -395,6 +396,22 @@ def modes(preset: Preset) -> list[Row]:
 def _shorter(setting: Setting, preset: Preset, **steps: int) -> Setting:
     """The setting with another number of steps: `steps` by preset. Presets that are not named keep theirs."""
     return replace(setting, recipe={**setting.recipe, "steps": steps[preset]}) if preset in steps else setting
+
+
+def _smaller(setting: Setting, batch_size: int, steps: int) -> Setting:
+    """A setting of the published sizes, so small that it runs on two cores."""
+    quick = base("quick")
+    return replace(
+        setting,
+        widths=quick.widths,
+        batch_size=batch_size,
+        negatives=8,
+        group=8,
+        samples=16,
+        smoothing_steps=quick.smoothing_steps,
+        points=quick.points,
+        recipe={**setting.recipe, "steps": steps, "log_every": 50, "checkpoint_every": 200},
+    )
 
 
 def _seeds(preset: Preset, count: int) -> tuple[int, ...]:
