@@ -49,6 +49,21 @@ def test_many_curves_have_their_legend_below():
     assert not FIGURES["lines"]().legends
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("ambiguous", "clear", "ambiguous, one drawn positive", "clear, one drawn positive"),
+        ("kappa", "mu", "kappa, the published rule", "mu", "kappa, the published rule, right constant", "nu, the same"),
+    ],
+)
+def test_a_legend_lies_inside_its_figure(names):
+    figure = plots.lines([1, 2], {name + " " * n: [n, n] for n, name in enumerate(names)}, "x", "y")
+    figure.canvas.draw()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+
+
 def test_no_series_is_left_out_and_none_looks_like_another():
     curves = {f"series {n}": [n, n + 1] for n in range(14)}
     axis = plots.lines([1, 2], curves, "x", "y").axes[0]

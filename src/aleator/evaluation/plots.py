@@ -276,7 +276,10 @@ def lines(
     if log_y:
         axis.set_yscale("log")
     if len(curves) > 3:  # too many names for a legend inside the axes
-        figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=2)
+        names = list(map(len, curves))
+        half = (len(names) + 1) // 2
+        fits = max(names[:half]) + max(names[half:]) <= 46  # letters beside each other
+        figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=2 if fits else 1)
     elif len(curves) > 1:
         axis.legend(frameon=False, fontsize=9)
     return figure
