@@ -62,6 +62,7 @@ def test_a_legend_lies_inside_its_figure(names):
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0
     assert box.x1 <= figure.bbox.x1
+    assert figure.axes[0].get_window_extent().height >= 0.5 * figure.dpi * 3.4  # and leaves room for the curves
 
 
 def test_no_series_is_left_out_and_none_looks_like_another():

@@ -278,8 +278,9 @@ def lines(
     if len(curves) > 3:  # too many names for a legend inside the axes
         names = list(map(len, curves))
         half = (len(names) + 1) // 2
-        fits = max(names[:half]) + max(names[half:]) <= 46  # letters beside each other
-        figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=2 if fits else 1)
+        columns = 2 if max(names[:half]) + max(names[half:]) <= 46 else 1  # letters beside each other
+        figure.set_figheight(height + 0.2 * (-(-len(names) // columns) - 2))  # room for more than two rows of names
+        figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=columns)
     elif len(curves) > 1:
         axis.legend(frameon=False, fontsize=9)
     return figure
