@@ -5,8 +5,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from aleator.experiments.controlled.presets import base
 from aleator.experiments.controlled.run import run_seed
-from aleator.experiments.controlled.tables import base
 from aleator.experiments.runner import Row, RunFunction, run_rows
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from aleator.experiments.controlled.presets import base
 from aleator.experiments.controlled.run import Setting
-from aleator.experiments.controlled.tables import base
 
 
 def tiny(**changes) -> Setting:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from aleator.experiments.controlled.landscape import Landscape, run_landscape
-from aleator.experiments.controlled.tables import base
+from aleator.experiments.controlled.presets import base
 
 
 def measured(count=12, **changes) -> dict[str, float]:

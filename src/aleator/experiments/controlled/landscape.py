@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aleator.data import GenerativeProcess
+from aleator.experiments.controlled.presets import RESULT_SEEDS
 from aleator.experiments.controlled.run import Setting, make_process, process_batches
 from aleator.experiments.controlled.surface import Surface, downhill
-from aleator.experiments.controlled.tables import RESULT_SEEDS
 from aleator.experiments.runner import Outcome, Row
 from aleator.experiments.settings import Preset, make_loss
 from aleator.posteriors import VonMisesFisher

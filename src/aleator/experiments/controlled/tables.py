@@ -1,22 +1,7 @@
 """The controlled experiments as tables of settings.
 
 Each function below is one experiment. It takes a preset and returns the rows of its table. `base(preset)` is the main
-row, the Ambiguous setting; every other row says only what it changes.
-
-Presets:
-
-- quick: minutes on two CPU cores. Smaller networks and batches, one seed.
-- paper: the published code's laws and settings, wherever they are not plain errors (`published.py`). Positives are
-  partners of one latent of the anchor, and negatives are rejected for the same latent.
-- corrected: the same experiment with every correction of `published.py`: pairs, negatives and kernel that fit together,
-  and optimisation that converges.
-- best: what we recommend. See docs/understanding.md for the reasons.
-    - The encoder has three layers of 128 units instead of seven of up to 500. The true networks have ten units in each
-      layer. Every step sees fresh pairs, so the error comes from estimating the weights, and fewer weights are better.
-    - SOAP instead of Adam, which needs several times as many pairs for the same error.
-    - 63 negatives for each anchor. More of them cost time and add little; the time is better spent on more pairs.
-    - In `recovery` each input chooses 16 matches among the 63 others, instead of having one positive drawn for it. That
-      is 16 times as many pairs for half as many encodings.
+row, the Ambiguous setting (presets.py); every other row says only what it changes.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +9,21 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from aleator.experiments.controlled.presets import (
+    RESULT_SEEDS,
+    TEN_SEEDS,
+    TUNING_SEEDS,
+    as_published,
+    base,
+    first_seeds,
+    from_its_middle,
+    sample_count,
+    shorter,
+    smaller,
+    together,
+    ungrouped,
+    with_loss,
+)
 from aleator.experiments.controlled.published import CORRECTIONS, changed, corrected, middle_start, walk
 from aleator.experiments.controlled.published import published as published_setting
 from aleator.experiments.controlled.published_constants import PUBLISHED_OFFSETS
@@ -31,112 +31,38 @@ from aleator.experiments.controlled.run import Setting
 from aleator.experiments.runner import Row
 from aleator.experiments.settings import LossName, Preset
 
-# Seeds of the results, and of the experiment that chooses hyperparameters, as in the paper: no seed is in both.
-RESULT_SEEDS, TUNING_SEEDS = (4, 5, 6, 7, 8), (1,)
-TEN_SEEDS = tuple(range(4, 14))  # five more, which nothing was chosen by
-
-
-def _recipe(preset: Preset, steps: int, **changes: Any) -> dict[str, Any]:
-    """Arguments of `Recipe` for "quick" and "best"."""
-    options: dict[str, Any] = {"optimiser": "soap", "schedule": "one-cycle", "learning_rate": 0.01}
-    if preset == "best":  # factorising small matrices is slow on a GPU, and doing it less often costs no accuracy
-        options["optimiser_options"] = {"every": 50}
-    # TF32 rounds products inside the encoder only. Losses and samples stay in full precision.
-    return {"steps": steps, **options, "precision": "tf32", "checkpoint_every": 10_000, "log_every": 500, **changes}
-
-
-def base(preset: Preset) -> Setting:
-    """The main row of a preset: the paper's Ambiguous setting, true kappas between 16 and 32."""
-    if preset == "paper":
-        return published_setting()
-    if preset == "corrected":
-        return corrected(published_setting())
-    if preset == "best":
-        return Setting(widths=(128, 128, 128), batch_size=2048, group=64, terms=32, recipe=_recipe(preset, 50_000))
-    return Setting(
-        widths=(64, 64),
-        batch_size=256,
-        group=32,
-        terms=32,
-        smoothing_steps=1000,
-        points=2000,
-        recipe=_recipe(preset, 1000, log_every=50, checkpoint_every=200),
-    )
-
-
-def _with_loss(setting: Setting, loss: LossName, preset: Preset) -> Setting:
-    """The setting with another loss, and the hyperparameters that the paper chose for it."""
-    if loss == setting.loss == "exact" or (loss == "mcinfonce" and _as_published(preset)):
-        return setting
-    count = 8 if preset == "quick" else 32
-    setting = _shorter(_ungrouped(setting, preset), preset, best=20_000, quick=1000)
-    setting = replace(setting, loss=loss, samples=_samples(preset))
-    if loss == "mcinfonce":
-        return replace(setting, negatives=count)
-    if loss == "infonce":
-        recipe = {**setting.recipe, "phases": "mu", "mu_negatives": "given"}
-        return replace(setting, negatives=count, mu_phase_negatives=None, recipe=recipe)
-    return replace(_together(setting), negatives="rolled" if loss == "hib" else 1, group=None)
-
-
-def _together(setting: Setting) -> Setting:
-    """The setting with one phase, in which mu and kappa are trained together."""
-    return replace(setting, mu_phase_negatives=None, recipe={**setting.recipe, "phases": "joint"})
-
-
-def _as_published(preset: Preset) -> bool:
-    """Whether a preset has the sizes of the published experiments."""
-    return preset in ("paper", "corrected")
-
 
 def _with_corrected(settings: Sequence[Setting]) -> list[Setting]:
     """Settings of the preset "paper", and after them those of the preset "corrected"."""
     return [*settings, *(replace(corrected(each), name=f"{each.name}, corrected") for each in settings)]
 
 
-def _ungrouped(setting: Setting, preset: Preset) -> Setting:
-    """The setting without groups: each anchor has its own negatives. The batch is smaller (paper: unchanged)."""
-    if _as_published(preset):
-        return setting
-    return replace(setting, batch_size={"best": 512, "quick": 128}[preset], group=None)
-
-
-def _samples(preset: Preset) -> int:
-    """Number of Monte-Carlo samples."""
-    return {"paper": 512, "corrected": 512, "best": 64, "quick": 16}[preset]
-
-
 def recovery(preset: Preset) -> list[Row]:
     """Table 1: Ambiguous, Clear and Injective."""
     ambiguous = base(preset)
     clear = _clear(ambiguous, preset)
-    injective = _from_its_middle(replace(ambiguous, name="injective", family="point", terms=None), preset)
+    injective = from_its_middle(replace(ambiguous, name="injective", family="point", terms=None), preset)
     if preset == "paper":
         return [Row(setting, RESULT_SEEDS) for setting in _with_corrected((ambiguous, clear, injective))]
     if preset == "corrected":
         return [Row(setting, RESULT_SEEDS) for setting in (ambiguous, clear, injective)]
-    injective = _shorter(injective, preset, best=5000, quick=400)
-    drawn = [_shorter(setting, preset, best=10_000) for setting in (ambiguous, clear)]
+    injective = shorter(injective, preset, best=5000, quick=400)
+    drawn = [shorter(setting, preset, best=10_000) for setting in (ambiguous, clear)]
     chosen = [replace(setting, targets="chosen", choices=16, group=64) for setting in (*drawn, injective)]
     beside = [replace(setting, name=f"{setting.name}, one drawn positive") for setting in drawn]
-    rows = [Row(setting, TEN_SEEDS if preset == "best" else _seeds(preset, 1)) for setting in chosen]
-    return rows + [Row(setting, _seeds(preset, 5)) for setting in (beside if preset == "best" else beside[:1])]
+    rows = [Row(setting, TEN_SEEDS if preset == "best" else first_seeds(preset, 1)) for setting in chosen]
+    return rows + [Row(setting, first_seeds(preset, 5)) for setting in (beside if preset == "best" else beside[:1])]
 
 
 def _clear(ambiguous: Setting, preset: Preset) -> Setting:
     """The Clear setting: true kappas between 64 and 128."""
-    clear = replace(ambiguous, name="clear", kappa_range=(64.0, 128.0), terms=None if _as_published(preset) else 56)
-    return _from_its_middle(clear, preset)
-
-
-def _from_its_middle(setting: Setting, preset: Preset) -> Setting:
-    """The setting, with kappa in the middle of its own true range while mu learns, as the preset "corrected" has it."""
-    return replace(setting, kappa_start=middle_start(setting)) if preset == "corrected" else setting
+    clear = replace(ambiguous, name="clear", kappa_range=(64.0, 128.0), terms=None if as_published(preset) else 56)
+    return from_its_middle(clear, preset)
 
 
 def circle(preset: Preset) -> list[Row]:
     """The figure in the plane."""
-    if _as_published(preset):
+    if as_published(preset):
         # As in the published scripts: one negative, in both phases.
         plane = replace(published_setting(2, steps=8192, mu_negatives="given"), name="dim-2")
         plane = replace(plane, negatives=1, mu_phase_negatives=None, group=None)
@@ -149,71 +75,71 @@ def circle(preset: Preset) -> list[Row]:
         settings = {"dim-2": plane, "dim-2, corrected, 8,192 batches": short, "dim-2, corrected": better}
         return [Row(replace(setting, name=name), RESULT_SEEDS) for name, setting in settings.items()]
     # An encoder that starts with a large kappa maps the circle with a fold, which training cannot undo.
-    plane = _shorter(base(preset), preset, best=10_000, quick=1500)
-    return [Row(replace(plane, name="dim-2", dim=2, kappa_start=(1.0, 2.0)), _seeds(preset, 5))]
+    plane = shorter(base(preset), preset, best=10_000, quick=1500)
+    return [Row(replace(plane, name="dim-2", dim=2, kappa_start=(1.0, 2.0)), first_seeds(preset, 5))]
 
 
 def samples(preset: Preset) -> list[Row]:
     """The bias of Monte-Carlo estimates against the number of samples; the exact loss has none."""
     counts = (1, 4, 16, 64, 256, 512)[: {"quick": 3, "best": 5}.get(preset, 6)]
-    setting = _with_loss(base(preset), "mcinfonce", preset)
-    setting = _shorter(setting, preset, best=10_000, quick=600)
+    setting = with_loss(base(preset), "mcinfonce", preset)
+    setting = shorter(setting, preset, best=10_000, quick=600)
     if preset == "best":
         setting = replace(setting, negatives=16)
-    rows = [Row(replace(setting, name=f"samples-{n}", samples=n), _seeds(preset, 3)) for n in counts]
+    rows = [Row(replace(setting, name=f"samples-{n}", samples=n), first_seeds(preset, 3)) for n in counts]
     exact = replace(setting, name="no samples", loss="exact", kernel="acceptance")
-    return rows if _as_published(preset) else [*rows, Row(exact, _seeds(preset, 3))]
+    return rows if as_published(preset) else [*rows, Row(exact, first_seeds(preset, 3))]
 
 
 def families(preset: Preset) -> list[Row]:
     """Posteriors that are not vMF."""
     setting = base(preset)
-    rows = [Row(setting, _seeds(preset, 5))]
+    rows = [Row(setting, first_seeds(preset, 5))]
     for family in ("gaussian", "laplace"):
         other = replace(setting, name=family, family=family, terms=None)
-        rows.append(Row(_shorter(other, preset, best=5000, quick=500), _seeds(preset, 5)))
+        rows.append(Row(shorter(other, preset, best=5000, quick=500), first_seeds(preset, 5)))
     return rows
 
 
 def losses(preset: Preset) -> list[Row]:
     """The losses side by side, each with the hyperparameters that the paper chose for it."""
     names: tuple[LossName, ...] = ("mcinfonce", "hib", "elk")
-    names = names if _as_published(preset) else ("exact", *names, "infonce")
-    settings = [_with_loss(base(preset), loss, preset) for loss in names]
+    names = names if as_published(preset) else ("exact", *names, "infonce")
+    settings = [with_loss(base(preset), loss, preset) for loss in names]
     if preset == "paper":  # the published ELK has a wrong constant, which decides where it ends
         settings.append(replace(settings[-1], name="ambiguous, fitted constants", fitted_constants=True))
-    return [Row(setting, _seeds(preset, 5)) for setting in settings]
+    return [Row(setting, first_seeds(preset, 5)) for setting in settings]
 
 
 def encoder_dim(preset: Preset) -> list[Row]:
     """Encoders of another dimension than the process's ten."""
-    setting = _shorter(base(preset), preset, best=5000, quick=500)
+    setting = shorter(base(preset), preset, best=5000, quick=500)
     rows = []
     for dim in (4, 8, 10, 16, 32, 64, 128) if preset != "quick" else (8, 16):
         row = replace(setting, name=f"encoder-dim-{dim}", encoder_dim=dim)
         if dim >= 64:  # learned posteriors are sharper there, and the series needs more terms
             row = replace(row, terms=None)
-        if _as_published(preset):  # the published network grows with the encoder's dimension
+        if as_published(preset):  # the published network grows with the encoder's dimension
             row = replace(row, widths=(10 * dim, *[50 * dim] * 5, 10 * dim))
             if preset == "corrected":
                 row = replace(row, kappa_widths=setting.widths)
-        if _as_published(preset) and dim >= 32:  # the published scripts save memory there
+        if as_published(preset) and dim >= 32:  # the published scripts save memory there
             row = replace(row, negatives=8)
-        if _as_published(preset) and dim >= 64:
+        if as_published(preset) and dim >= 64:
             row = replace(row, samples=256, batch_size=512 if dim == 64 else 256)
-        rows.append(Row(row, _seeds(preset, 3)))
+        rows.append(Row(row, first_seeds(preset, 3)))
     return rows
 
 
 def high_dim(preset: Preset) -> list[Row]:
     """Process and encoder of a higher dimension; in some, the published rule with its constant and the right one."""
-    setting = _shorter(base(preset), preset, best=5000, quick=500)
+    setting = shorter(base(preset), preset, best=5000, quick=500)
     rows = []
     for dim in (10, 16, 32, 40, 48, 56, 64) if preset != "quick" else (16, 32):
         row = replace(setting, name=f"dim-{dim}", dim=dim)
         if preset == "paper":
             row = replace(row, accept_offset=PUBLISHED_OFFSETS[dim])
-        if _as_published(preset):  # the published scripts save memory in all rows
+        if as_published(preset):  # the published scripts save memory in all rows
             row = replace(row, samples=256, batch_size=256, negatives=8 if dim >= 64 else 32)
         rows.append(row)
     if preset == "paper":
@@ -222,9 +148,9 @@ def high_dim(preset: Preset) -> list[Row]:
         fitted = published_setting(40)
         for name in ("He's initialisation", "one cycle to 1e-3"):
             fitted = changed(fitted, CORRECTIONS[name])
-        fitted = replace(_smaller(fitted, batch_size=256, steps=4000), name="dim-40, published rule")
+        fitted = replace(smaller(fitted, batch_size=256, steps=4000), name="dim-40, published rule")
         rows += [fitted, _right_constant(fitted)]
-    return [Row(row, _seeds(preset, 3)) for row in rows]
+    return [Row(row, first_seeds(preset, 3)) for row in rows]
 
 
 def _right_constant(setting: Setting) -> Setting:
@@ -234,7 +160,7 @@ def _right_constant(setting: Setting) -> Setting:
 
 def shared_backbone(preset: Preset) -> list[Row]:
     """One network with two heads against two networks."""
-    setting = _shorter(base(preset), preset, best=10_000)
+    setting = shorter(base(preset), preset, best=10_000)
     # In the paper the process shares a backbone too: its kappa is a function of mu. That is easier for a shared encoder
     # than two unrelated functions, so it needs its own comparison with two networks.
     related = replace(setting, name="two networks for kappa of mu", kappa_of="mu")
@@ -244,9 +170,9 @@ def shared_backbone(preset: Preset) -> list[Row]:
     rows = [setting, related, shared]
     if preset == "paper":
         rows.append(replace(corrected(shared), name="shared backbone, corrected"))
-    if not _as_published(preset):
+    if not as_published(preset):
         rows.insert(1, replace(setting, name="one network for two functions", encoder_kappa_of="features"))
-    return [Row(row, _seeds(preset, 5)) for row in rows]
+    return [Row(row, first_seeds(preset, 5)) for row in rows]
 
 
 def tuning(preset: Preset) -> list[Row]:
@@ -254,18 +180,18 @@ def tuning(preset: Preset) -> list[Row]:
 
     "The rest" is the number of negatives M, whether the loss's parameters are learned, and the phases.
     """
-    setting = _shorter(_ungrouped(base(preset), preset), preset, best=3000, quick=200)
+    setting = shorter(ungrouped(base(preset), preset), preset, best=3000, quick=200)
     rows = []
     counts: tuple[int | str, ...] = ("rolled", 1, 32) if preset != "quick" else ("rolled", 1)
     for loss in ("hib", "elk", "mcinfonce"):
-        tuned = replace(setting, loss=loss, samples=_samples(preset))
+        tuned = replace(setting, loss=loss, samples=sample_count(preset))
         for negatives, learnable, phases in product(counts, (False, True), ("joint", "mu-then-kappa")):
             name = f"M {0 if negatives == 'rolled' else negatives}, {'learnable' if learnable else 'fixed'}, {phases}"
             recipe, group = {**setting.recipe, "phases": phases}, setting.group if negatives == 32 else None
             row = replace(tuned, name=name, negatives=negatives, group=group, learnable=learnable, recipe=recipe)
-            rows.append(_together(row) if phases == "joint" else row)
+            rows.append(together(row) if phases == "joint" else row)
     scales, offsets = ((0.5, 1, 2, 4), (-8, -4, -2, -1, 0, 1, 2, 4, 8)) if preset != "quick" else ((1, 4), (0, -2))
-    hib = replace(_together(setting), loss="hib", negatives="rolled", group=None, samples=_samples(preset))
+    hib = replace(together(setting), loss="hib", negatives="rolled", group=None, samples=sample_count(preset))
     rows += [replace(hib, name=f"a {a}, b {b}", a=float(a), b=float(b)) for a, b in product(scales, offsets)]
     return [Row(row, TUNING_SEEDS) for row in rows]
 
@@ -273,8 +199,8 @@ def tuning(preset: Preset) -> list[Row]:
 def infonce(preset: Preset) -> list[Row]:
     """Does certainty cost accuracy in the mean? InfoNCE, which learns the mean alone, beside the others."""
     names: tuple[LossName, ...] = ("mcinfonce", "infonce")
-    names = names if _as_published(preset) else ("exact", *names)
-    return [Row(_with_loss(base(preset), loss, preset), _seeds(preset, 5)) for loss in names]
+    names = names if as_published(preset) else ("exact", *names)
+    return [Row(with_loss(base(preset), loss, preset), first_seeds(preset, 5)) for loss in names]
 
 
 def optimisers(preset: Preset) -> list[Row]:
@@ -283,7 +209,7 @@ def optimisers(preset: Preset) -> list[Row]:
     setting = base("best")
     if preset == "quick":  # but not quick's encoder: it is so small that its own error would hide the optimiser's
         quick = base(preset)
-        setting = replace(_ungrouped(setting, preset), points=quick.points, recipe=quick.recipe)
+        setting = replace(ungrouped(setting, preset), points=quick.points, recipe=quick.recipe)
     changes: dict[str, dict[str, Any]] = {
         "adam": {"optimiser": "adam", "optimiser_options": {}, "learning_rate": 0.003},
         "soap": {},
@@ -292,16 +218,16 @@ def optimisers(preset: Preset) -> list[Row]:
     for name, change in changes.items():
         for steps in counts:
             row = replace(setting, name=f"{name}, {steps} steps", recipe={**setting.recipe, **change, "steps": steps})
-            rows.append(Row(row, _seeds(preset, 3)))
+            rows.append(Row(row, first_seeds(preset, 3)))
     return rows
 
 
 def phases(preset: Preset) -> list[Row]:
     """What kappa loses by being at random while mu learns, and by a kernel that is not the rule that accepts pairs."""
     setting = base(preset)
-    if _as_published(preset):
-        return [Row(row, _seeds(preset, 5)) for row in (setting, replace(_together(setting), name="together"))]
-    setting = _shorter(setting, preset, best=10_000, quick=2000)  # quick: each phase as long as a run of both elsewhere
+    if as_published(preset):
+        return [Row(row, first_seeds(preset, 5)) for row in (setting, replace(together(setting), name="together"))]
+    setting = shorter(setting, preset, best=10_000, quick=2000)  # quick: each phase as long as a run of both elsewhere
     first = {**setting.recipe, "phases": "mu-then-kappa", "mu_negatives": "given"}
     orders: dict[str, dict[str, Any]] = {
         "mu first, kappa at random": {"recipe": first, "calibrated": True},
@@ -311,7 +237,7 @@ def phases(preset: Preset) -> list[Row]:
     rows = []
     for kernel, (order, changes) in product(("acceptance", "vmf"), orders.items()):
         name = order if kernel == "acceptance" else f"{order}, vMF kernel"
-        rows.append(Row(replace(setting, name=name, kernel=kernel, **changes), _seeds(preset, 3)))
+        rows.append(Row(replace(setting, name=name, kernel=kernel, **changes), first_seeds(preset, 3)))
     return rows
 
 
@@ -323,18 +249,18 @@ def published(preset: Preset) -> list[Row]:
     """
     start = base("paper")
     if preset == "quick":  # all rows in minutes: they show that every step of the walk runs, not what it reaches
-        start = _smaller(start, batch_size=64, steps=400)
+        start = smaller(start, batch_size=64, steps=400)
     rows = [replace(setting, name=name) for name, setting in walk(start)]
-    rows.append(replace(_together(rows[-1]), name="mu and kappa together"))
+    rows.append(replace(together(rows[-1]), name="mu and kappa together"))
     if preset != "quick":
         rows += [replace(row, name=f"{row.name}, clear") for row in map(_to_clear, rows)]
-    elk = replace(_with_loss(start, "elk", "paper"), fitted_constants=True)
+    elk = replace(with_loss(start, "elk", "paper"), fitted_constants=True)
     others = [replace(setting, name=f"{name}, ELK") for name, setting in walk(elk)]
     # He's start decides where ELK ends. So the learning rate also has a row without it.
     faster = changed(elk, CORRECTIONS["one cycle to 1e-3"])
     others.insert(1, replace(faster, name="one cycle to 1e-3 alone, ELK"))
     # ELK can end in two places, and few seeds may show one of them only.
-    return [Row(row, _seeds(preset, 3)) for row in rows] + [Row(row, _seeds(preset, 5)) for row in others]
+    return [Row(row, first_seeds(preset, 3)) for row in rows] + [Row(row, first_seeds(preset, 5)) for row in others]
 
 
 def _to_clear(setting: Setting) -> Setting:
@@ -350,7 +276,7 @@ def laws(preset: Preset) -> list[Row]:
     drawn = replace(setting, negatives=63, group=16)
     if preset == "quick":  # shows that the rows run; too short to tell the laws apart, which "landscape" does
         drawn = replace(setting, negatives=8, group=None, batch_size=64)
-        drawn = _shorter(drawn, preset, quick=500)
+        drawn = shorter(drawn, preset, quick=500)
     changes: dict[str, dict[str, Any]] = {
         "from P(x)": {},
         "from P(x), odds": {"loss_rule": "rejected-pair"},
@@ -365,7 +291,7 @@ def laws(preset: Preset) -> list[Row]:
         "partner, from P(x)": {"positives": "partner"},
     }
     rows = [replace(drawn, name=name, **change) for name, change in changes.items()]
-    return [Row(row, _seeds(preset, 5 if row.assumed_rule == row.rule else 2)) for row in rows]
+    return [Row(row, first_seeds(preset, 5 if row.assumed_rule == row.rule else 2)) for row in rows]
 
 
 def modes(preset: Preset) -> list[Row]:
@@ -375,10 +301,10 @@ def modes(preset: Preset) -> list[Row]:
     steps.
     """
     setting = replace(base(preset if preset == "quick" else "best"), targets="soft", batch_size=512, group=None)
-    setting = _shorter(setting, preset, best=1500)
+    setting = shorter(setting, preset, best=1500)
     if preset == "quick":  # the second mode is found after some 400 steps; a few minutes on one core
-        setting = _shorter(replace(setting, dim=3, batch_size=96, points=500), preset, quick=500)
-    longer = _shorter(setting, preset, best=8000).recipe
+        setting = shorter(replace(setting, dim=3, batch_size=96, points=500), preset, quick=500)
+    longer = shorter(setting, preset, best=8000).recipe
     changes: dict[str, dict[str, Any]] = {
         "two modes": {"modes": 2},
         "two modes, learned as one": {"modes": 2, "encoder_modes": 1},
@@ -390,33 +316,7 @@ def modes(preset: Preset) -> list[Row]:
     rows = [replace(setting, name=name, **change) for name, change in changes.items()]
     if preset == "quick":
         rows = rows[:3]
-    return [Row(row, _seeds(preset, 2 if row.modes == 3 else 5)) for row in rows]
-
-
-def _shorter(setting: Setting, preset: Preset, **steps: int) -> Setting:
-    """The setting with another number of steps: `steps` by preset. Presets that are not named keep theirs."""
-    return replace(setting, recipe={**setting.recipe, "steps": steps[preset]}) if preset in steps else setting
-
-
-def _smaller(setting: Setting, batch_size: int, steps: int) -> Setting:
-    """A setting of the published sizes, so small that it runs on two cores."""
-    quick = base("quick")
-    return replace(
-        setting,
-        widths=quick.widths,
-        batch_size=batch_size,
-        negatives=8,
-        group=8,
-        samples=16,
-        smoothing_steps=quick.smoothing_steps,
-        points=quick.points,
-        recipe={**setting.recipe, "steps": steps, "log_every": 50, "checkpoint_every": 200},
-    )
-
-
-def _seeds(preset: Preset, count: int) -> tuple[int, ...]:
-    """The first `count` seeds of the results; one in the preset "quick"."""
-    return RESULT_SEEDS[: 1 if preset == "quick" else count]
+    return [Row(row, first_seeds(preset, 2 if row.modes == 3 else 5)) for row in rows]
 
 
 CONTROLLED: dict[str, Callable[[Preset], list[Row]]] = {
