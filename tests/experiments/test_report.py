@@ -115,16 +115,36 @@ def test_rows_can_be_run_one_by_one_and_nothing_is_lost(short, tmp_path):
     assert shown["rows"] == one["rows"]
 
     path = tmp_path / "results/circle/quick.json"
-    stored = json.loads(path.read_text())
-    stored["rows"].append({**stored["rows"][0], "setting": "of another machine"})
-    path.write_text(json.dumps(stored))
-    with pytest.raises(ValueError, match=r"^results = .*would be lost: of another machine; name another folder"):
-        reproduce("circle", "quick", only=["dim-2"], **arguments)
-    assert json.loads(path.read_text()) == stored
-    stored["rows"] = [{**stored["rows"][0], "seeds": [5, 6]}]
-    path.write_text(json.dumps(stored))
-    with pytest.raises(ValueError, match=r"^results = .*would be lost: dim-2; name another folder"):
+    elsewhere = json.loads(path.read_text())
+    (row,) = elsewhere["rows"]
+    two = {name: {"mean": 0.0, "stderr": 0.0, "values": [0.25, 0.5]} for name in row["metrics"]}
+    row |= {"seeds": [5, 6], "metrics": two, "run_seconds": [1.0, 2.0]}
+    elsewhere["rows"].append({**row, "setting": "of an earlier preset"})
+    elsewhere["provenance"] |= {"commit": "abc", "device": "a GPU", "wall_seconds": 50.0, "sittings": 3}
+    path.write_text(json.dumps(elsewhere))
+    joined = reproduce("circle", "quick", only=["dim-2"], seeds=[4], **arguments)
+    first, other = joined["rows"]
+    assert other == elsewhere["rows"][1]
+    assert first["seeds"] == [5, 6, 4]
+    here, stored, fresh = first["metrics"]["mu_rank"]["values"]
+    assert [here] == one["rows"][0]["metrics"]["mu_rank"]["values"]  # the run that is here counts
+    assert stored == 0.5
+    assert first["metrics"]["mu_rank"]["mean"] == pytest.approx((here + stored + fresh) / 3)
+    assert first["run_seconds"][1] == 2.0
+    provenance = joined["provenance"]
+    assert provenance["device"].startswith("a GPU, ")
+    assert provenance["commit"].startswith("abc, ")
+    assert (provenance["runs"], provenance["sittings"]) == (5, 4)
+    assert 50.0 < provenance["wall_seconds"] < 100.0
+    again = reproduce("circle", "quick", only=[], **arguments)  # nothing is counted twice
+    assert json.dumps(again["rows"]) == json.dumps(joined["rows"])  # NaN is not equal to itself
+    assert again["provenance"]["wall_seconds"] == provenance["wall_seconds"]
+
+    first["parameters"]["kappa_pos"] = 7.0
+    path.write_text(before := json.dumps(joined))
+    with pytest.raises(ValueError, match=r"^results = .*runs of dim-2 with other settings \(kappa_pos\); name another"):
         reproduce("circle", "quick", only=[], **arguments)
+    assert path.read_text() == before
 
 
 def test_a_part_of_a_table_has_no_figures_that_compare_its_rows(short, tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ def reproduce(
         int | None, typer.Option(help="runs at the same time; default: one for each core, at most 15 on a GPU", min=1)
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="name of a row to run; may be repeated; the table has all that is finished")
+        list[str] | None, typer.Option(help="name of a row to run; may be repeated; the other rows of the table stay")
     ] = None,
     finished: Annotated[bool, typer.Option("--finished", help="run nothing: the table of what is finished")] = False,
     data_dir: Annotated[

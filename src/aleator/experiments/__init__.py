@@ -3,6 +3,7 @@
 - catalogue.py lists all experiments. Each is a table of settings (controlled/tables.py, cifar/tables.py).
 - controlled/run.py and cifar/run.py make one run of a setting.
 - runner.py makes all runs of an experiment and summarises them.
+- joining.py joins a part of a table with what another machine has made of it.
 - report.py writes results/README.md, with the paper's figures (paper.py) beside ours.
 """
 
@@ -14,9 +15,18 @@ from typing import Any
 
 from aleator.experiments.catalogue import EXPERIMENTS
 from aleator.experiments.cifar.folds import require_data
+from aleator.experiments.joining import join_results, require_joinable
 from aleator.experiments.paper import paper_figure
 from aleator.experiments.report import COLUMNS, shown_rows, with_error, write_report
-from aleator.experiments.runner import Row, file_name, finished_rows, origin, outcome_arrays, run_rows
+from aleator.experiments.runner import (
+    file_name,
+    finished_rows,
+    logged_starts,
+    origin,
+    outcome_arrays,
+    run_rows,
+    summaries,
+)
 from aleator.experiments.settings import PRESETS, Preset
 from aleator.foundation import require, require_one_of, resolve_device, write_json
 
@@ -50,14 +60,16 @@ def reproduce(
         jobs: How many runs at the same time. Default: one for each core, at most 15 on a GPU.
         progress: Whether to show a progress bar. Default: on a terminal.
         only: Names of the rows to run; an empty list runs none. The table then has every row that has a finished run,
-            with the seeds that are finished. Figures are drawn once it has all rows. Default: all rows.
+            with the seeds that are finished, and the rows and seeds that are stored in the file, for example from
+            another machine. Figures are drawn once all rows have a run here. Default: all rows.
 
     Returns:
         What was written to NAME/PRESET.json: "experiment", "preset", "provenance" and "rows". A row has "setting",
         "loss", "seeds", "metrics" (name -> mean, stderr, values), "parameters" and "run_seconds".
 
     Raises:
-        ValueError: If the experiment, the preset, the device or a row is unknown, or there is no finished run to show.
+        ValueError: If the experiment, the preset, the device or a row is unknown, if there is no finished run to show,
+            or if stored seeds of a row have other settings.
         RuntimeError: If a run fails. The other runs are finished first.
 
     Examples:
@@ -71,44 +83,38 @@ def reproduce(
     device = str(resolve_device(device))
     experiment, label, target = EXPERIMENTS[name], f"{name}-{preset}", results / name / f"{preset}.json"
     rows = experiment.rows(preset)
-    count = len(rows)
     asked = rows if not seeds else [replace(row, seeds=tuple(seeds)) for row in rows]
-    if only is None:
-        rows = asked
-    else:
+    stored: dict[str, Any] | None = None
+    if only is not None:
         for wanted in only:
             require_one_of("only", wanted, [row.setting.name for row in rows])
         asked = [row for row in asked if row.setting.name in only]
-        stored = json.loads(target.read_text())["rows"] if target.is_file() else []
-        known = dict.fromkeys([*(seeds or ()), *(seed for row in stored for seed in row["seeds"])])
-        every = [replace(row, seeds=tuple(dict.fromkeys((*row.seeds, *known)))) for row in rows]
-        planned = [*asked, *finished_rows(experiment.run, every, runs)]
+        stored = json.loads(target.read_text()) if target.is_file() else None
+        known = [*(seeds or ()), *(seed for row in (stored or {"rows": []})["rows"] for seed in row["seeds"])]
+        rows = [replace(row, seeds=tuple(dict.fromkeys((*row.seeds, *known)))) for row in rows]
+        planned = [*asked, *finished_rows(experiment.run, rows, runs)]
         problem = f"holds no finished run of {name}, preset {preset}"
         require(bool(planned), "runs", str(runs), problem, "name a row to run, or the folder of the runs")
-        _require_nothing_lost(stored, planned, target, runs)
-        run_rows(experiment.run, asked, device, runs, label, jobs, progress)
-        rows = finished_rows(experiment.run, every, runs)
-    table = run_rows(experiment.run, rows, device, runs, label, jobs, progress)
-    result = {
+        if stored is not None:
+            require_joinable(stored, planned, target)
+    earlier = len(logged_starts(runs, label))
+    run_rows(experiment.run, asked, device, runs, label, jobs, progress)
+    here = asked if only is None else finished_rows(experiment.run, rows, runs)
+    result: dict[str, Any] = {
         "experiment": name,
         "preset": preset,
-        "provenance": origin(experiment.run, rows, runs, label),
-        "rows": table,
+        "provenance": origin(experiment.run, here, runs, label),
+        "rows": summaries(experiment.run, here, runs),
     }
+    if stored is not None:
+        result = join_results(stored, result, rows, logged_starts(runs, label)[earlier:])
     write_json(target, result)
-    arrays = [outcome_arrays(experiment.run, row, runs) for row in rows]
-    figures = experiment.draw(table, arrays) if len(rows) == count else {}  # most figures compare the rows
+    arrays = [outcome_arrays(experiment.run, row, runs) for row in here]
+    all_here = len(here) == len(rows)  # most figures compare the rows
+    figures = experiment.draw(result["rows"][: len(here)], arrays) if all_here else {}
     for title, figure in figures.items():
         path = target.with_suffix("") / f"{file_name(title)}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     write_report(results)
     return result
-
-
-def _require_nothing_lost(stored: Sequence[dict[str, Any]], planned: Sequence[Row], target: Path, runs: Path) -> None:
-    """Raise if the table stored in a file has rows or seeds that a table of these rows would not have."""
-    here = {(row.setting.name, row.setting.loss, seed) for row in planned for seed in row.seeds}
-    lost = [row["setting"] for row in stored if {(row["setting"], row["loss"], s) for s in row["seeds"]} - here]
-    problem = f"{target.name} has runs that are not in {runs} and would be lost: {', '.join(lost[:3])}"
-    require(not lost, "results", str(target.parent.parent), problem, "name another folder of results")

@@ -23,7 +23,7 @@ def note_on_changes(result: dict[str, Any], rows: Sequence[Row]) -> str:
     stored = {(row["setting"], row["loss"]): row for row in result["rows"]}
     today = {(row.setting.name, row.setting.loss): row for row in rows}
     both = [key for key in today if key in stored]
-    changed = {key: set(_changed_fields(today[key].setting, stored[key])) for key in both}
+    changed = {key: set(changed_fields(today[key].setting, stored[key])) for key in both}
     old = [key for key in both if changed[key]]
     changes = sorted(set().union(*changed.values()))
     parts = []
@@ -42,7 +42,7 @@ def note_on_changes(result: dict[str, Any], rows: Sequence[Row]) -> str:
     return " ".join(parts)
 
 
-def _changed_fields(setting: Any, stored: dict[str, Any]) -> Iterator[str]:
+def changed_fields(setting: Any, stored: dict[str, Any]) -> Iterator[str]:
     """Names of the fields of a setting that differ from the parameters of a stored row.
 
     A field that is younger than the result is taken to have had its default. One that no longer exists is left out.
@@ -54,7 +54,7 @@ def _changed_fields(setting: Any, stored: dict[str, Any]) -> Iterator[str]:
             if field.default is not dataclasses.MISSING and now != field.default:
                 yield field.name
         elif dataclasses.is_dataclass(now):
-            yield from _changed_fields(now, {"parameters": parameters[field.name]})
+            yield from changed_fields(now, {"parameters": parameters[field.name]})
         elif json.loads(json.dumps(now)) != parameters[field.name]:
             yield field.name
 

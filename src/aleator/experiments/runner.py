@@ -140,6 +140,11 @@ def run_rows(
             _start_log(runs, label).parent.mkdir(parents=True, exist_ok=True)
             with _start_log(runs, label).open("a") as file:
                 file.write(json.dumps(entry) + "\n")
+    return summaries(function, rows, runs)
+
+
+def summaries(function: RunFunction, rows: Sequence[Row], runs: Path) -> list[dict[str, Any]]:
+    """The rows of a result, all of whose runs are finished; see `run_rows`."""
     return [_summary(function, row, runs) for row in rows]
 
 
@@ -167,8 +172,7 @@ def _seed_by_seed(function: RunFunction, rows: Sequence[Row]) -> Iterator[Experi
 def origin(function: RunFunction, rows: Sequence[Row], runs: Path, label: str) -> dict[str, Any]:
     """Provenance of a result: what its runs recorded, and the total time of all starts of the experiment."""
     provenances = [outcome["provenance"] for row in rows for outcome in _outcomes(function, row, runs)]
-    log = _start_log(runs, label)
-    starts = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+    starts = logged_starts(runs, label)
     total = sum(len(row.seeds) for row in rows)
     own = min(total, sum(start["runs"] for start in starts))
     return {
@@ -183,6 +187,12 @@ def origin(function: RunFunction, rows: Sequence[Row], runs: Path, label: str) -
         "runs shared with other experiments": total - own,
         "finished": max(each["finished"] for each in provenances),
     }
+
+
+def logged_starts(runs: Path, label: str) -> list[dict[str, Any]]:
+    """The starts of an experiment that had something to run: when each began, its seconds, its finished runs."""
+    log = _start_log(runs, label)
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
 
 
 def _start_log(runs: Path, label: str) -> Path:
@@ -278,13 +288,13 @@ def _summary(function: RunFunction, row: Row, runs: Path) -> dict[str, Any]:
         "setting": row.setting.name,
         "loss": row.setting.loss,
         "seeds": list(row.seeds),
-        "metrics": {name: _mean([o["metrics"][name] for o in outcomes]) for name in names},
+        "metrics": {name: mean_over_seeds([o["metrics"][name] for o in outcomes]) for name in names},
         "parameters": _fields(row.setting),
         "run_seconds": [o["provenance"]["wall_seconds"] for o in outcomes],
     }
 
 
-def _mean(values: list[float]) -> dict[str, Any]:
+def mean_over_seeds(values: list[float]) -> dict[str, Any]:
     """Mean and standard error over runs. The error is None for a single run, or if a value is not finite.
 
     A rank correlation is NaN if a run ends with the same kappa for all inputs; then the mean is NaN too.
