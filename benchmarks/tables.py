@@ -32,6 +32,8 @@ from aleator.foundation import describe_run, write_json
 OURS = "AleatorClassifier"
 SPLITS, HELD_OUT, MOST_ROWS, LEAST_OF_A_CLASS = 2, 0.3, 6000, 6
 MEASURES = {"accuracy": "right", "log_likelihood": "log-likelihood", "auroc": "AUROC of right answers"}
+# Name -> rows of the tables that a summary is of, from and below.
+SIZES = {"all": (0, MOST_ROWS + 1), "500 rows and more": (500, MOST_ROWS + 1), "fewer than 500 rows": (0, 500)}
 _FLOOR = 1e-6  # of a probability: a forest can say 0
 
 
@@ -123,6 +125,12 @@ def summary(tables: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return means
 
 
+def summaries(tables: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """The summary of all tables, of the larger and of the smaller ones; sizes without a table are left out."""
+    chosen = {name: [t for t in tables if low <= t["rows"] < high] for name, (low, high) in SIZES.items()}
+    return {name: summary(some) for name, some in chosen.items() if some}
+
+
 def show(means: dict[str, dict[str, float]]) -> None:
     """Print the means, in how many splits ours is better and worse, and who has the best mean."""
     for name, row in means.items():
@@ -152,10 +160,12 @@ def main() -> None:
         for table in pool.map(compare, paths):
             print(table["table"], {name: row["accuracy"] for name, row in table["methods"].items()}, flush=True)
             tables.append(table)
-    means = summary(tables)
-    show(means)
+    by_size = summaries(tables)
+    for name, means in by_size.items():
+        print(f"== {name}")
+        show(means)
     provenance = describe_run(began, torch.device("cpu"))
-    write_json(options.output, {"experiment": "tables", "provenance": provenance, "summary": means, "tables": tables})
+    write_json(options.output, {"experiment": "tables", "provenance": provenance, "summary": by_size, "tables": tables})
 
 
 if __name__ == "__main__":

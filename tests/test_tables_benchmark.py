@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from benchmarks.tables import OURS, measure, read_table, show, summary
+from benchmarks.tables import OURS, measure, read_table, show, summaries, summary
 
 
 def test_rare_classes_are_left_out_and_the_class_is_the_last_column(tmp_path):
@@ -39,3 +39,17 @@ def test_the_summary_counts_splits_and_names_the_winner(capsys):
     printed = capsys.readouterr().out
     assert "best right: ours" in printed
     assert "best AUROC of right answers: k-NN" in printed
+
+
+def test_large_and_small_tables_have_summaries_of_their_own():
+    def table(rows, accuracy):
+        row = {"accuracy": [accuracy], "log_likelihood": [-1.0], "auroc": [0.5], "seconds": 1.0}
+        return {"rows": rows, "methods": {OURS: row}}
+
+    made = summaries([table(499, 0.2), table(500, 0.8)])
+    assert {name: means[OURS]["accuracy"] for name, means in made.items()} == {
+        "all": 0.5,
+        "500 rows and more": 0.8,
+        "fewer than 500 rows": 0.2,
+    }
+    assert set(summaries([table(10, 0.2)])) == {"all", "fewer than 500 rows"}
