@@ -13,8 +13,6 @@ EXTRAS ?= dev
 WHEEL_EXTRAS ?= hub-tests
 # Which tests `make test` runs. "not slow" adds the tutorials.
 TESTS ?= not slow and not tutorial
-# Processes that run tests.
-WORKERS ?= 2
 BIN    := $(VENV)/bin
 COMMA  := ,
 STAMP  := $(VENV)/.installed-$(subst $(COMMA),-,$(EXTRAS))
@@ -32,10 +30,10 @@ install: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/aleator quickstart --output aleator-quickstart-$$(date +%Y%m%d-%H%M%S)
 
-# Processes of one thread each: threads that wait for each other are slower than none. A file stays in one process, so
+# Two processes of one thread each: threads that wait for each other are slower than none. A file stays in one process, so
 # that a trained run or a server that its tests share is made once. The longest files come first (tests/conftest.py).
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "$(TESTS)" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "$(TESTS)" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q --hypothesis-profile exploring
