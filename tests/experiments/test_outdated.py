@@ -61,4 +61,7 @@ def test_rows_and_seeds_that_were_not_run_are_named():
     assert note_on_changes(result(), others) == (
         'Not run yet: "row 0", "row 1", "row 2", "row 3" and 2 more. No longer in the preset: "ambiguous".'
     )
+    elk, hib = (dataclasses.replace(SETTING, name="M 1", loss=loss) for loss in ("elk", "hib"))
+    note = note_on_changes(result(elk), [Row(elk, (4, 5)), Row(hib, (4,))])
+    assert note == 'Not run yet: "M 1" (hib).'  # a name that two losses share
     assert note_on_changes(result(), [Row(SETTING, (4, 5, 6))]) == 'The preset has more seeds today: "ambiguous".'

@@ -6,7 +6,8 @@ its table shows the earlier settings. The report says so, with what has changed.
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from aleator.experiments.runner import Row
@@ -28,17 +29,17 @@ def note_on_changes(result: dict[str, Any], rows: Sequence[Row]) -> str:
     changes = sorted(set().union(*changed.values()))
     parts = []
     if changes:
-        which = "Made" if len(old) == len(both) else f"{_listed(old)}: made"
+        which = "Made" if len(old) == len(both) else f"{_listed(old, today)}: made"
         parts.append(f"**{which} with earlier settings of this preset. Those of today have not been run yet.**")
         if result["preset"] == "paper" and "rule" in changes:
             parts.append(_EARLIER_PAPER)
         parts.append(f"Changed since: {', '.join(f'`{name}`' for name in changes)}.")
     elif fewer := [key for key in both if len(stored[key]["seeds"]) < len(today[key].seeds)]:
-        parts.append(f"The preset has more seeds today: {_listed(fewer)}.")
+        parts.append(f"The preset has more seeds today: {_listed(fewer, today)}.")
     if new := [key for key in today if key not in stored]:
-        parts.append(f"Not run yet: {_listed(new)}.")
+        parts.append(f"Not run yet: {_listed(new, today)}.")
     if gone := [key for key in stored if key not in today]:
-        parts.append(f"No longer in the preset: {_listed(gone)}.")
+        parts.append(f"No longer in the preset: {_listed(gone, stored)}.")
     return " ".join(parts)
 
 
@@ -59,7 +60,11 @@ def changed_fields(setting: Any, stored: dict[str, Any]) -> Iterator[str]:
             yield field.name
 
 
-def _listed(keys: Sequence[tuple[str, str]]) -> str:
-    """Names of at most four rows in quotation marks, and how many more there are."""
-    shown = ", ".join(f'"{name}"' for name, _ in keys[:4])
+def _listed(keys: Sequence[tuple[str, str]], all_keys: Iterable[tuple[str, str]]) -> str:
+    """Names of at most four rows in quotation marks, and how many more there are.
+
+    A name that several losses share, among `all_keys`, is followed by the row's loss.
+    """
+    uses = Counter(name for name, _ in all_keys)
+    shown = ", ".join(f'"{name}"' + (f" ({loss})" if uses[name] > 1 else "") for name, loss in keys[:4])
     return shown if len(keys) <= 4 else f"{shown} and {len(keys) - 4} more"
