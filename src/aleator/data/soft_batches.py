@@ -212,10 +212,19 @@ class LabelRowBatches(ItemBatches):
     def __call__(self, step: int, generator: Generator) -> SoftBatch:
         """Draw a batch: items (B, ...) and their label rows (B, C)."""
         numbers = distinct_numbers(len(self), self.batch_size, generator, self.device)
+        return SoftBatch(self._take(numbers, generator), self.label_rows(numbers))
+
+    def label_rows(self, numbers: Tensor) -> Tensor:
+        """Labels of some items as probabilities.
+
+        Args:
+            numbers: Item numbers, shape (B,).
+
+        Returns:
+            Label rows, shape (B, C).
+        """
         rows = self.labels[numbers]
-        if rows.dim() == 1:
-            rows = torch.nn.functional.one_hot(rows, len(self.shares)).float()
-        return SoftBatch(self._take(numbers, generator), rows)
+        return torch.nn.functional.one_hot(rows, len(self.shares)).float() if rows.dim() == 1 else rows
 
 
 class SoftPairBatches(ItemBatches):

@@ -43,6 +43,7 @@ from aleator.evaluation.label_calibration import (
     entries_per_class,
     fit_label_model,
     gallery_of_one_mode,
+    recalibrate_label_model,
 )
 from aleator.evaluation.label_errors import (
     Confusion,
@@ -153,6 +154,7 @@ __all__ = [
     "r_auroc",
     "rank_correlation",
     "ranks",
+    "recalibrate_label_model",
     "recall_at_1",
     "reject_curve",
     "rejection_threshold",

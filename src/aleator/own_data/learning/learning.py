@@ -39,6 +39,7 @@ from aleator.own_data.embedding.left_out import describe_left_out, leave_out, re
 from aleator.own_data.learning.continuing import continued_settings, seen_items, start_classes
 from aleator.own_data.learning.defaults import AUTO, Settings, choose_settings, held_out_share
 from aleator.own_data.learning.mode_trial import try_modes
+from aleator.own_data.learning.out_of_bag import deal_bags, require_bags
 from aleator.own_data.learning.preparation import Job, PreparedTraining, prepare
 from aleator.own_data.learning.recipe import learned_labels, train_encoder
 from aleator.own_data.learning.splits import (
@@ -48,7 +49,9 @@ from aleator.own_data.learning.splits import (
     describe_single_items,
     require_trainable,
     select_labels,
+    split_at_random,
     split_items,
+    split_without_holding_out,
 )
 from aleator.own_data.learning.tuning import tune_network
 from aleator.own_data.learning.used_items import item_digests, save_used_items
@@ -135,6 +138,9 @@ def train(
     seen = None if first is None else seen_items(first, digests)
     notes = [collection.note, describe_single_items(labels)]
     holdout = settings.holdout
+    bagged = holdout == 0  # no item is held out from all networks
+    if bagged:
+        require_bags(settings, collection, labels)
     if holdout is None:
         usual = held_out_share(len(collection))
         holdout = allowed_share(collection, labels, usual, settings.seed, seen, digests)
@@ -143,8 +149,21 @@ def train(
         settings = replace(settings, holdout=holdout)
     if first is not None:
         settings = continued_settings(settings, first, collection)
-    split = split_items(collection, labels, holdout, settings.seed, seen, digests)
-    notes.append(describe_copies(digests, split))
+
+    def split_all() -> tuple[Split, Split]:
+        """The split of the training, and one whose parts have no item in common."""
+        if bagged:
+            halves = split_without_holding_out(labels, digests, settings.seed)
+            return halves, split_at_random(len(collection), settings.seed)
+        usual = split_items(collection, labels, holdout, settings.seed, seen, digests)
+        return usual, usual
+
+    split, apart = split_all()
+    if bagged:
+        rivals = False
+        notes.append("holdout = 0: all items are learned from; networks that left an item out judge it; no rivals")
+    else:
+        notes.append(describe_copies(digests, split))
     complete_settings, choices = choose_settings(collection, labels, len(split.train), settings, gpu)
     config: dict[str, Any] = {
         "settings": dict(complete_settings),
@@ -181,12 +200,14 @@ def train(
             labels = require_trainable(collection)
             digests = np.delete(digests, list(training.problems))
             seen = None if first is None else seen_items(first, digests)
-            split = split_items(collection, labels, holdout, settings.seed, seen, digests)
+            split, apart = split_all()
             if settings.batch_size is None:  # it was chosen for all items
                 complete_settings["batch_size"] = min(complete_settings["batch_size"], len(split.train))
         report = describe_left_out(collection)
         if report and group.first:
             log(report)
+        if bagged:
+            training.in_bag = deal_bags(labels.values, digests, complete_settings["members"], settings.seed)
         if modes_are_open:
             tried = try_modes(training, labels, split, complete_settings, job, config["data"])
             complete_settings["modes"], training = tried
@@ -215,12 +236,14 @@ def train(
             prior, maps, metrics = _fit_and_measure_matches(
                 encoded, labels, len(collection), split, gallery, kernel, seed
             )
-            held_out = len(split.calibration) + len(split.test)
+            judged = f"{len(split.calibration) + len(split.test)} {'items out of bag' if bagged else 'held-out items'}"
             log(
-                f"calibrated on {held_out} held-out items: kappa x {calibration.kappa_scale:.2f}, "
+                f"calibrated on {judged}: kappa x {calibration.kappa_scale:.2f}, "
                 f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities, {prior:.3g} of random pairs match"
             )
-            answers, tested, label_metrics = fit_answers(encoded, collection, labels, split, kernel, seed, learned)
+            answers, tested, label_metrics = fit_answers(
+                encoded, collection, labels, split, kernel, seed, learned, apart if bagged else None
+            )
             metrics |= label_metrics
             if rivals:
                 metrics["rivals"] = compare_held_out(given, encoded, labels, split, tested, seed)
@@ -240,7 +263,7 @@ def _calibrate_kappa(
     training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any]
 ) -> MatchCalibration:
     """Scale the kappa of the encoder so that it is right on one half of the held-out items."""
-    q, own = training.posteriors(split.calibration), select_labels(labels, split.calibration)
+    q, own = training.questions(split.calibration), select_labels(labels, split.calibration)
     calibration = calibrate_on_labels(q, own, VMFKernel(settings["kappa_pos"]), settings["seed"])
     training.encoder.scale_kappa(calibration.kappa_scale)
     return calibration
@@ -274,11 +297,11 @@ def _fit_and_measure_matches(
 
     def ask(part: np.ndarray) -> Questions:
         numbers = sample_numbers(part, _QUESTIONS, seed)
-        return held_out_questions(encoded.posteriors(numbers), numbers, gallery, gallery_numbers, all_labels)
+        return held_out_questions(encoded.questions(numbers), numbers, gallery, gallery_numbers, all_labels)
 
     questions = ask(split.calibration)
     metrics = evaluate(
-        encoded.posteriors(split.test),
+        encoded.questions(split.test),
         select_labels(labels, split.test),
         kernel,
         questions.prior,
@@ -389,7 +412,7 @@ def _summary(collection: Collection, labels: Labels, split: Split) -> str:
         "soft": f"probabilities of {len(labels.names)} classes",
         "pairs": f"{len(labels.values)} pairs",
     }[labels.kind]
-    held_out = len(split.calibration) + len(split.test)
+    held_out = len(np.setdiff1d(np.concatenate([split.calibration, split.test]), split.train))
     files = "other file is" if collection.ignored == 1 else "other files are"
     ignored = f"; {collection.ignored} {files} ignored" if collection.ignored else ""
     items = {"features": "rows of features", "text": "texts"}.get(collection.kind, collection.kind)

@@ -35,6 +35,7 @@ from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at
 from aleator.own_data.embedding.rows import prefetched, spans, stream_rows
 from aleator.own_data.learning.defaults import FROM_SCRATCH, compares_with_classes
+from aleator.own_data.learning.out_of_bag import out_of_bag_posteriors
 from aleator.own_data.learning.pretrained import load_pretrained
 from aleator.posteriors import PosteriorBatch
 
@@ -42,6 +43,7 @@ _MEMORY_LIMIT = 2**30  # bytes of images that are kept in memory; more are kept 
 _SMALL_IMAGE = 3 * 64 * 64  # numbers of an image; of larger ones, fewer go through a network at a time
 _RENEW = "remove the folder cache of the run, and start again"
 _FEW_FEATURES = 9
+_AT_ONCE = 512  # items that go through a network at a time
 _SAMPLE = 20_000  # rows from which the distribution of features is estimated
 
 
@@ -85,7 +87,13 @@ class PreparedTraining:
         frozen: Pretrained network that turned raw items into features, if there is one.
         problems: What is wrong with items of the collection that could not be read, by their number. `items` is
             without them.
+
+    Attributes:
+        in_bag: Which items each network of the head learns from, booleans (M, N); see `deal_bags`. None: all learn from
+            the same items.
     """
+
+    in_bag: Tensor | None = None
 
     def __init__(
         self,
@@ -113,11 +121,22 @@ class PreparedTraining:
         """Posteriors of some items, batch shape (n,), in evaluation mode, on the CPU."""
         return PosteriorBatch.cat([self.encoder(batch).float().cpu() for batch in self.batches(numbers)])
 
+    @torch.inference_mode()
+    def questions(self, numbers: np.ndarray) -> PosteriorBatch:
+        """The same, as if the items were new: networks that learned from an item do not count."""
+        if self.in_bag is None:
+            return self.posteriors(numbers)
+        in_bag = self.in_bag[:, torch.as_tensor(numbers)]
+        parts = zip(self.batches(numbers), in_bag.split(_AT_ONCE, 1), strict=True)
+        return PosteriorBatch.cat(
+            [out_of_bag_posteriors(self.encoder, batch, own.to(batch.device)).float().cpu() for batch, own in parts]
+        )
+
     def batches(self, numbers: np.ndarray) -> Iterator[Tensor]:
         """Some items in their order, as the encoder takes them, in batches on its device."""
         device = next(self.encoder.parameters()).device
         large = self.items.dim() == 4 and self.items[0].numel() > _SMALL_IMAGE
-        for start, stop in spans(0, len(numbers), 64 if large else 512):
+        for start, stop in spans(0, len(numbers), 64 if large else _AT_ONCE):
             batch = self.items[torch.as_tensor(numbers[start:stop])]
             yield (self.inputs.normalise(batch) if batch.dtype == torch.uint8 else batch).to(device)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aleator.evaluation import deal_into_folds
 from aleator.foundation import reject, require, require_probability
 from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
@@ -121,6 +122,29 @@ def split_items(
         "add items of each class, or pass a larger holdout=0.5, for example",
     )
     return split
+
+
+def split_at_random(count: int, seed: int) -> Split:
+    """Three fifths of the items, and twice one fifth, whatever their labels are."""
+    train, calibration, test = np.split(
+        np.random.default_rng(seed).permutation(count), [3 * count // 5, 4 * count // 5]
+    )
+    return Split(np.sort(train), np.sort(calibration), np.sort(test))
+
+
+def split_without_holding_out(labels: Labels, digests: np.ndarray, seed: int) -> Split:
+    """All items to train on; and the same items as questions, half of each class to calibrate, half to evaluate.
+
+    It is for a head whose networks leave out items of their own (`out_of_bag.py`). Equal items, those with equal
+    `digests` (N,), are in the same half.
+    """
+    classes = labels.values
+    second = deal_into_folds(classes, 2, digests, seed) == 1
+    halves = Split(np.arange(len(classes)), np.flatnonzero(~second), np.flatnonzero(second))
+    enough = all(can_be_evaluated(classes[part]) for part in (halves.calibration, halves.test))
+    way_out = "add items of each class, four at least"
+    require(enough, "data", len(classes), "too few items to ask questions about", way_out)
+    return halves
 
 
 def allowed_share(

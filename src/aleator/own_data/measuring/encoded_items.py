@@ -18,15 +18,21 @@ class EncodedItems:
         numbers: Item numbers, ascending, shape (n,).
         q: Posteriors, batch shape (n,), on the CPU.
         views: Views (n, F) by name; see `posteriors_and_views`.
+        asked: Posteriors (n,) as if the items were new; see `PreparedTraining.questions`.
     """
 
     numbers: np.ndarray
     q: PosteriorBatch
     views: Views
+    asked: PosteriorBatch
 
     def posteriors(self, numbers: np.ndarray) -> PosteriorBatch:
         """Posteriors of some of the items, in this order."""
         return self.q[self._places(numbers)]
+
+    def questions(self, numbers: np.ndarray) -> PosteriorBatch:
+        """Posteriors of some of the items as if they were new, in this order."""
+        return self.asked[self._places(numbers)]
 
     def views_of(self, numbers: np.ndarray) -> Views:
         """Views of some of the items, in this order."""
@@ -49,4 +55,5 @@ def encode_items(training: PreparedTraining, numbers: np.ndarray) -> EncodedItem
     numbers = np.unique(numbers)
     parts = [posteriors_and_views(training.encoder, batch) for batch in training.batches(numbers)]
     views = {name: torch.cat([part[name] for _, part in parts]) for name in parts[0][1]}
-    return EncodedItems(numbers, PosteriorBatch.cat([q for q, _ in parts]), views)
+    q = PosteriorBatch.cat([q for q, _ in parts])
+    return EncodedItems(numbers, q, views, q if training.in_bag is None else training.questions(numbers))

@@ -232,6 +232,7 @@ def held_out_questions(
     """Held-out items as questions against training items.
 
     If whole groups are held out, no training item matches a held-out one. The gallery then has the held-out items too.
+    A question that is in the gallery is not compared with itself.
 
     Args:
         q: Posteriors of the held-out items, batch shape (Q,).
@@ -243,7 +244,9 @@ def held_out_questions(
     Returns:
         The questions.
     """
-    own = np.full(len(numbers), -1)
+    order = np.argsort(gallery_numbers)
+    places = order[np.searchsorted(gallery_numbers, numbers, sorter=order).clip(max=len(order) - 1)]
+    own = np.where(gallery_numbers[places] == numbers, places, -1)
     if labels.kind == "groups":
         own = len(gallery_numbers) + np.arange(len(numbers))
         gallery = PosteriorBatch.cat([gallery, q])

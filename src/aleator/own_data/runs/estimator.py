@@ -20,9 +20,12 @@ from aleator.own_data.collection.labels import Labels, soft_labels
 from aleator.own_data.collection.reading import read_collection
 from aleator.own_data.learning.defaults import Settings
 from aleator.own_data.learning.learning import train
+from aleator.own_data.learning.out_of_bag import PARTS
 from aleator.own_data.measuring.one_mode import one_mode
 from aleator.own_data.runs.model import AleatorModel
 from aleator.posteriors import PosteriorBatch
+
+_FEW = 1000  # items; with fewer, all of them are learned from
 
 UncertaintyScore = Literal["labels", "kappa"]
 
@@ -45,8 +48,9 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         dropout: Share of the units of hidden layers that are left out in training.
         width: Width of the hidden layers.
         members: Number of networks in the head.
-        holdout: Share of the items that calibrates and evaluates. Default: about 600 items, but 5 % to 20 %, and up to
-            70 % of a very small collection. Some class must have six items at least.
+        holdout: Share of the items that calibrates and evaluates, and is not learned from. 0: none. The head then has
+            networks that leave out a third of the items each, and those that left an item out judge it. Default: 0 for
+            fewer than 1,000 items with one class each; otherwise about 600 items, but 5 % to 20 %.
         random_state: Seed of everything random: a number, a numpy `RandomState`, or None for another one each time.
         device: "cpu", "cuda" or "auto", for example.
         verbose: Whether to print the log of the training.
@@ -115,13 +119,14 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
             ValueError: If the shapes do not fit, a number is not finite, or there are too few items of a class.
         """
         X, labels, classes = self._checked(X, y)
+        settings = self._settings(labels)
         with tempfile.TemporaryDirectory() as temporary:
             np.save(Path(temporary) / "features.npy", np.ascontiguousarray(X))
             collection = replace(read_collection(Path(temporary) / "features.npy"), labels=labels, source=Path("X"))
             run = train(
                 collection,
                 Path(temporary) / "run",
-                self._settings(),
+                settings,
                 device=self.device,
                 rivals=False,
                 figures=False,
@@ -238,10 +243,13 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         require(len(classes) >= 2, "y", "1 class", "there is nothing to tell apart", way_out)
         return X, Labels("classes", numbers.astype(np.int64), tuple(map(str, classes))), classes
 
-    def _settings(self) -> Settings:
+    def _settings(self, labels: Labels) -> Settings:
         """Settings of the training."""
         seed, random = plain_number(self.random_state), check_random_state(self.random_state)
         seed = seed if isinstance(seed, int) else int(random.randint(2**31 - 1))
         names = ("dim", "modes", "kappa_pos", "steps", "batch_size", "learning_rate", "weight_decay")
         given = {name: getattr(self, name) for name in (*names, "dropout", "width", "members")}
-        return Settings(**given, holdout=self.holdout, seed=seed)
+        few = labels.kind == "classes" and len(labels.values) < _FEW and self.modes in (None, 1)
+        enough = self.members is None or self.members >= PARTS
+        holdout = 0.0 if self.holdout is None and few and enough else self.holdout
+        return Settings(**given, holdout=holdout, seed=seed)

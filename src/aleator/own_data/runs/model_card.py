@@ -98,7 +98,10 @@ def _data(inputs: dict[str, Any], settings: dict[str, Any], data: dict[str, Any]
     rows.append(("labels", data.get("labels", "not recorded")))
     if inputs["kind"] == "images":
         rows.append(("image size", f"{inputs['size']} x {inputs['size']}, cropped to a square around the centre"))
-    rows.append(("held out", f"{settings.get('holdout', 0):.0%}: one half for calibration, one half for these figures"))
+    holdout = settings.get("holdout", 0)
+    halves = "one half for calibration, one half for these figures"
+    judged = "none; each network left out a third of the items, and those that left an item out judge it"
+    rows.append(("held out", f"{holdout:.0%}: {halves}" if holdout else judged))
     rows.append(("items behind the figures", metrics.get("items", "not recorded")))
     return "## Data\n\n" + _table(["", ""], [[name, _cell(value)] for name, value in rows])
 
