@@ -107,7 +107,11 @@ def train(
         str | None, typer.Option(help="change training images: flip (shift and mirror), crop (shift) or none")
     ] = None,
     holdout: Annotated[
-        float | None, typer.Option(help="share of the items that is held out; default: about 600 items, 5 % to 20 %")
+        float | None,
+        typer.Option(
+            help="share of the items that is held out; default: about 600 items, 5 % to 20 %; "
+            "0, for a head and classes: none, networks that left an item out judge it"
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of everything random")] = 0,
     no_rivals: NoRivals = False,
