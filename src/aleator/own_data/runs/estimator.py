@@ -34,8 +34,9 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     """Posteriors and label probabilities from features, with the interface of scikit-learn.
 
     The recipe is that of `aleator train` on features: an ensemble of small heads is trained, and its kappa, its match
-    probabilities and its label probabilities are calibrated on items that are held out of the given ones. It works in
-    pipelines, in `clone`, in cross-validation and in grid search.
+    probabilities and its label probabilities are calibrated on items that are held out of the given ones, or, of few
+    items, by networks that left the item out. It works in pipelines, in `clone`, in cross-validation and in grid
+    search.
 
     Args:
         dim: D, the dimension of the posteriors. This and what else is None is chosen from the data, as in `Settings`.
@@ -58,7 +59,7 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     Attributes:
         classes_: The classes, sorted. With soft labels the numbers of the columns.
         model_: The fitted `AleatorModel`.
-        metrics_: Metrics on held-out items.
+        metrics_: Metrics on held-out items, or out of bag.
         n_features_in_: F.
 
     Examples:
