@@ -150,6 +150,14 @@ def test_what_needs_held_out_items_is_refused(tmp_path, change, reason):
         train(small_data(tmp_path), tmp_path / "run", Settings(**QUICK | change), device="cpu", progress=False)
 
 
+def test_items_that_are_all_alike_are_refused_by_their_number(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((30, 2), np.float32))
+    np.save(tmp_path / "y.npy", np.arange(30) % 2)
+    collection = read_collection(tmp_path / "x.npy", tmp_path / "y.npy")
+    with pytest.raises(ValueError, match="data = 30: only 1 of its items are different; add items"):
+        train(collection, tmp_path / "run", Settings(**QUICK), device="cpu", progress=False)
+
+
 def test_soft_labels_are_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((40, 3)))
     np.save(tmp_path / "y.npy", np.full((40, 2), 0.5))

@@ -9,6 +9,7 @@ from aleator.foundation import reject, require, require_probability
 from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.learning.out_of_bag import PARTS
 from aleator.own_data.measuring.evaluation import evaluation_labels
 
 _LARGER_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)  # held out from collections that are too small for the usual share
@@ -139,6 +140,8 @@ def split_without_holding_out(labels: Labels, digests: np.ndarray, seed: int) ->
     `digests` (N,), are in the same half.
     """
     classes = labels.values
+    kinds = len(np.unique(digests))
+    require(kinds >= PARTS, "data", len(classes), f"only {kinds} of its items are different", "add items")
     second = deal_into_folds(classes, 2, digests, seed) == 1
     halves = Split(np.arange(len(classes)), np.flatnonzero(~second), np.flatnonzero(second))
     enough = all(can_be_evaluated(classes[part]) for part in (halves.calibration, halves.test))
