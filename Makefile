@@ -62,9 +62,12 @@ notebooks: $(STAMP)
 	$(BIN)/python docs/site/run_notebooks.py
 
 # Built twice from one commit, a wheel is the same byte for byte: its files have the time of the commit. It is installed by
-# the script that the Dockerfile runs, `aleator serve` answers there, and each way in is taken from an empty folder.
-wheel: $(STAMP)
-	rm -rf build/wheel && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --outdir build/wheel .
+# the script that the Dockerfile runs, `aleator serve` answers there, and each way in is taken from an empty folder. It is
+# made of what is committed, in a folder and with tools of its own, so it can be made beside `make install`.
+wheel:
+	rm -rf build/wheel && mkdir -p build/wheel/source && git archive HEAD | tar -x -C build/wheel/source
+	$(PYTHON) -m venv build/wheel/tools && build/wheel/tools/bin/pip install --quiet -c constraints.txt build
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) build/wheel/tools/bin/python -m build --outdir build/wheel build/wheel/source
 	PYTHON=$(PYTHON) deploy/install.sh build/wheel/venv constraints.txt "$$(ls build/wheel/*.whl)" "$(WHEEL_EXTRAS)"
 	cd build/wheel && venv/bin/python ../../tests/smoke.py && venv/bin/python ../../tests/ways_in.py
 
