@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from aleator.data.inputs import Inputs
-from aleator.encoders.backbones import MLP, Chain, ResNet18, Standardise, UnitScale
+from aleator.encoders import MLP, Chain, ResNet18, Standardise, UnitScale
 from aleator.encoders.encoder import Encoder
 from aleator.foundation.files import write_json
 from aleator.foundation.provenance import describe_run

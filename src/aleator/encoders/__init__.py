@@ -4,13 +4,10 @@ from aleator.encoders.averaged_views import AveragedViews
 from aleator.encoders.backbones import (
     MLP,
     Beside,
-    BoundedScale,
     Chain,
     Features,
     Flatten,
     ResNet18,
-    Standardise,
-    UnitScale,
     register_backbone,
 )
 from aleator.encoders.controlled import ControlledKappaOf, Initialisation, controlled_encoder
@@ -22,6 +19,7 @@ from aleator.encoders.huggingface import HubText, HubVision, Pooling
 from aleator.encoders.loading import load_encoder
 from aleator.encoders.low_rank import LowRank, add_low_rank, merge_low_rank
 from aleator.encoders.model_sources import cached_model, find_model, hub_answers
+from aleator.encoders.scaling import BoundedScale, DirectionAndLength, Standardise, UnitScale
 from aleator.encoders.small_resnet import SmallResNet
 
 __all__ = [
@@ -31,6 +29,7 @@ __all__ = [
     "BoundedScale",
     "Chain",
     "ControlledKappaOf",
+    "DirectionAndLength",
     "EfficientNetLite0",
     "Encoder",
     "Ensemble",

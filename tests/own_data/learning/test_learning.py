@@ -8,8 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from aleator.encoders import Encoder, load_encoder
-from aleator.encoders.backbones import MLP, Chain, Standardise
+from aleator.encoders import MLP, Chain, Encoder, Standardise, load_encoder
 from aleator.evaluation import rank_correlation
 from aleator.own_data import Settings, load_run, read_collection, train
 from aleator.own_data.learning import learning

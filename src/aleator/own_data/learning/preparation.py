@@ -15,12 +15,12 @@ from aleator.encoders import (
     AveragedViews,
     BoundedScale,
     Chain,
+    DirectionAndLength,
     Encoder,
     Ensemble,
     ResNet18,
     SmallResNet,
     Standardise,
-    UnitScale,
 )
 from aleator.foundation import (
     CountBar,
@@ -250,14 +250,16 @@ def _head_encoder(features: Tensor, settings: dict[str, Any], first_kappa: float
     """An encoder with two hidden layers, for features (N, F). kappa starts at `first_kappa` x D."""
     sample = features[:: max(1, len(features) // _SAMPLE)]
     width = features.shape[1]
-    # Of few features, the length of a row tells as much as its direction. Of many, it tells how noisy the row is.
-    scale = BoundedScale(width) if width <= _FEW_FEATURES else UnitScale(width)
+    standardise = Standardise(width).fit(sample)
+    # Of few features, the length of a row tells as much as its direction. Of many, a long row may just be a noisy one.
+    few = width <= _FEW_FEATURES
+    scale = BoundedScale(width) if few else DirectionAndLength(width).fit(standardise(sample))
     members = [
-        MLP(width, [settings["width"], settings["width"]], dropout=settings["dropout"])
+        MLP(scale.out_features, [settings["width"], settings["width"]], dropout=settings["dropout"])
         for _ in range(settings["members"])
     ]
     hidden = members[0] if len(members) == 1 else Ensemble(members)
-    encoder = Encoder(Chain([Standardise(width).fit(sample), scale, hidden]), settings["dim"], modes=settings["modes"])
+    encoder = Encoder(Chain([standardise, scale, hidden]), settings["dim"], modes=settings["modes"])
     _set_initial_kappa(encoder, sample[:1024], first_kappa)
     return encoder
 

@@ -43,7 +43,11 @@ def posteriors_and_views(encoder: Encoder, batch: Any) -> tuple[PosteriorBatch, 
     standardised = [module for module in encoder.modules() if isinstance(module, Standardise)]
     source: nn.Module = standardised[-1] if standardised else encoder.backbone
     kept: Views = {}
-    hook = source.register_forward_hook(lambda module, inputs, output: kept.update(features=output))
+
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        kept["features"] = module.differences(inputs[0]) if isinstance(module, Standardise) else output
+
+    hook = source.register_forward_hook(keep)
     try:
         q = encoder(batch)
     finally:
