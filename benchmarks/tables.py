@@ -7,9 +7,8 @@ empty. Classes of fewer than six rows are left out, and of a large table 6,000 r
 30 % of the rows out, with the same share of each class.
 
 `python -m benchmarks.public_tables` makes the folders that the figures in results/own-data are of: tables.json is of R
-packages, tables-keel.json of the KEEL repository. No default was chosen on a table of KEEL. On some of R's, how a small
-table is learned from was. The rivals choose their regularisation by cross-validation; random forest and k-NN have fixed
-settings.
+packages, tables-keel.json of the KEEL repository. Tables of R were used to choose defaults; those of KEEL were not. The
+rivals choose their regularisation by cross-validation; random forest and k-NN have fixed settings.
 """
 
 import argparse
