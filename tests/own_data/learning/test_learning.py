@@ -153,6 +153,20 @@ def test_two_rings_are_told_apart_by_the_length_of_their_rows(tmp_path):
     assert run.metrics["recall_at_1"] > 0.9
 
 
+def test_the_random_numbers_of_the_caller_are_left_alone(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32))
+    np.save(tmp_path / "y.npy", np.arange(60) % 2)
+    collection = read_collection(tmp_path / "x.npy", tmp_path / "y.npy")
+    torch.manual_seed(5)
+    np.random.seed(5)
+    expected = torch.rand(3), np.random.rand(3)
+    torch.manual_seed(5)
+    np.random.seed(5)
+    train(collection, tmp_path / "run", Settings(steps=2, width=8), device="cpu", rivals=False, figures=False)
+    assert torch.equal(torch.rand(3), expected[0])
+    assert np.array_equal(np.random.rand(3), expected[1])
+
+
 def test_long_features_are_not_taken_for_sure_ones(tmp_path):
     """Rows that are noisy are also longer: kappa must fall with the noise, not grow with the length."""
     generator = np.random.default_rng(0)

@@ -22,6 +22,7 @@ from aleator.foundation import (
     is_whole,
     lock_beside,
     only_process,
+    preserved_randomness,
     process_group,
     read_json,
     require,
@@ -119,7 +120,8 @@ def train(
     """
     began = time.time()
     folder = Path(folder).expanduser()
-    gpu = resolve_device(device).type == "cuda"  # a device that is not there is refused before any work
+    torch_device = resolve_device(device)  # one that is not there is refused before any work
+    gpu = torch_device.type == "cuda"
     in_range = is_whole(settings.seed, 0) and settings.seed < _SEEDS
     require(in_range, "seed", settings.seed, "not a whole number from 0 to 2^63 - 1", "pass for example 0")
     labels = require_trainable(collection)
@@ -171,7 +173,7 @@ def train(
         "requested": requested,
         "data": data,
     }
-    with process_group() as group, contextlib.ExitStack() as held:
+    with process_group() as group, preserved_randomness(torch_device), contextlib.ExitStack() as held:
         if group.first:
             held.enter_context(only_process(lock_beside(folder), "output", "train"))
         if _claim_folder(folder, config, group):
