@@ -9,6 +9,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from aleator import CredibleIndex, VMFMixture, VonMisesFisher
+from aleator.foundation import percent
 from aleator.retrieval import encoder_name
 from aleator.retrieval.encoder_names import encoder_facts
 from tests.cli.test_own_data import run_command
@@ -94,6 +95,13 @@ def test_a_filter_on_a_key_that_no_item_has_is_refused(asked):
     assert "no item has the key 'labels'" in refused
     assert refused.rstrip().endswith("choose among path, label")
     assert "0 hits" in run_command(*command, '{"label": "cow"}').stdout  # a key that is known may have other values
+
+
+def test_only_0_and_1_are_shown_as_0_and_100_percent():
+    assert [percent(share) for share in (0.0, 1.0)] == ["0 %", "100 %"]
+    assert {percent(share) for share in (1e-9, 0.004, 0.005)} == {"<1 %"}
+    assert {percent(share) for share in (0.995, 0.996, 1 - 1e-9)} == {">99 %"}
+    assert [percent(share) for share in (0.006, 0.994)] == ["1 %", "99 %"]
 
 
 def test_only_certainty_is_shown_as_100_percent(asked):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from aleator.foundation import percent
 from aleator.retrieval import certainty_in_words
 from aleator.web import create_app
 from tests.web.browser import Visit, browsing, serving
@@ -89,7 +90,12 @@ def test_the_words_are_explained_on_arrival(visit):
 def test_page_and_commands_use_the_same_words(visit):
     shares = [0, 0.01, 0.05, 0.2, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1]
     script = "(shares) => import('/static/words.js').then((words) => shares.map(words.certaintyWords))"
-    assert visit().evaluate(script, shares) == [certainty_in_words(share) for share in shares]
+    page = visit()
+    assert page.evaluate(script, shares) == [certainty_in_words(share) for share in shares]
+    ends = [0, 0.0001, 0.004, 0.005, 0.006, 0.5, 0.994, 0.995, 0.996, 0.9999, 1]
+    script = "(shares) => import('/static/words.js').then((words) => shares.map(words.percent))"
+    shown = [text.replace("\N{NO-BREAK SPACE}", " ") for text in page.evaluate(script, ends)]
+    assert shown == [percent(share) for share in ends]
 
 
 def test_the_claim_stands_above_the_hits(visit):

@@ -15,8 +15,8 @@ def percent(share: float) -> str:
         >>> [percent(share) for share in (0.0, 0.001, 0.5, 0.9996, 1.0)]
         ['0 %', '<1 %', '50 %', '>99 %', '100 %']
     """
-    if 0 < share < 0.005:
+    if 0 < share <= 0.005:
         return "<1 %"
-    if 0.995 < share < 1:
+    if 0.995 <= share < 1:
         return ">99 %"
     return f"{share:.0%}".replace("%", " %")

@@ -3,8 +3,8 @@
 export const count = (n) => n.toLocaleString("en");
 // Only 0 and 1 are shown as 0 % and 100 %.
 export function percent(share) {
-  if (share > 0 && share < 0.005) return "<1\u00a0%";
-  if (share < 1 && share > 0.995) return ">99\u00a0%";
+  if (share > 0 && share <= 0.005) return "<1\u00a0%";
+  if (share < 1 && share >= 0.995) return ">99\u00a0%";
   return `${Math.round(100 * share)}\u00a0%`;
 }
 export const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
