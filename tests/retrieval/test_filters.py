@@ -1,7 +1,15 @@
 """Conditions on metadata."""
 
-import pytest
+import datetime
+import math
+from enum import StrEnum
 
+import numpy as np
+import pytest
+import torch
+
+from aleator import VonMisesFisher
+from aleator.retrieval import CredibleIndex
 from aleator.retrieval.filters import compile_filter
 from aleator.retrieval.items import encode_metadata
 
@@ -58,3 +66,72 @@ def test_what_has_no_simple_text_asks_for_the_key_alone():
     ):
         assert compile_filter(spec).texts == (('"k": ',),)
     assert compile_filter({"k": {"in": []}}).texts == ((),)
+
+
+class Animal(StrEnum):
+    CAT = "cat"
+
+
+@pytest.mark.parametrize(
+    ("foreign", "plain"),
+    [
+        (np.array(["cat"])[0], "cat"),
+        (Animal.CAT, "cat"),
+        (np.int64(3), 3),
+        (np.float32(0.5), 0.5),
+        (np.array(3), 3),
+        (np.bool_(True), True),
+        (torch.tensor(3), 3),
+        (torch.tensor(0.5), 0.5),
+        (np.array([1, 2]), [1, 2]),
+        (torch.tensor([1, 2]), [1, 2]),
+        ((1, np.float64(2.5)), [1, 2.5]),
+        ([np.int64(1), (np.array(["a"])[0],)], [1, ["a"]]),
+        ({"a": np.int64(1)}, {"a": 1}),
+    ],
+)
+def test_values_of_numpy_and_torch_are_the_values_they_hold(foreign, plain):
+    for condition in ("eq", "ne"):
+        ours, theirs = compile_filter({"k": {condition: plain}}), compile_filter({"k": {condition: foreign}})
+        assert ours.texts == theirs.texts
+        for found in (plain, "other", 4, None):
+            assert theirs({"k": found}) is ours({"k": found}) is ((found == plain) == (condition == "eq"))
+
+
+def test_lists_and_limits_may_be_of_numpy_and_torch():
+    names, numbers = np.array(["cat", "dog"]), torch.tensor([1, 2])
+    for given in (names, list(names), tuple(names), set(names), frozenset(names)):
+        passes = compile_filter({"k": {"in": given}})
+        assert passes({"k": "dog"})
+        assert not passes({"k": "cow"})
+    assert compile_filter({"k": {"in": numbers}})({"k": 2})
+    for least in (np.int64(2), np.float64(2.0), torch.tensor(2)):
+        passes = compile_filter({"k": {"gte": least}})
+        assert passes({"k": 2})
+        assert not passes({"k": 1})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        math.nan,
+        1j,
+        b"cat",
+        {"cat"},
+        datetime.date(2024, 1, 1),
+        np.datetime64(0, "ns"),
+        object(),
+    ],
+)
+def test_what_metadata_cannot_hold_is_refused_by_name(value):
+    for spec in ({"k": {"eq": value}}, {"k": {"ne": value}}, {"k": {"in": ["a", value]}}, {"k": [value]}):
+        with pytest.raises(ValueError, match=r"filter\['k'\] = .*: is no value that metadata can have; compare with"):
+            compile_filter(spec)
+
+
+def test_a_search_takes_a_label_out_of_an_array():
+    labels = np.array(["cat", "dog", "cat"])
+    q = VonMisesFisher(torch.eye(3), 10.0)
+    index = CredibleIndex.build(q, metadata=[{"label": str(label), "n": n} for n, label in enumerate(labels)])
+    found = index.search(q[:1], by="nearest", filter={"label": labels[0], "n": {"ne": np.int64(0)}})
+    assert [hit.id for hit in found[0]] == [2]

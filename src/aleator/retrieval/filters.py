@@ -8,16 +8,20 @@ A filter maps a metadata key to a value, or to conditions that must all hold:
     {"label": "cat", "year": {"gte": 2020, "lt": 2024}, "camera": {"in": ["a", "b"]}}
 
 An item without the key does not pass. Numbers are compared with numbers, and strings with strings. True and False
-are not numbers.
+are not numbers. Numbers, strings and arrays of NumPy and torch are taken as the values that they hold.
 """
 
 import json
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aleator.foundation import require, require_one_of
+import numpy as np
+import torch
+
+from aleator.foundation import plain_number, reject, require, require_one_of
 from aleator.retrieval.items import Metadata
 
 Filter = Mapping[str, Any]
@@ -47,7 +51,8 @@ def compile_filter(filter: Filter) -> Predicate:
     """Turn a filter into a function of metadata.
 
     Raises:
-        ValueError: If the filter has an unknown condition, or one that makes no sense for its value.
+        ValueError: If the filter has an unknown condition, one that makes no sense for its value, or a value that JSON
+            does not have.
     """
     require(isinstance(filter, Mapping), "filter", filter, "is not a dict", 'write {"key": value}')
     tests: list[tuple[str, _Test, Any]] = []
@@ -57,17 +62,34 @@ def compile_filter(filter: Filter) -> Predicate:
         argument = f"filter[{key!r}]"
         conditions = wanted if isinstance(wanted, Mapping) else {"eq": wanted}
         require(len(conditions) > 0, argument, wanted, "has no condition", 'write {"eq": value}')
-        for name, operand in conditions.items():
+        for name, given in conditions.items():
             require_one_of(argument, name, _TESTS)
+            is_set = name == "in" and isinstance(given, set | frozenset)
+            operand = _plain(argument, list(given) if is_set else given)
             if name in _ORDERED:
                 ordered = _json_type(operand) in (float, str)
                 require(ordered, argument, operand, f"has no order for {name!r}", "compare with a number or a string")
             if name == "in":
-                is_list = isinstance(operand, list | tuple | set | frozenset)
-                require(is_list, argument, operand, "is not a list of values", 'write {"in": [a, b]}')
+                require(isinstance(operand, list), argument, operand, "is not a list of values", 'write {"in": [a, b]}')
             tests.append((key, _TESTS[name], operand))
             texts.append(_texts(key, name, operand))
     return Predicate(tuple(tests), tuple(texts))
+
+
+def _plain(argument: str, value: Any) -> Any:
+    """A value of a filter as metadata come back from JSON: None, a boolean, a number, a string, a list or a dict."""
+    if isinstance(value, list | tuple | np.ndarray | torch.Tensor) and getattr(value, "shape", None) != ():
+        return [_plain(argument, member) for member in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(argument, member) for key, member in value.items()}
+    is_time = isinstance(value, np.datetime64 | np.timedelta64)  # some of them would become numbers
+    value = value if is_time else plain_number(value)
+    if isinstance(value, str):
+        return str.__str__(value)  # without its own class, such as that of an enum
+    if value is None or isinstance(value, int) or (isinstance(value, float) and not math.isnan(value)):
+        return value
+    way_out = "compare with a number, a string, True, False, None, a list or a dict"
+    return reject(argument, value, "is no value that metadata can have", way_out)
 
 
 def _texts(key: str, name: str, operand: Any) -> tuple[str, ...]:
