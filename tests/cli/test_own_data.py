@@ -85,6 +85,20 @@ def test_evaluate(trained, features, tmp_path):
     }
 
 
+def test_nothing_is_held_out_with_holdout_0(tmp_path):
+    classes = np.arange(90) % 3
+    noise = np.random.default_rng(0).standard_normal((90, 4))
+    np.save(tmp_path / "x.npy", (noise + 4 * np.eye(3, 4)[classes]).astype(np.float32))
+    np.save(tmp_path / "y.npy", classes)
+    data, file = (tmp_path / "x.npy", "--labels", tmp_path / "y.npy"), tmp_path / "a.safetensors"
+    run_command("train", *data, "--output", tmp_path / "run", *QUICK, "--members", 3, "--holdout", 0)
+    run_command("embed", tmp_path / "run", *data, "--output", file)
+    shown = run_command("evaluate", file).stdout
+    assert shown.startswith("90 of 90 items were trained on or calibrated on: ")
+    assert "no rivals" in shown
+    assert "raw neighbours" not in shown
+
+
 @pytest.mark.parametrize("option", ["--labels", "--data"])
 def test_metrics_of_a_run_take_no_other_items(trained, features, option):
     refused = run_command("evaluate", trained / "run", option, features / "y.npy", code=2).stderr

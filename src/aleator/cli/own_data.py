@@ -352,6 +352,8 @@ def _cell(value: Any, name: str = "") -> str:
 def _print_metrics(metrics: dict[str, Any]) -> None:
     from aleator.own_data import METRIC_WORDS
 
+    for note in metrics.get("notes", []):  # first: they say what the numbers are of
+        print(note)
     comparison = metrics.get("rivals")
     if comparison:
         _print_comparison(comparison)
@@ -361,8 +363,6 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
             continue
         table.add_row(shown, "-" if metrics[name] is None else f"{metrics[name]:.4g}")
     Console().print(table)
-    for note in metrics.get("notes", []):
-        print(note)
 
 
 def _print_comparison(comparison: dict[str, Any]) -> None:

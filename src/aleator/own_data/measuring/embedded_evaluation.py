@@ -36,7 +36,8 @@ def evaluate_embedded(
     """Evaluate posteriors against labels, as `evaluate` does, and compare them with rivals.
 
     Items that the encoder was trained or calibrated on are left out. Those that it was trained on are the gallery of
-    the comparison, if there are any.
+    the comparison, if there are any. If too few others remain, all are evaluated, without rivals, and the first note
+    says that the encoder has seen them.
 
     Args:
         embedded: The posteriors and the records of their items.
@@ -80,8 +81,10 @@ def evaluate_embedded(
         left_out = {name: int((used == name).sum()) for name in (TRAINING, CALIBRATION)}
         grouping = evaluation_labels(select_labels(labels, asked), len(asked)).hard() if len(asked) else None
         if grouping is None or not can_be_evaluated(grouping):
-            notes.append("almost all items were trained on: the numbers are of items that the encoder has seen")
+            seen = f"{len(used) - len(asked)} of {len(used)} items were trained on or calibrated on"
+            notes.append(f"{seen}: the numbers are of items that the encoder has seen; no rivals")
             asked, gallery, left_out = np.arange(len(used)), gallery[:0], {TRAINING: 0, CALIBRATION: 0}
+            rivals = False
         else:
             trained, calibrated = left_out.values()
             notes.append(f"left out: {trained} items that were trained on, {calibrated} of the calibration")
