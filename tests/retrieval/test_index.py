@@ -274,6 +274,47 @@ def test_an_empty_index_is_an_index(location):
     index.close()
 
 
+def test_new_ids_are_none_that_the_index_holds(location):
+    """Whatever integers the user has taken, also those that the store would propose next."""
+    mine = [5, 6, *range(9, 25), 2**80]
+    with CredibleIndex.build(some(len(mine)), mine, location=location) as index:
+        held = set(mine)
+        for count in (3, 1, 20, 1):
+            new = index.add(some(count, seed=count))
+            assert len(set(new)) == count
+            assert not held & set(new)
+            held |= set(new)
+            assert len(index) == len(held)
+        with pytest.raises(ValueError, match=f"ids = {new[0]}: already in the index"):
+            index.add(some(1), new)
+        index.save()
+        assert {hit.id for hit in content(index)[0]} == held
+
+
+def test_new_ids_of_two_who_add_at_once_differ(location):
+    CredibleIndex.build(some(2), location=location).close()
+    with CredibleIndex.open(location) as one, CredibleIndex.open(location) as other:
+        propose = one.store.reserve_ids
+
+        def propose_and_let_the_other_add(count):
+            ids = propose(count)
+            other.add(some(3, seed=1), ids)
+            return ids
+
+        one.store.reserve_ids = propose_and_let_the_other_add
+        assert len({*one.add(some(3, seed=2)), *other.add(some(3, seed=3))}) == 6
+        assert len(one) == len(other) == 11
+
+
+def test_additions_without_ids_that_fail_for_another_reason_fail(index, monkeypatch):
+    def no_space(items):
+        raise ValueError("no space")
+
+    monkeypatch.setattr(index.store, "insert", no_space)
+    with pytest.raises(ValueError, match="no space"):
+        index.add(some(2))
+
+
 def test_what_is_no_store_is_refused():
     with pytest.raises(ValueError, match=r"store = 'int': not a store; make an index with CredibleIndex\.build"):
         CredibleIndex(8)

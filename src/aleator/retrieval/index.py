@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace as with_changes
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +14,17 @@ from aleator.retrieval.filters import Filter, compile_filter
 from aleator.retrieval.hits import Hit, make_hits
 from aleator.retrieval.index_answers import AnsweringIndex
 from aleator.retrieval.index_facts import encode_kernel
-from aleator.retrieval.items import Id, NumberKeys, decode_id, directions, encode_id, encode_ids, items_of, make_items
+from aleator.retrieval.items import (
+    Id,
+    Items,
+    NumberKeys,
+    decode_id,
+    directions,
+    encode_id,
+    encode_ids,
+    items_of,
+    make_items,
+)
 from aleator.retrieval.labels import label_numbers
 from aleator.retrieval.mixture_search import (
     MixtureRequest,
@@ -261,7 +272,7 @@ class CredibleIndex(AnsweringIndex):
 
         Args:
             posteriors: Posteriors of the items, batch shape (N,), with at most as many modes as those of `build`.
-            ids: Strings or integers, each once and not in the index. Default: new integers.
+            ids: Strings or integers, each once and not in the index. Default: integers that are not in the index.
             metadata: One dict (or None) for each item, with values that JSON can store.
             fingerprint: Fingerprint of the encoder that made the posteriors.
 
@@ -278,8 +289,12 @@ class CredibleIndex(AnsweringIndex):
             fits, problem = posteriors.modes <= self.modes, f"the index was built for at most {self.modes}"
             require(fits, "posteriors", f"{posteriors.modes} modes", problem, "build a new index")
             keys = NumberKeys(self._store.reserve_ids(len(mu))) if ids is None else encode_ids(ids)
-            self._store.insert(make_items(posteriors, mu, keys, metadata, mixtures=self.modes > 1))
-        return [decode_id(key) for key in keys]
+            items = make_items(posteriors, mu, keys, metadata, mixtures=self.modes > 1)
+            if ids is None:
+                items = _insert_numbered(self._store, items)
+            else:
+                self._store.insert(items)
+        return [decode_id(key) for key in items.keys]
 
     def remove(self, ids: Iterable[Id]) -> None:
         """Remove items, all or none.
@@ -335,6 +350,25 @@ def _search(store: Store, request: SearchRequest | MixtureRequest, by: SearchBy)
     if by == "match":
         return search_mixtures_by_match(store, request)
     return search_mixtures_nearest(store, request) if by == "nearest" else search_mixtures_by_density(store, request)
+
+
+def _insert_numbered(store: Store, items: Items) -> Items:
+    """Insert items whose keys are numbers that the store proposed, under later numbers where an item has one of them.
+
+    The numbers may be ids that a user gave, or that another process was proposed at the same time. Each step is twice
+    as long as the one before, so that a million such ids take twenty.
+    """
+    step = 1
+    while True:
+        try:
+            store.insert(items)
+            return items
+        except ValueError as refused:
+            if isinstance(refused, ConnectionError) or not store.existing(list(items.keys)):
+                raise
+        first = int(items.keys[0]) + step
+        items = with_changes(items, keys=NumberKeys(range(first, first + len(items))))
+        step *= 2
 
 
 def _is_url(location: str | Path) -> bool:
