@@ -91,7 +91,13 @@ def test_nothing_is_held_out_with_holdout_0(tmp_path):
     np.save(tmp_path / "x.npy", (noise + 4 * np.eye(3, 4)[classes]).astype(np.float32))
     np.save(tmp_path / "y.npy", classes)
     data, file = (tmp_path / "x.npy", "--labels", tmp_path / "y.npy"), tmp_path / "a.safetensors"
-    run_command("train", *data, "--output", tmp_path / "run", *QUICK, "--members", 3, "--holdout", 0)
+    trained = run_command("train", *data, "--output", tmp_path / "run", *QUICK, "--members", 3, "--holdout", 0)
+    for shown in trained.stdout, run_command("evaluate", tmp_path / "run").stdout:
+        assert "items out of bag" in shown
+        assert "held-out" not in shown
+    card = (tmp_path / "run/README.md").read_text()
+    assert "## Figures out of bag" in card
+    assert "held-out" not in card
     run_command("embed", tmp_path / "run", *data, "--output", file)
     shown = run_command("evaluate", file).stdout
     assert shown.startswith("90 of 90 items were trained on or calibrated on: ")

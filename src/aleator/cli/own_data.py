@@ -158,7 +158,7 @@ def train(
         collection = read_collection(data, labels, strict=strict)
         run = run_training(collection, output, settings, device=device, rivals=not no_rivals, strict=strict, log=say)
     if _first_process():
-        _print_metrics(run.metrics)
+        _print_metrics(run.metrics, _measured_on(run))
         print(f"Run: {output}    Figures: {output / 'figures'}")
 
 
@@ -260,17 +260,18 @@ def evaluate(
 
     with plain_errors():
         if posteriors.is_dir():
-            problem = f"{posteriors} is a run folder: it has the metrics of its own held-out items, with their labels"
+            problem = f"{posteriors} is a run folder: it has the metrics of its own items, with their labels"
             for name, given in (("labels", labels), ("data", data)):
                 way_out = "leave it out, or embed the items and name the posteriors file"
                 require(given is None, name, str(given), problem, way_out)
-            metrics = load_run(posteriors).metrics
+            run = load_run(posteriors)
+            metrics, measured_on = run.metrics, _measured_on(run)
         else:
             embedded = read_embedded(posteriors)
             records = embedded.records
             item_labels = embedded.labels() if labels is None else read_labels_of(labels, records, str(posteriors))
             items = None if data is None else read_collection(data, labels_optional=True, strict=False)
-            metrics = evaluate_embedded(embedded, item_labels, data=items, rivals=not no_rivals)
+            metrics, measured_on = evaluate_embedded(embedded, item_labels, data=items, rivals=not no_rivals), "items"
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)
             for name, figure in draw(metrics).items():
@@ -278,7 +279,7 @@ def evaluate(
     if as_json:
         print(json.dumps(metrics))
     else:
-        _print_metrics(metrics)
+        _print_metrics(metrics, measured_on)
 
 
 def rank(
@@ -349,7 +350,12 @@ def _cell(value: Any, name: str = "") -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _print_metrics(metrics: dict[str, Any]) -> None:
+def _measured_on(run: Any) -> str:
+    """What the metrics of a run are of. With `--holdout 0` nothing is held out."""
+    return "items out of bag" if run.config.get("settings", {}).get("holdout") == 0 else "held-out items"
+
+
+def _print_metrics(metrics: dict[str, Any], measured_on: str) -> None:
     from aleator.own_data import METRIC_WORDS
 
     for note in metrics.get("notes", []):  # first: they say what the numbers are of
@@ -357,7 +363,7 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
     comparison = metrics.get("rivals")
     if comparison:
         _print_comparison(comparison)
-    table = Table("held-out items" if "provenance" in metrics else "items", str(metrics["items"]))
+    table = Table(measured_on, str(metrics["items"]))
     for name, shown in METRIC_WORDS.items():
         if name not in metrics or (comparison and name in _COMPARED):  # of an older release, or shown above
             continue

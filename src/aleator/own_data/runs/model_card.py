@@ -42,6 +42,7 @@ def model_card(name: str, inputs: dict[str, Any], config: dict[str, Any], metric
     """
     kind = inputs["kind"]
     settings, data = config.get("settings", {}), config.get("data", {})
+    out_of_bag = settings.get("holdout") == 0
     header = ["---", "library_name: aleator", f"pipeline_tag: {_TASKS[kind]}", "tags:"]
     header += [f"- {tag}" for tag in ("aleator", "probabilistic-embeddings", "uncertainty", "von-mises-fisher")]
     modes = settings.get("modes", 1)
@@ -55,8 +56,8 @@ def model_card(name: str, inputs: dict[str, Any], config: dict[str, Any], metric
         "Made with aleator.",
         _use(kind, inputs, data),
         _data(inputs, settings, data, metrics),
-        _figures(metrics),
-        _limits(data),
+        _figures(metrics, out_of_bag),
+        _limits(data, out_of_bag),
         _training(settings, metrics),
     ]
     return "\n\n".join(parts) + "\n"
@@ -106,8 +107,8 @@ def _data(inputs: dict[str, Any], settings: dict[str, Any], data: dict[str, Any]
     return "## Data\n\n" + _table(["", ""], [[name, _cell(value)] for name, value in rows])
 
 
-def _figures(metrics: dict[str, Any]) -> str:
-    text = "## Figures on held-out items"
+def _figures(metrics: dict[str, Any], out_of_bag: bool) -> str:
+    text = "## Figures out of bag" if out_of_bag else "## Figures on held-out items"
     comparison = metrics.get("rivals")
     if comparison:
         methods = comparison["rows"]
@@ -131,11 +132,12 @@ def _figures(metrics: dict[str, Any]) -> str:
     return text + ("\n\n" + _table(["", ""], alone) if alone else "")
 
 
-def _limits(data: dict[str, Any]) -> str:
+def _limits(data: dict[str, Any], out_of_bag: bool) -> str:
+    calibrated = "out of bag, on items" if out_of_bag else "on held-out items"
     lines = [
         "The figures hold for items like those of the data above. For other items neither mu nor kappa is tested; "
         "`model.unlike` flags those that resemble nothing seen in training.",
-        "kappa and the match probabilities were calibrated on held-out items of the same data. A changed camera, "
+        f"kappa and the match probabilities were calibrated {calibrated} of the same data. A changed camera, "
         "language or mixture of classes changes them.",
         "What the labels get wrong, the model has learned.",
     ]
