@@ -108,12 +108,12 @@ def test_every_search_equals_brute_force(build, query_modes, item_modes, dim):
     for hits, row in zip(answers, table, strict=True):
         assert [hit.id for hit in hits] == [j for j in np.argsort(-row, kind="stable") if row[j] >= 0.4]
         np.testing.assert_allclose([hit.match_probability for hit in hits], row[[hit.id for hit in hits]], atol=1e-6)
-    mu = queries.double().components.mu
-    likeliest = queries.double().unsqueeze(-1).log_prob(mu).argmax(-1)
-    cosine = at_main_directions(items, lambda places: mu[torch.arange(len(mu)), likeliest] @ places.T)
+    mode = queries.double().mode
+    log_share = queries.log_weights.double() + queries.components.double().log_prob(mode.unsqueeze(1))
+    cosine = at_main_directions(items, lambda places: mode @ places.T)
     for i, hits in enumerate(index.search(asked, by="nearest", limit=5)):
         assert [hit.id for hit in hits] == torch.argsort(-cosine[i], stable=True)[:5].tolist()
-        assert {hit.mode for hit in hits} == {int(likeliest[i])}
+        assert {hit.mode for hit in hits} == {int(log_share[i].argmax())}
 
 
 def test_hits_know_the_mode_they_belong_to():
@@ -128,6 +128,17 @@ def test_hits_know_the_mode_they_belong_to():
     assert [(hit.id, hit.mode) for hit in hits] == [("a", 0), ("b", 1)]  # and nothing between
     assert index.search(query.closest_vmf(), p=0.95)[0][0].id == "ab"
     assert [(hit.id, hit.mode) for hit in index.search(query, by="match")[0]][:2] == [("a", 0), ("b", 1)]
+
+
+def test_the_nearest_item_is_at_the_mode_also_between_components():
+    mu = torch.nn.functional.normalize(torch.tensor([[1.0, 0.5, 0.0], [1.0, -0.5, 0.0]]), dim=-1)
+    query = VMFMixture(torch.tensor([[0.5, 0.5]]).log(), VonMisesFisher(mu[None], 3.0))
+    assert torch.allclose(query.mode, torch.eye(1, 3), atol=1e-5)  # the components overlap, and neither is the mode
+    index = CredibleIndex.build(VonMisesFisher(torch.cat([mu, torch.eye(1, 3)]), 100.0), ids=["a", "b", "between"])
+    hits = index.search(query, by="nearest")[0]
+    assert hits[0].id == index.search(query)[0][0].id == "between"
+    assert hits[0].cosine == pytest.approx(1.0)
+    assert hits[0].mode in (0, 1)
 
 
 @pytest.mark.parametrize("by", ["credible", "match", "nearest"])

@@ -24,6 +24,7 @@ class Hit(NamedTuple):
         metadata: Metadata of the item.
         mode: Number of the query's mode that the item belongs to, in the order of its weights; 0 if it has one. For
             items and queries of several modes, `cosine` and `kappa` are those of this mode and of the item's nearest.
+            A search by "nearest" takes the cosine with the likeliest direction of the query.
 
     Examples:
         >>> import torch, aleator as al

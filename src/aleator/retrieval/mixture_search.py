@@ -79,12 +79,11 @@ class MixtureRequest:
         return replace(self, components=replace(self.components, limit=limit))
 
     def likeliest(self) -> tuple["MixtureRequest", np.ndarray]:
-        """Queries with the likeliest component alone, where density falls with the angle, and its number (Q,)."""
-        queries, mu = self.queries, self.queries.components.mu
-        best = queries.unsqueeze(-1).log_prob(mu).argmax(-1)
-        each = torch.arange(len(queries))
-        one = VonMisesFisher(mu[each, best], torch.ones(len(queries), dtype=torch.float64), validate_args=False)
-        return mixture_request(one, np.full(len(queries), -np.inf), self.components), best.numpy()
+        """Queries of one component at the mode, where density falls with the angle, and whose mode it is (Q,)."""
+        mode, count = self.queries.mode, len(self)
+        number = _log_densities(self, np.arange(count), mode.numpy())[0].argmax(axis=1)
+        one = VonMisesFisher(mode, torch.ones(count, dtype=torch.float64), validate_args=False)
+        return mixture_request(one, np.full(count, -np.inf), self.components), number
 
 
 def mixture_request(queries: PosteriorBatch, log_threshold: np.ndarray, plain: SearchRequest) -> MixtureRequest:
