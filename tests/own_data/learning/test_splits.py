@@ -98,10 +98,38 @@ def test_soft_labels_of_a_part_leave_out_classes_that_it_lacks(tmp_path):
     assert part.values.tolist() == [[1, 0], [0, 1]]
 
 
-def test_too_few_items_to_hold_out(tmp_path):
-    collection = labelled(tmp_path, [0, 0, 1, 1])
-    with pytest.raises(ValueError, match="too few items"):
-        split_items(collection, collection.labels, 0.2, seed=0)
+def refused(collection, share):
+    with pytest.raises(ValueError, match="too few items") as error:
+        split_items(collection, collection.labels, share, seed=0)
+    return str(error.value)
+
+
+def test_too_few_items_to_hold_out_and_a_share_that_would_do(tmp_path):
+    few = labelled(tmp_path, [0, 0, 1, 1])
+    for share, shown in ((0.2, "20 %"), (0.5, "50 %"), (0.001, "<1 %")):
+        expected = f"data = 4: too few items to hold out {shown} of them; add items of each class"
+        assert refused(few, share) == expected  # no share would do
+    eight = labelled(tmp_path, np.repeat(np.arange(30), 8))
+    assert refused(eight, 0.2).endswith("; add items of each class; or pass holdout=0.5")
+    split_items(eight, eight.labels, 0.5, seed=0)
+
+
+def test_too_few_groups_to_hold_out(tmp_path):
+    def grouped(count):
+        np.save(tmp_path / "x.npy", np.zeros((10 * count, 2)))
+        rows = "\n".join(str(g) for g in np.repeat(np.arange(count), 10))
+        return read_collection(tmp_path / "x.npy", write(tmp_path / "g.csv", f"group\n{rows}\n"))
+
+    said = refused(grouped(4), 0.5)
+    assert "to hold out 50 % of them (4 groups of two items or more, which stay whole); add groups" in said
+    assert "holdout" not in said
+    eight = grouped(8)
+    assert refused(eight, 0.2).endswith("; or pass holdout=0.5")
+    assert refused(eight, 0.95).endswith("; or pass holdout=0.5")
+    split_items(eight, eight.labels, 0.5, seed=0)
+    links = "\n".join(f"{2 * g},{2 * g + 1}" for g in range(3))
+    pairs = read_collection(tmp_path / "x.npy", write(tmp_path / "p.csv", f"first,second\n{links}\n"))
+    assert "(the pairs link them into 3 groups of two items or more, which stay whole)" in refused(pairs, 0.2)
 
 
 def test_equal_items_are_on_one_side(tmp_path):

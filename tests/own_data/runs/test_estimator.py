@@ -130,7 +130,7 @@ def test_the_seed_decides():
     ("rows", "labels", "message"),
     [
         (np.zeros((20, 2)), np.zeros(20), "1 class"),
-        (np.zeros((8, 2)), np.arange(8) % 2, "too few items.*holdout=0.5"),
+        (np.zeros((8, 2)), np.arange(8) % 2, "too few items to hold out 20 % of them; add items of each class$"),
         (1e8 + np.arange(60.0).reshape(20, 3), np.arange(20) % 2, "data = 'X': column 0.*float32"),
         (np.full((20, 2), np.nan), np.arange(20) % 2, "NaN"),
         (np.zeros((20, 2)), np.linspace(0, 1, 20), "Unknown label type"),

@@ -1,11 +1,12 @@
 """Which items are trained on and which are held out."""
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
 from aleator.evaluation import deal_into_folds
-from aleator.foundation import reject, require, require_probability
+from aleator.foundation import percent, reject, require, require_probability
 from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
@@ -94,13 +95,21 @@ def split_items(
     if too few would be held out.
     """
     require_probability("holdout", share, "try 0.2")
-    generator = np.random.default_rng(seed)
     grouping = evaluation_labels(labels, len(collection))
+    if seen is None:
+        seen = np.zeros(len(collection), bool)
+    split = _split(grouping, share, seed, seen, digests)
+    if split is None:
+        _reject_too_few(grouping, labels, share, seed, seen, digests)
+    return split
+
+
+def _split(grouping: Labels, share: float, seed: int, seen: np.ndarray, digests: np.ndarray | None) -> Split | None:
+    """The split; None if too few items would be trained on, calibrate or be tested on."""
+    generator = np.random.default_rng(seed)
     hard = grouping.hard()
     assert hard is not None
     order = generator.permutation(len(hard))
-    if seen is None:
-        seen = np.zeros(len(hard), bool)
     if grouping.kind == "groups":
         split = _split_groups(hard, share, generator, seen)
     else:
@@ -111,18 +120,26 @@ def split_items(
         if digests is not None:
             split = _equal_ones_in_one_part(split, digests)
     enough = len(split.train) >= 4 and all(can_be_evaluated(hard[part]) for part in (split.calibration, split.test))
-    if not enough and digests is not None:
-        return split_items(collection, labels, share, seed, seen)
-    links = f"; the pairs link them into {len(grouping.names)} groups, which stay whole"
+    if enough:
+        return split
+    return None if digests is None else _split(grouping, share, seed, seen, None)
+
+
+def _reject_too_few(
+    grouping: Labels, labels: Labels, share: float, seed: int, seen: np.ndarray, digests: np.ndarray | None
+) -> NoReturn:
+    """Raise the error for items that cannot be split, with a share that would do, if there is one."""
     new = f" that are new ({np.count_nonzero(~seen)} of {len(seen)})" if seen.any() else ""
-    require(
-        enough,
-        "data",
-        len(hard),
-        f"too few items{new} to hold out {share:.0%} of them{links if labels.kind == 'pairs' else ''}",
-        "add items of each class, or pass a larger holdout=0.5, for example",
-    )
-    return split
+    problem, way_out = f"too few items{new} to hold out {percent(share)} of them", "add items of each class"
+    if grouping.kind == "groups":
+        groups = np.count_nonzero(grouping.counts() > 1)
+        link = "the pairs link them into " if labels.kind == "pairs" else ""
+        problem += f" ({link}{groups} groups of two items or more, which stay whole)"
+        way_out = "add groups: two calibrate, two are tested on, the others are learned from"
+    enough = [other for other in (0.2, *_LARGER_SHARES) if _split(grouping, other, seed, seen, digests)]
+    if enough:
+        way_out += f"; or pass holdout={enough[0]:g}"
+    reject("data", len(seen), problem, way_out)
 
 
 def split_at_random(count: int, seed: int) -> Split:
@@ -163,13 +180,10 @@ def allowed_share(
     Classes of eight items, for example, have one of them in a share of 20 %. Each half needs two of a class.
     If no share is enough, the usual one is returned; `split_items` then says what is missing.
     """
-    for share in (usual, *_LARGER_SHARES):
-        try:
-            split_items(collection, labels, share, seed, seen, digests)
-        except ValueError:
-            continue
-        return share
-    return usual
+    grouping = evaluation_labels(labels, len(collection))
+    seen = np.zeros(len(collection), bool) if seen is None else seen
+    shares = (usual, *_LARGER_SHARES)
+    return next((share for share in shares if _split(grouping, share, seed, seen, digests)), usual)
 
 
 def select_labels(labels: Labels, items: np.ndarray) -> Labels:
