@@ -124,6 +124,18 @@ def test_without_classes_labels_are_not_judged(tmp_path):
     assert "label_errors" not in found.summary
 
 
+def test_groups_and_pairs_are_not_judged_and_the_log_says_so(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((30, 3)))
+    groups = write(tmp_path / "g.csv", "group\n" + "".join(f"{i // 5}\n" for i in range(30)))
+    pairs = write(tmp_path / "p.csv", "first,second\n0,1\n2,3\n")
+    for labels, kind in ((groups, "groups"), (pairs, "pairs")):
+        lines = []
+        collection = read_collection(tmp_path / "x.npy", labels)
+        found = audit(collection, tmp_path / kind, **QUIET, log=lines.append)
+        assert found.label_errors is None
+        assert lines == [f"The labels are {kind}, which are not judged: only classes and soft labels are."]
+
+
 def test_soft_labels_are_judged(tmp_path):
     _, true = planted(tmp_path)
     soft = np.full((300, 4), 0.1)

@@ -140,7 +140,9 @@ def audit(
         report = describe_left_out(collection)
         if report:
             log(report)
-        if found.saw_labels:
+        if collection.labels is not None and _judged(collection) is None:
+            log(f"The labels are {collection.labels.kind}, which are not judged: only classes and soft labels are.")
+        elif found.saw_labels:
             log(
                 "The network of this run learned from labels. If it learned from these, it may know wrong ones by "
                 "heart, and they are not found; features of a network that did not see them find more."
@@ -164,7 +166,7 @@ def find_problems(
     log: Callable[[str], None] = lambda line: None,
 ) -> Audit:
     """The audit without files: from features to what is wrong."""
-    labels = collection.labels if collection.labels and collection.labels.kind in ("classes", "soft") else None
+    labels = _judged(collection)
     targets = None if labels is None else _targets(labels).to(device)
     features = given.rows.to(device)
     settings = HeadSettings(False, 1e-2) if targets is None else choose_head_settings(features, targets, seed)
@@ -217,6 +219,12 @@ def find_problems(
     return Audit(
         collection, errors, confusions, duplicates, frozenset(same.reshape(-1).tolist()), odd, neighbours, summary
     )
+
+
+def _judged(collection: Collection) -> Labels | None:
+    """The labels, if they are of a kind that is judged."""
+    labels = collection.labels
+    return labels if labels is not None and labels.kind in ("classes", "soft") else None
 
 
 def _targets(labels: Labels) -> Tensor:
