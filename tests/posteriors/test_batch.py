@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from aleator import VonMisesFisher
+from tests.posteriors.mixture_cases import mixture
 
 
 def posteriors(*shape: int, dim: int = 3, seed: int = 0, validate_args: bool | None = None) -> VonMisesFisher:
@@ -151,6 +152,28 @@ def test_scale_kappa():
     assert torch.equal(grad, q.kappa.detach().sum(0))
 
 
+@pytest.mark.parametrize("shape", [(3,), (2, 1), (2, 3), (4, 2, 3), (4, 1, 1)])
+def test_scale_kappa_with_a_factor_of_another_shape(shape):
+    """Each posterior of the wider batch is the same as when it is scaled alone."""
+    for q in (posteriors(2, 3), mixture(2, 3, modes=2)):
+        factor = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        scaled = q.scale_kappa(factor)
+        batch = torch.broadcast_shapes(shape, (2, 3))
+        assert scaled.batch_shape == batch
+        factor, wide = factor.expand(batch), q.expand(batch)
+        for i in torch.cartesian_prod(*map(torch.arange, batch)).tolist():
+            one = wide[tuple(i)].scale_kappa(factor[tuple(i)].item())
+            for ours, expected in zip(scaled[tuple(i)]._tensors(), one._tensors(), strict=True):
+                torch.testing.assert_close(ours, expected)
+        assert scaled.rsample().shape == (*batch, q.dim)
+
+
+def test_scale_kappa_keeps_the_dtype():
+    q = posteriors(2).float()
+    assert q.scale_kappa(torch.ones(2, dtype=torch.float64)).kappa.dtype == torch.float32
+    assert q[0].scale_kappa(torch.tensor(2.0, dtype=torch.float64)).kappa.dtype == torch.float32
+
+
 def test_rotate():
     q = posteriors(2, 4, dim=5)
     rotation = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
@@ -201,6 +224,14 @@ BAD_INPUT = {
     "no batch dimension": (lambda: VonMisesFisher.cat([posteriors(), posteriors()]), ("stack",)),
     "a negative factor": (lambda: posteriors(2).scale_kappa(-1.0), ("factor = -1.0",)),
     "a factor of NaN": (lambda: posteriors(2).scale_kappa(math.nan), ("factor = nan",)),
+    "a factor that does not fit": (
+        lambda: posteriors(2, 3).scale_kappa(torch.ones(2)),
+        (r"factor = \(2,\)", r"does not broadcast with the batch shape \(2, 3\)", "one for each posterior"),
+    ),
+    "a factor for each component": (
+        lambda: mixture(3, modes=2).scale_kappa(torch.ones(3, 2)),
+        (r"factor = \(3, 2\)", r"does not broadcast with the batch shape \(3,\)"),
+    ),
     "no rotation": (lambda: posteriors(2).rotate(2 * torch.eye(3, dtype=torch.float64)), ("rotation", "orthogonal")),
 }
 

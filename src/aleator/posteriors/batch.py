@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Size, Tensor
 from torch.distributions import Distribution
 
-from aleator.foundation import require, require_float
+from aleator.foundation import reject, require, require_float
 from aleator.posteriors.regions import CredibleRegion, credible_region, region_level
 
 if TYPE_CHECKING:
@@ -304,7 +304,10 @@ class PosteriorBatch(Distribution):
             factor: A number >= 0, or a tensor of such numbers that broadcasts with the batch.
 
         Returns:
-            Posteriors with the same batch shape.
+            Posteriors with the same batch shape, or with the larger one of the factor.
+
+        Raises:
+            ValueError: If the factor has another shape, is negative or NaN, or makes 0 times inf.
         """
         raise NotImplementedError
 
@@ -395,6 +398,17 @@ class PosteriorBatch(Distribution):
     def _map(self, function: Callable[[Tensor, int], Tensor]) -> Self:
         """Posteriors whose tensors are function(tensor, number of its trailing dimensions)."""
         return self._derive(*map(function, self._tensors(), self._trailing))
+
+    def _fitting(self, argument: str, value: Scale) -> Self:
+        """The posteriors in the batch shape that they have together with `value`, without a copy."""
+        if not isinstance(value, Tensor) or value.dim() == 0 or value.shape == self.batch_shape:
+            return self
+        try:
+            shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        except RuntimeError:
+            problem = f"does not broadcast with the batch shape {tuple(self.batch_shape)}"
+            reject(argument, tuple(value.shape), problem, "pass one number, or one for each posterior")
+        return self if shape == self.batch_shape else self.expand(shape)
 
     def _reshaped(self, places: Tensor) -> Self:
         """Posteriors in the batch shape of `places`, which is `_places()` reshaped."""

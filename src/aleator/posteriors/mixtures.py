@@ -285,8 +285,10 @@ class VMFMixture(PosteriorBatch):
         return self._derive(self.log_weights, self.components.mu, self.components.kappa.detach())
 
     def scale_kappa(self, factor: Tensor | float) -> "VMFMixture":
-        each = factor.unsqueeze(-1) if isinstance(factor, Tensor) and factor.dim() else factor
-        return self._with(self.components.scale_kappa(each))
+        q = self._fitting("factor", factor)
+        if isinstance(factor, Tensor) and factor.dim():
+            factor = factor.expand(q.batch_shape).unsqueeze(-1).expand(q.components.batch_shape)
+        return q._with(q.components.scale_kappa(factor))
 
     def rotate(self, rotation: Tensor) -> "VMFMixture":
         return self._with(self.components.rotate(rotation))

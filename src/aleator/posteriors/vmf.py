@@ -340,11 +340,12 @@ class VonMisesFisher(PosteriorBatch):
     def scale_kappa(self, factor: Tensor | float) -> "VonMisesFisher":
         if self._validate_args:
             require(torch.as_tensor(factor) >= 0, "factor", factor, "negative or NaN", "pass a number >= 0")
-        kappa = self.kappa * factor
+        q = self._fitting("factor", factor)
+        kappa = (q.kappa * factor).to(q.dtype)
         if self._validate_args:
             way_out = "pass a finite number > 0, or leave out posteriors with kappa = 0 or inf"
             require(~kappa.isnan(), "factor", factor, "0 times inf is no concentration", way_out)
-        return self._derive(self.mu, kappa)
+        return self._derive(q.mu, kappa)
 
     def rotate(self, rotation: Tensor) -> "VonMisesFisher":
         if self._validate_args:
