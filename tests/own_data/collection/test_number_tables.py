@@ -35,6 +35,39 @@ def test_rows_have_the_names_of_the_column_id_if_it_tells_them_apart(tmp_path, k
     assert read_collection(bad).note == note
 
 
+def test_labels_of_a_second_file_are_joined_by_id(tmp_path):
+    numbers = table(tmp_path / "x.csv", "id,a,b", "p,1,2", "q,3,4", "r,5,6")
+    labels = table(tmp_path / "y.csv", "id,label", "r,dog", "other,owl", "p,cat", "q,dog")
+    collection = read_collection(numbers, labels)
+    assert collection.features == 2
+    assert [collection.labels.names[number] for number in collection.labels.values] == ["cat", "dog", "dog"]
+    few = table(tmp_path / "few.csv", "id,label", "r,dog", "p,cat")
+    with pytest.raises(
+        ValueError, match=r"has no row for 1 of 3 items .*x.csv \(q\); give each item a row with its id"
+    ):
+        read_collection(numbers, few)
+
+
+def test_labels_of_a_second_file_are_joined_by_row_number_or_order(tmp_path):
+    numbers = table(tmp_path / "x.csv", "a,b", "1,2", "3,none", "5,6")
+    by_number = table(tmp_path / "y.csv", "id,label", "2,dog", "1,owl", "0,cat")
+    labels = read_collection(numbers, by_number, strict=False).labels
+    assert [labels.names[number] for number in labels.values] == ["cat", "dog"]  # row 1 cannot be used
+    complete = table(tmp_path / "z.csv", "a,b", "1,2", "3,4", "5,6")
+    np.save(tmp_path / "y.npy", np.array([0, 1, 1]))
+    assert read_collection(complete, tmp_path / "y.npy").labels.values.tolist() == [0, 1, 1]
+    with pytest.raises(ValueError, match="'none' is not a finite number"):
+        read_collection(numbers, tmp_path / "y.npy")  # and not that there are too many labels
+
+
+def test_a_second_file_of_labels_is_refused_where_the_table_has_its_own(tmp_path):
+    second = table(tmp_path / "y.csv", "id,label", "p,cat", "q,dog")
+    for name, header in (("label.csv", "id,a,label"), ("group.csv", "id,a,group"), ("text.csv", "id,text,label")):
+        path = table(tmp_path / name, header, "p,1,u", "q,2,v")
+        with pytest.raises(ValueError, match="the table has its own; leave them out"):
+            read_collection(path, second)
+
+
 def test_a_row_that_is_left_out_takes_its_name_along(tmp_path):
     path = table(tmp_path / "x.csv", "id,a,label", "p,1,u", "q,none,u", "r,3,v")
     assert read_collection(path, strict=False).ids() == ["p", "r"]

@@ -54,6 +54,14 @@ def test_a_column_id_names_the_rows_and_is_no_label(rows, tmp_path):
     assert read_collection(tmp_path / "x.parquet", tmp_path / "y.npy").ids() == ids
 
 
+def test_labels_of_another_file_are_joined_by_id(rows, tmp_path):
+    path = features_file(tmp_path / "x.parquet", rows, id=[f"P-{i}" for i in range(40)])
+    lines = "".join(f"P-{i},{'even' if i % 2 == 0 else 'odd'}\n" for i in reversed(range(40)))
+    (tmp_path / "y.csv").write_text("id,label\n" + lines)
+    labels = read_collection(path, tmp_path / "y.csv").labels
+    assert [labels.names[number] for number in labels.values] == ["even", "odd"] * 20
+
+
 def test_a_table_of_texts_is_that_of_a_csv_file(tmp_path):
     texts, labels = ["It purrs.", "It barks.", "Es muht, laut."], ["cat", "dog", "cow"]
     pq.write_table(pa.table({"text": texts, "label": labels}), tmp_path / "t.parquet")

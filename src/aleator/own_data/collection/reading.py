@@ -67,8 +67,8 @@ def read_collection(
             columns `first` and `second`, or with a column of numbers for each feature; a .npy file of features (N, F);
             a .parquet file with a column `features` (lists of F numbers) or the columns of a .csv file; or a .txt file
             with one text per line. A folder and a .parquet file may be on an object store: s3://bucket/name.
-        labels: Labels of .npy features, of the images of a folder, or of the lines of a .txt file; see `read_labels`.
-            Tables contain their labels.
+        labels: Labels of .npy features, of the images of a folder, of the lines of a .txt file, or of the rows of a
+            table that has none; see `read_labels`.
         labels_optional: Whether to read a folder without labels if its subfolders cannot be its classes. Otherwise
             such a folder is an error.
         strict: Whether items that cannot be used are an error, which lists them all. If not, they are left out, and
@@ -98,23 +98,22 @@ def read_collection(
     if ending in (".csv", ".tsv", ".parquet"):
         if ending == ".parquet" and FEATURES in parquet_columns(place):
             return _read_parquet_features(place, labels_path)
-        require(labels is None, "labels", str(labels), "the table has its own", "leave them out: they are in the data")
         table = read_parquet_table(place, parquet_columns(place)) if ending == ".parquet" else read_table(Path(place))
         collection = _read_items(table)
     elif ending == "a folder":
         collection = _read_folder(place, labels_optional, labels_path)
     elif ending == ".txt":
         collection = _read_lines(Path(place))
-        if labels_path is not None:
-            collection = replace(
-                collection, labels=read_labels(labels_path, len(collection), str(place), collection.ids())
-            )
     else:
         way_out = "name a folder of images, or a .csv, .npy, .parquet or .txt file"
         reject("data", str(place), "has an unknown ending", way_out)
     if strict or not len(collection):
         stop_at(collection.problems, len(collection) + len(collection.problems))
-    return collection
+    if labels_path is None or ending == "a folder":
+        return collection
+    way_out = "leave them out: they are in the data"
+    require(collection.labels is None, "labels", str(labels), "the table has its own", way_out)
+    return replace(collection, labels=read_labels(labels_path, len(collection), str(place), collection.ids()))
 
 
 def _find(source: str | Path, storage_options: Mapping[str, str] | None) -> tuple[Any, str]:
@@ -265,12 +264,13 @@ def _read_parquet_features(path: AnyPath, labels_path: Path | None) -> Collectio
     rows, columns = ParquetFeatures(path), [name for name in parquet_columns(path) if name != FEATURES]
     labels, names, note = None, None, ""
     if labels_path is not None:
-        labels, columns = read_labels(labels_path, len(rows), str(path)), [name for name in columns if name == "id"]
+        columns = [name for name in columns if name == "id"]
     if columns:
         table = read_parquet_table(path, columns)
-        if labels_path is None:
-            labels = labels_from_table(table, [name for name in columns if name != "id"])
+        labels = labels_from_table(table, [name for name in columns if name != "id"])
         names, note = _names(table, table)
+    if labels_path is not None:
+        labels = read_labels(labels_path, len(rows), str(path), names)
     return Collection("features", path, rows, None, labels, names=names, note=note)
 
 
