@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import struct
 import zlib
 
@@ -154,6 +155,21 @@ def test_features():
     rows[3, 1] = torch.nan
     with pytest.raises(ValueError, match=r"row 3.*not finite"):
         inputs.prepare(rows)
+
+
+@pytest.mark.parametrize(
+    ("items", "shown"),
+    [
+        (["a.jpg"], "'a.jpg'"),
+        (np.array([["x", "y"]]), "'x'"),
+        (np.array([[1.0, None]], object), "None"),
+        (np.array([[1, 2]], object), "'object'"),
+    ],
+)
+def test_what_is_no_number_is_no_feature(items, shown):
+    expected = f"features = {shown}: no number, and this model takes rows of 2 numbers; pass an array of numbers (B, 2)"
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        Inputs("features", features=2).prepare(items)
 
 
 def test_uint8_features_are_not_taken_for_pixels():

@@ -9,6 +9,7 @@ Image files are opened by `aleator.data.images`, which does not trust them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Number
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 from aleator.data.images import MOST_PIXELS, as_rgb, open_image
 from aleator.data.levels import Range
 from aleator.data.pixels import normalise, to_unit
-from aleator.foundation import reject, require, require_one_of
+from aleator.foundation import plain_number, reject, require, require_one_of
 
 InputKind = Literal["images", "features", "text"]
 
@@ -168,6 +169,10 @@ class Inputs:
             way_out = f"pass rows of {self.features}"
             require(len(shapes) == 1, "features", sorted(shapes), "not of one length", way_out)
             items = np.stack([np.asarray(item) for item in items])
+        if isinstance(items, np.ndarray) and items.dtype.kind not in "fiubc":
+            shown = next((plain_number(value) for value in items.flat if not isinstance(value, Number)), "object")
+            problem = f"no number, and this model takes rows of {self.features} numbers"
+            reject("features", shown, problem, f"pass an array of numbers (B, {self.features})")
         rows = torch.as_tensor(items)
         fits = rows.dim() == 2 and rows.shape[1] == self.features and not rows.is_complex()
         problem = f"the encoder takes rows of {self.features} numbers"
