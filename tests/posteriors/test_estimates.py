@@ -98,3 +98,65 @@ class TestDivergence:
             kl_divergence(mixture(2, dim=3), mixture(2, dim=4))
         with pytest.raises(ValueError, match="samples = 0"):
             mixture(2).entropy(samples=0)
+
+
+class TestPointMasses:
+    """A point mass has the entropy -inf, and is infinitely far from all that is not at the same point."""
+
+    AXES = torch.eye(3, dtype=torch.float64)
+
+    def mixed(self, weights, *kappas) -> VMFMixture:
+        kappa = torch.tensor(kappas, dtype=torch.float64)
+        return VMFMixture(torch.tensor(weights, dtype=torch.float64).log(), VonMisesFisher(self.AXES, kappa))
+
+    def test_two_point_masses(self):
+        points = VonMisesFisher(self.AXES, math.inf)
+        assert torch.equal(kl_divergence(points[:, None], points), torch.where(self.AXES > 0, 0.0, math.inf))
+        for kappa in (0.0, 5.0):
+            wide = VonMisesFisher(self.AXES, kappa)
+            assert torch.isposinf(kl_divergence(points, wide)).all()
+            assert torch.isposinf(kl_divergence(wide, points)).all()
+
+    @pytest.mark.parametrize("kappas", [(math.inf, 5.0, 7.0), (5.0, math.inf, math.inf), (math.inf,) * 3])
+    @pytest.mark.parametrize("samples", [1, 16])
+    def test_the_entropy_of_a_mixture_with_a_point_mass(self, kappas, samples):
+        q = self.mixed([0.5, 0.3, 0.2], *kappas)
+        value, error = q.entropy_estimate(samples)
+        for entropy in (value, *q.entropy_bounds()):
+            assert torch.isneginf(entropy)
+        assert error == 0
+
+    def test_divergences_of_mixtures_with_point_masses(self):
+        q, uniform = self.mixed([0.5, 0.3, 0.2], math.inf, 5.0, 7.0), VonMisesFisher.uniform(3, dtype=torch.float64)
+        for samples in (1, 16):
+            value, error = kl_estimate(q, uniform, samples)
+            assert torch.isposinf(value)
+            assert error == 0
+            assert kl_estimate(q, q, samples)[0] == 0
+        assert torch.isposinf(kl_divergence(q, VonMisesFisher(self.AXES[0], math.inf)))
+        assert torch.isposinf(kl_divergence(VonMisesFisher(self.AXES[1], math.inf), q))
+        # On the point mass of q alone, all that q has elsewhere does not matter.
+        at_point = kl_divergence(VonMisesFisher(self.AXES[0], math.inf), q)
+        torch.testing.assert_close(at_point, torch.tensor(math.log(2), dtype=torch.float64))
+        # A set without area has no mass under the uniform distribution. What is left of q holds the share 0.5.
+        rest = self.mixed([0.0, 0.6, 0.4], math.inf, 5.0, 7.0)
+        generator = torch.Generator().manual_seed(0)
+        value, error = kl_estimate(uniform, q, 4000, generator)
+        alone, other_error = kl_estimate(uniform, rest, 4000, generator)
+        assert abs(value - alone - math.log(2)) <= reference.STANDARD_ERRORS * (error + other_error)
+
+    def test_mixtures_of_point_masses_are_discrete_distributions(self):
+        first, second = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
+        q, p = self.mixed(first, *(math.inf,) * 3), self.mixed(second, *(math.inf,) * 3)
+        expected = sum(a * math.log(a / b) for a, b in zip(first, second, strict=True))
+        torch.testing.assert_close(kl_divergence(q, p), torch.tensor(expected, dtype=torch.float64))
+        twice = VMFMixture(torch.zeros(2, dtype=torch.float64), VonMisesFisher(self.AXES[[0, 0]], math.inf))
+        assert kl_divergence(twice, VonMisesFisher(self.AXES[0], math.inf)).abs() < 1e-12
+
+    def test_a_point_mass_of_weight_zero_does_not_count(self):
+        q = self.mixed([0.5, 0.5, 0.0], 3.0, 5.0, math.inf)
+        for ours, expected in zip(q.entropy_bounds(), q.prune().entropy_bounds(), strict=True):
+            torch.testing.assert_close(ours, expected)
+        assert q.entropy().isfinite()
+        assert kl_divergence(q, VonMisesFisher.uniform(3, dtype=torch.float64)).isfinite()
+        assert torch.isposinf(kl_divergence(VonMisesFisher(self.AXES[2], math.inf), q))

@@ -8,6 +8,8 @@ Only the second part is estimated. It is constant where components do not overla
 The divergence is treated in the same way, with the component p_j of the other mixture that is closest to q_k:
 
     KL(q, p) = sum_k w_k ( KL(q_k, p_j) + E_k log q(z)/q_k(z) - E_k log p(z)/p_j(z) ).
+
+At a point mass the ratio of densities is the weight of the point masses there.
 """
 
 import math
@@ -41,8 +43,8 @@ def entropy_bounds(q: "PosteriorBatch") -> tuple[Tensor, Tensor]:
     bounds = []
     for distance in (_bhattacharyya(rows, columns), kl_divergence(rows, columns)):
         near = torch.logsumexp(log_weights[..., None, :] - torch.where(itself, 0.0, distance), -1)
-        each = torch.where(log_weights == -math.inf, 0.0, own - near)
-        bounds.append((log_weights.exp() * each).sum(-1).to(q.dtype))
+        weights = log_weights.exp()
+        bounds.append((weights * torch.where(weights > 0, own - near, 0.0)).sum(-1).to(q.dtype))
     return bounds[0], bounds[1]
 
 
@@ -78,19 +80,24 @@ def kl_estimate(
 
 def _log_ratio(q: "PosteriorBatch", parts: "VonMisesFisher", z: Tensor) -> Tensor:
     """log q(z) - log parts(z) for samples z (N, ..., K, D) and one part for each k: (N, ..., K)."""
-    each = q.unsqueeze(-1)
+    each, whole = q.unsqueeze(-1), q.components.unsqueeze(-2)
     size = max(1, _BLOCK // max(1, z[0].numel() * q.modes))
-    return torch.cat([each.log_prob(block) - parts.log_prob(block) for block in z.split(size)])
+    point = torch.isinf(parts.kappa)
+    there = torch.isinf(whole.kappa) & (whole.mu == parts.mu.unsqueeze(-2)).all(-1)  # (..., K, components of q)
+    mass = torch.where(there, q.log_weights.exp().unsqueeze(-2), 0.0).sum(-1)
+    ratio = torch.cat([each.log_prob(block) - parts.log_prob(block) for block in z.split(size)])
+    return torch.where(point, torch.where(point, mass, 1.0).log(), ratio)
 
 
 def _combine(log_weights: Tensor, exact: Tensor, sampled: Tensor) -> tuple[Tensor, Tensor]:
     """sum_k w_k (exact_k + mean of sampled_k), and its standard error, from (..., K), (..., K) and (N, ..., K)."""
-    used = log_weights > -math.inf
     weights = log_weights.exp()
-    value = (weights * torch.where(used, exact + sampled.mean(0), 0.0)).sum(-1)
+    used = weights > 0
+    each = torch.where(torch.isinf(exact), exact, exact + sampled.mean(0))
+    value = (weights * torch.where(used, each, 0.0)).sum(-1)
     spread = sampled.detach().var(0) if len(sampled) > 1 else torch.full_like(sampled[0], math.inf)
     error = torch.where(used, weights.detach().square() * spread / len(sampled), 0.0).sum(-1).sqrt()
-    return value, error
+    return value, torch.where(torch.isinf(value.detach()), 0.0, error)  # what is infinite is so without an error
 
 
 def _bhattacharyya(q: "VonMisesFisher", p: "VonMisesFisher") -> Tensor:
@@ -101,5 +108,8 @@ def _bhattacharyya(q: "VonMisesFisher", p: "VonMisesFisher") -> Tensor:
         return growth_shortfall(q.dim / 2 - 1, kappa) / 2 - growth_shortfall(q.dim / 2 - 1, kappa / 2)
 
     cosine_gap = (unit_directions(q.mu) - unit_directions(p.mu)).square().sum(-1) / 2
-    overlap = log_overlap(q.dim, cosine_gap, q.kappa / 2, p.kappa / 2)
-    return -(overlap + excess(q.kappa) + excess(p.kappa))
+    kappa_q, kappa_p = (torch.where(torch.isinf(k), 1.0, k) for k in (q.kappa, p.kappa))
+    overlap = log_overlap(q.dim, cosine_gap, kappa_q / 2, kappa_p / 2)
+    point_q, point_p = torch.isinf(q.kappa), torch.isinf(p.kappa)
+    distance = torch.where(point_q | point_p, math.inf, -(overlap + excess(kappa_q) + excess(kappa_p)))
+    return torch.where(point_q & point_p & (cosine_gap == 0), 0.0, distance)

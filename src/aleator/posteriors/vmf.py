@@ -429,7 +429,8 @@ def kappa_from_mean_resultant_length(length: Tensor, dim: int, shortfall: Tensor
 def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
     """E_q log q/p = s(kappa_q) - s(kappa_p) + (kappa_p - kappa_q) (1 - A_1) + kappa_p A_1 (1 - mu_q.mu_p); (...).
 
-    A_1 is that of q, and s(kappa) = kappa - log_growth(kappa). No term is large unless the divergence is.
+    A_1 is that of q, and s(kappa) = kappa - log_growth(kappa). No term is large unless the divergence is. A point mass
+    is infinitely far from all but the same point mass.
     """
     require(q.dim == p.dim, "p", f"dimension {p.dim}", f"q has dimension {q.dim}", "pass posteriors of one dimension")
     order = q.dim / 2 - 1
@@ -439,7 +440,8 @@ def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
     cosine_gap = (q.mu - p.mu).double().square().sum(-1) / 2  # 1 - mu_q.mu_p
     value = growth_shortfall(order, kappa_q) - growth_shortfall(order, kappa_p)
     value = value + (kappa_p - kappa_q) * shortfall + kappa_p * (1 - shortfall) * cosine_gap
-    return torch.where(point_q | point_p, math.inf, value).to(q.kappa.dtype)
+    value = torch.where(point_q | point_p, math.inf, value)
+    return torch.where(point_q & point_p & (cosine_gap == 0), 0.0, value).to(q.kappa.dtype)
 
 
 def _refuse_transforms(*tensors: Tensor | float) -> None:
