@@ -24,6 +24,14 @@ def test_a_uniform_posterior_leaves_the_prior():
     assert match_probability(q1, q2, VMFKernel(10.0), 0.3).item() == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize("prior", [1e-50, 1e-8, 1 - 1e-8, 1 - 1e-15])
+def test_float32_keeps_a_prior_close_to_0_or_1(prior):
+    q1, q2 = at_cosines(10, [-0.9], 300.0, 300.0)  # they hardly match, so such a prior decides nothing by itself
+    for share in (prior, torch.tensor(prior, dtype=torch.float64)):
+        exact = match_probability(q1, q2, VMFKernel(10.0), share)
+        torch.testing.assert_close(match_probability(q1.float(), q2.float(), VMFKernel(10.0), share), exact.float())
+
+
 @pytest.mark.parametrize("prior", [0.0, torch.ones(6)], ids=["zero", "one"])
 def test_a_prior_outside_the_open_interval_is_refused(prior):
     q = some_posteriors(6, 5)

@@ -251,9 +251,10 @@ def match_probability(
     """
     require_probability("prior", prior, "pass the share of matching pairs, for example 0.5")
     log_r = log_positivity(q1, q2, kernel)
-    share = torch.as_tensor(prior, dtype=log_r.dtype, device=log_r.device)
+    # In float32 a share close to 1 would be 1. Its log odds are not large.
+    share = torch.as_tensor(prior, dtype=torch.float64, device=log_r.device)
     log_odds_ratio = log_r if calibration is None else calibration(log_r, rank)
-    return torch.sigmoid(log_odds_ratio + torch.logit(share))
+    return torch.sigmoid(log_odds_ratio + torch.logit(share).to(log_r.dtype))
 
 
 def _checked_pair(q1: Posterior, q2: Posterior, kernel: ZonalKernel) -> tuple[PosteriorBatch, PosteriorBatch]:
