@@ -6,7 +6,7 @@ import psycopg
 import pytest
 import torch
 
-from aleator import VonMisesFisher, ZonalKernel
+from aleator import VMFMixture, VonMisesFisher, ZonalKernel
 from aleator.matching import LogOddsMap, MatchMaps
 from aleator.retrieval import CredibleIndex
 
@@ -208,6 +208,32 @@ def test_searches_that_make_no_sense(options, message):
 def test_a_size_of_exact_search_that_is_no_number_of_items(number):
     with pytest.raises(ValueError, match=r"exact_below = .*: not a number of items; pass for example 100_000"):
         CredibleIndex.build(some(3), exact_below=number)
+
+
+@pytest.mark.parametrize("fingerprint", [5, b"one", ["one"]])
+def test_a_fingerprint_is_a_text(fingerprint):
+    with pytest.raises(
+        ValueError, match=r"fingerprint = '(int|bytes|list)': not a str; pass a text that names the encoder"
+    ):
+        CredibleIndex.build(some(3), fingerprint=fingerprint)
+
+
+def test_a_kappa_that_float32_cannot_hold_is_refused(index):
+    """Stored as inf it would be a point mass, which is another posterior."""
+    largest = torch.finfo(torch.float32).max
+    for kappa in (1e300, 1.001 * largest):
+        double = VonMisesFisher(torch.eye(1, 6, dtype=torch.float64), kappa)
+        mixture = VMFMixture(torch.zeros(1, 1, dtype=torch.float64), double[:, None])
+        for posteriors in (double, mixture):
+            with pytest.raises(ValueError, match=r"posteriors\.kappa = .*: too large for float32.* math\.inf"):
+                CredibleIndex.build(posteriors)
+        with pytest.raises(ValueError, match=r"posteriors\.kappa = .*: too large for float32"):
+            index.add(double)
+        assert len(index) == 5
+        assert index.search(double, by="nearest")[0]  # a query is not stored
+    for kappa in (largest, math.inf):
+        index.add(VonMisesFisher(torch.eye(1, 6, dtype=torch.float64), kappa), [str(kappa)])
+    assert max(hit.kappa for hit in content(index)[0]) == math.inf
 
 
 def test_queries_are_checked_like_items():

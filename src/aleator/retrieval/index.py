@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 from aleator.evaluation import LabelModel
-from aleator.foundation import is_whole, reject, require, require_count, require_one_of, require_probability
+from aleator.foundation import (
+    is_whole,
+    reject,
+    require,
+    require_count,
+    require_one_of,
+    require_probability,
+    require_type,
+)
 from aleator.matching import DEFAULT_PRIOR, MatchMaps, VMFKernel, ZonalKernel
 from aleator.posteriors import PosteriorBatch
 from aleator.retrieval.filters import Filter, compile_filter
@@ -125,6 +133,8 @@ class CredibleIndex(AnsweringIndex):
         require(
             is_whole(exact_below, 0), "exact_below", exact_below, "not a number of items", "pass for example 100_000"
         )
+        if fingerprint is not None:
+            require_type("fingerprint", fingerprint, str, "pass a text that names the encoder, or leave it out")
         items = items_of(posteriors, ids, metadata)
         config = {
             "dim": posteriors.dim,

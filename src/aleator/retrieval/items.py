@@ -196,7 +196,11 @@ def make_items(
             "give a sequence with one dict (or None) for each",
         )
         encoded = [encode_metadata(item_metadata) for item_metadata in metadata]
-    kappa = posteriors.components.kappa.detach().cpu().numpy().astype(np.float32)  # (n, K)
+    certainty = posteriors.components.kappa.detach().cpu()  # (n, K)
+    fits = (certainty <= torch.finfo(torch.float32).max) | certainty.isinf()
+    way_out = "pass math.inf for point masses, or smaller numbers"
+    require(fits, "posteriors.kappa", certainty, "too large for float32, in which an index keeps it", way_out)
+    kappa = certainty.numpy().astype(np.float32)
     if not mixtures:
         return Items(keys, mu, kappa[:, 0], encoded)
     weight = posteriors.log_weights.detach().cpu().double().exp().numpy()
