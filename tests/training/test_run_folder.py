@@ -1,12 +1,15 @@
 """A run's folder belongs to one configuration; a folder of anything else is left alone."""
 
 import pytest
+import torch
 
 from aleator.encoders.backbones import MLP
 from aleator.encoders.encoder import Encoder
-from aleator.losses import MCInfoNCE
+from aleator.losses import HIB, ExactInfoNCE, MCInfoNCE
 from aleator.matching.kernels import VMFKernel
+from aleator.matching.zonal import ZonalKernel
 from aleator.training.loop import fit
+from aleator.training.run_folder import claim_run_folder, run_identity
 from tests.training.training_cases import SmallLoss, build, mean_kappa, pairs, recipe, run
 
 
@@ -33,6 +36,69 @@ def test_the_losss_settings_are_part_of_a_run(tmp_path):
         run(tmp_path / "run", build=with_samples(3))
     with pytest.raises(ValueError, match=r"loss\.kernel\..* was .*20.*now .*21"):
         run(tmp_path / "run", build=lambda: (build()[0], MCInfoNCE(VMFKernel(21.0), 2)))
+
+
+def gauss(t):
+    return torch.exp(-4 * (1 - t) ** 2)
+
+
+def cauchy(t):
+    return 1 / (1 + 4 * (1 - t))
+
+
+def loss_records(loss: torch.nn.Module) -> dict:
+    return run_identity(build()[0], loss, recipe(), 1, None)
+
+
+OTHER_LOSSES = {
+    "another function": (
+        lambda: ExactInfoNCE(ZonalKernel(gauss)),
+        lambda: ExactInfoNCE(ZonalKernel(cauchy)),
+        rf"loss\.kernel\.functions\.fn was '{__name__}\.gauss', now '{__name__}\.cauchy'",
+    ),
+    "another start of kappa_pos": (
+        lambda: ExactInfoNCE(VMFKernel(20.0, requires_grad=True)),
+        lambda: ExactInfoNCE(VMFKernel(7.0, requires_grad=True)),
+        r"loss\.kernel\.start_kappa_pos was 20\.0, now 7\.0",
+    ),
+    "another start of a": (
+        lambda: HIB(2.0, 1.0, requires_grad=True),
+        lambda: HIB(2.5, 1.0, requires_grad=True),
+        r"loss\.loss\.start_a was 2\.0, now 2\.5",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_LOSSES)
+def test_a_loss_that_began_otherwise_is_another_run(case, tmp_path):
+    begun, other, message = OTHER_LOSSES[case]
+    claim_run_folder(tmp_path / "run", loss_records(begun()))
+    claim_run_folder(tmp_path / "run", loss_records(begun()))
+    with pytest.raises(ValueError, match=message):
+        claim_run_folder(tmp_path / "run", loss_records(other()))
+
+
+@pytest.mark.parametrize("case", OTHER_LOSSES)
+def test_a_folder_of_an_earlier_release_goes_on(case, tmp_path):
+    """It says nothing about functions, nor about where learned parameters began."""
+    begun, _, _ = OTHER_LOSSES[case]
+    old = loss_records(begun())
+    for module in old["loss"].values():
+        for name in ("functions", "start_kappa_pos", "start_a", "start_b"):
+            module.pop(name, None)
+    claim_run_folder(tmp_path / "run", old)
+    claim_run_folder(tmp_path / "run", loss_records(begun()))
+    with pytest.raises(ValueError, match=r"loss\.loss\.class"):
+        claim_run_folder(tmp_path / "run", loss_records(MCInfoNCE()))
+
+
+def test_a_loss_that_has_learned_goes_on_with_its_run(tmp_path):
+    """As in a notebook, where an interrupted cell is run again."""
+    loss = ExactInfoNCE(VMFKernel(20.0, requires_grad=True))
+    claim_run_folder(tmp_path / "run", loss_records(loss))
+    with torch.no_grad():
+        loss.kernel.log_kappa_pos += 1.0
+    claim_run_folder(tmp_path / "run", loss_records(loss))
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

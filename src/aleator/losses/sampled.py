@@ -263,6 +263,8 @@ class HIB(SampledLoss):
         super().__init__(samples)
         for name, value in (("a", a), ("b", b)):
             require(math.isfinite(value), name, value, "not a finite number", "pass for example 1.0 and 0.0")
+        if requires_grad:
+            self._start_a, self._start_b = float(a), float(b)  # they tell runs apart that begin with others
         self.a = nn.Parameter(torch.tensor(float(a)), requires_grad)
         self.b = nn.Parameter(torch.tensor(float(b)), requires_grad)
 

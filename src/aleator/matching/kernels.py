@@ -32,6 +32,7 @@ class _ConcentrationKernel(ZonalKernel):
         if requires_grad:
             finite = bool(torch.isfinite(value))
             require(finite, "kappa_pos", value.item(), "infinity cannot be learned", "start at 20.0")
+            self._start_kappa_pos = float(value)  # tells runs apart that begin with others
             self.log_kappa_pos = nn.Parameter(value.detach().log().clone())
 
     @property

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
+from inspect import isroutine
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from aleator.training.recipe import Recipe
 # These fields may change when a run is resumed: they change neither what is learned nor what is logged.
 _MAY_CHANGE = ("checkpoint_every", "keep_checkpoints")
 _LONGEST_TEXT = 200
+# What a loss says of itself, and folders of earlier releases do not.
+_ADDED = ("functions", "start_kappa_pos", "start_a", "start_b")
 
 
 def run_identity(
@@ -81,14 +84,18 @@ def claim_run_folder(folder: Path, identity: Mapping[str, Any]) -> None:
 def _differences(recorded: Any, wanted: Any, name: str = "") -> list[str]:
     """One line for each value that differs, with its dotted name."""
     if isinstance(recorded, dict) and isinstance(wanted, dict):
-        keys = [*recorded, *(key for key in wanted if key not in recorded)]
+        unknown = _ADDED if name.startswith("loss.") else ()
+        keys = [*recorded, *(key for key in wanted if key not in recorded and key not in unknown)]
         nested = (_differences(recorded.get(key), wanted.get(key), f"{name}.{key}" if name else key) for key in keys)
         return [difference for differences in nested for difference in differences]
     return [] if recorded == wanted else [f"{name} was {recorded!r}, now {wanted!r}"]
 
 
 def _describe_module(module: nn.Module) -> dict[str, Any]:
-    """A module's class, its plain settings, and its small tensors that are not learned."""
+    """A module's class, its plain settings, the names of its functions, and its small tensors that are not learned.
+
+    Where a parameter that is learned began is one of the plain settings, if the module keeps it.
+    """
     attributes_of_every_module = vars(nn.Module())
     settings = {
         name.lstrip("_"): value
@@ -97,7 +104,13 @@ def _describe_module(module: nn.Module) -> dict[str, Any]:
     }
     tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     fixed = {name: tensor.tolist() for name, tensor in tensors if not tensor.requires_grad and tensor.numel() <= 16}
-    return {"class": type(module).__qualname__} | settings | fixed
+    functions = {
+        name.lstrip("_"): f"{value.__module__}.{value.__qualname__}"
+        for name, value in vars(module).items()
+        if isroutine(value) and name not in attributes_of_every_module
+    }
+    described = {"class": type(module).__qualname__} | settings | fixed
+    return described | {"functions": functions} if functions else described
 
 
 def _shorten(value: Any) -> Any:
