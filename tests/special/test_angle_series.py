@@ -49,3 +49,11 @@ def test_beyond_the_interval_the_ratio_is_constant():
     beyond = torch.stack([ends[0] * 0.5, ends[1] * 1.5])[:, None].expand(-1, len(KAPPAS))
     at_end, _ = series.angle(ends[:, None].expand(-1, len(KAPPAS)), value, None)
     torch.testing.assert_close(series.angle(beyond, value, None)[0], at_end, rtol=1e-5, atol=0)
+
+
+def test_nan_gives_nan():
+    """As in training that has diverged. Its error names the step; it must not be hidden by one about an index."""
+    for angles in (angle_series(10, torch.device("cpu")), angle_table(10, torch.float32, torch.device("cpu"))):
+        sigma = torch.tensor([[1.0, float("nan")]]).T
+        found = angles.angle(sigma, *angles.rows(torch.tensor([3.0]), True))
+        assert [part[:, 0].isnan().tolist() for part in found] == [[False, True], [False, True]]

@@ -174,9 +174,9 @@ class AngleTable:
         """
         position = (sigma - self.first) / self.spacing
         position.clamp_(0, self.intervals)
-        interval = position.floor().clamp_max_(self.intervals - 1)
+        interval = position.long().clamp_(0, self.intervals - 1)  # from below: NaN is no number of an interval
         position.sub_(interval)
-        index = interval.long().add_(torch.arange(len(value), device=value.device) * self.intervals)
+        index = interval.add_(torch.arange(len(value), device=value.device) * self.intervals)
         return _cubic(value, index, position), None if slope is None else _cubic(slope, index, position)
 
 
