@@ -33,5 +33,8 @@ def test_a_fresh_process_writes_a_file_that_runs(run, tmp_path):
 
 def test_errors_are_one_line(run, tmp_path):
     assert "name it .onnx" in run_command("export", run.folder, "--onnx", tmp_path / "head.pt", code=2).stderr
+    (tmp_path / "out.onnx").mkdir()
+    folder = run_command("export", run.folder, "--onnx", tmp_path / "out.onnx", code=2).stderr
+    assert folder == f"--onnx '{tmp_path}/out.onnx': is a folder; name a file\n"
     nowhere = run_command("export", f"{tmp_path}/nowhere", "--onnx", tmp_path / "head.onnx", code=2)
     assert "there is no such folder" in nowhere.stderr

@@ -10,7 +10,7 @@ from aleator.cli.errors import plain_errors
 
 def export(
     run: Annotated[Path, typer.Argument(help="run folder of `aleator train`")],
-    onnx: Annotated[Path, typer.Option(help="the .onnx file to write; it is replaced if it exists")],
+    path: Annotated[Path, typer.Option("--onnx", help="the .onnx file to write; it is replaced if it exists")],
 ) -> None:
     """Write a trained model as an ONNX file, which gives mu and kappa without torch.
 
@@ -22,5 +22,5 @@ def export(
     from aleator.own_data import AleatorModel
 
     with plain_errors():
-        path = AleatorModel.from_pretrained(run, device="cpu").export_onnx(onnx)
-    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+        written = AleatorModel.from_pretrained(run, device="cpu").export_onnx(path)
+    print(f"{written}: {written.stat().st_size / 1e6:.1f} MB")

@@ -41,9 +41,11 @@ def export_onnx(run: Run, path: Path) -> Path:
         The file.
 
     Raises:
-        ValueError: If a package is missing, the ending is another, or the outputs differ from those of torch.
+        ValueError: If a package is missing, the ending is another, it is a folder, or the outputs differ from those of
+            torch.
     """
     require(path.suffix == ".onnx", "path", str(path), "has another ending", "name it .onnx")
+    require(not path.is_dir(), "path", str(path), "is a folder", "name a file")
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     require(not missing, "path", str(path), f"needs {' and '.join(missing)}", "pip install 'aleator[onnx]'")
     network, device, training = run.encoder, next(run.encoder.parameters()).device, run.encoder.training
