@@ -132,6 +132,8 @@ def test_the_seed_decides():
         (np.zeros((20, 2)), np.zeros(20), "1 class"),
         (np.zeros((8, 2)), np.arange(8) % 2, "too few items to hold out 20 % of them; add items of each class$"),
         (1e8 + np.arange(60.0).reshape(20, 3), np.arange(20) % 2, "data = 'X': column 0.*float32"),
+        (np.where(np.arange(40) == 7, -1e300, 0.0).reshape(20, 2), np.arange(20) % 2, "^X = -1e.300: row 3, column 1 is too"),
+        (np.full((20, 2), 1e300), np.full((20, 2), 0.5), "^X = 1e.300: row 0, column 0 is too large for single precision"),
         (np.full((20, 2), np.nan), np.arange(20) % 2, "NaN"),
         (np.zeros((20, 2)), np.linspace(0, 1, 20), "Unknown label type"),
     ],
@@ -139,6 +141,11 @@ def test_the_seed_decides():
 def test_mistakes_are_named(rows, labels, message):
     with pytest.raises(ValueError, match=message):
         al.AleatorClassifier(**SMALL).fit(rows, labels)
+
+
+def test_a_share_that_cannot_be_held_out_is_told_that_0_can():
+    with pytest.raises(ValueError, match=r"holdout = -0.1: not a share from 0 to below 1; pass for example 0.2"):
+        al.AleatorClassifier(**SMALL, holdout=-0.1).fit(*blobs(count=80))
 
 
 def test_a_fresh_process_uses_it():

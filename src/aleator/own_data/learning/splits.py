@@ -6,7 +6,7 @@ from typing import NoReturn
 import numpy as np
 
 from aleator.evaluation import deal_into_folds
-from aleator.foundation import percent, reject, require, require_probability
+from aleator.foundation import percent, reject, require
 from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
@@ -94,7 +94,8 @@ def split_items(
     not held out. Equal items, those with equal `digests` (N,), are in the same part; but not those of groups, and not
     if too few would be held out.
     """
-    require_probability("holdout", share, "try 0.2")
+    way_out = "pass for example 0.2; 0, for a head and classes, holds nothing out"
+    require(0 < share < 1, "holdout", share, "not a share from 0 to below 1", way_out)
     grouping = evaluation_labels(labels, len(collection))
     if seen is None:
         seen = np.zeros(len(collection), bool)

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from aleator.evaluation import label_certainty
-from aleator.foundation import plain_number, require, require_one_of
+from aleator.foundation import plain_number, reject, require, require_one_of
 from aleator.own_data.collection.labels import Labels, soft_labels
 from aleator.own_data.collection.reading import read_collection
 from aleator.own_data.learning.defaults import Settings
@@ -232,12 +232,14 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         rows = np.asarray(y)
         if rows.ndim == 2 and rows.shape[1] > 1:
             X = validate_data(self, X, dtype=[np.float32, np.float64])
+            _require_single_precision(X)
             probabilities = check_array(rows, dtype=np.float64, input_name="y")
             fits = len(probabilities) == len(X)
             require(fits, "y", len(probabilities), f"X has {len(X)} rows", "pass a row of probabilities for each item")
             classes = np.arange(probabilities.shape[1])
             return X, soft_labels("y", probabilities, tuple(map(str, classes))), classes
         X, y = validate_data(self, X, y, dtype=[np.float32, np.float64])
+        _require_single_precision(X)
         check_classification_targets(y)
         classes, numbers = np.unique(y, return_inverse=True)
         way_out = "pass items of at least two classes"
@@ -254,3 +256,10 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         enough = self.members is None or self.members >= PARTS
         holdout = 0.0 if self.holdout is None and few and enough else self.holdout
         return Settings(**given, holdout=holdout, seed=seed)
+
+
+def _require_single_precision(X: np.ndarray) -> None:
+    """Raise if a feature is larger than float32 holds, which everything is computed in."""
+    for row, column in np.argwhere(np.abs(X) > np.finfo(np.float32).max)[:1].tolist():
+        problem = f"row {row}, column {column} is too large for single precision"
+        reject("X", float(X[row, column]), problem, "scale the column, or leave the row out")
