@@ -37,7 +37,7 @@ R_TABLES = {
 }
 # Numbers that name a row and do not describe it.
 R_NAMES_OF_ROWS = {"rownames", "ID"}
-# Tables of KEEL that a default was chosen on, or that were looked at before one was, or that are among the tables above.
+# Tables of KEEL that were looked at before a default was chosen, or that are among the tables above.
 KEEL_SEEN = {"iris", "magic", "optdigits", "pima", "ring", "spambase", "texture", "twonorm", "wine", "wisconsin"}
 LEAST_COLUMNS = 2
 
