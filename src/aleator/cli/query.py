@@ -1,6 +1,7 @@
 """`aleator query`: find the items that each query could be, and print them with their certainty and labels."""
 
 import json
+import secrets
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -127,7 +128,7 @@ def _conditions(filter: str | None) -> Any:
 def _require_known_keys(index: "CredibleIndex", q: "PosteriorBatch", conditions: dict[str, Any]) -> None:
     """Raise if no item has a key of the conditions. The error names keys of items near the first query."""
     for key in conditions:
-        any_value = {key: {"ne": object()}}
+        any_value = {key: {"ne": secrets.token_hex()}}  # which no item has
         if len(index) and len(q) and not index.search(q[:1], limit=1, by="nearest", filter=any_value)[0]:
             (near,) = index.search(q[:1], limit=_COUNTED, by="nearest")
             known = ", ".join(dict.fromkeys(name for hit in near for name in hit.metadata))
