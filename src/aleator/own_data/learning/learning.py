@@ -203,7 +203,7 @@ def train(
             digests = np.delete(digests, list(training.problems))
             seen = None if first is None else seen_items(first, digests)
             split, apart = split_all()
-            if settings.batch_size is None:  # it was chosen for all items
+            if settings.batch_size is None and not bagged:  # it was chosen for all items
                 complete_settings["batch_size"] = min(complete_settings["batch_size"], len(split.train))
         report = describe_left_out(collection)
         if report and group.first:
@@ -357,7 +357,8 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
         with using_contents(path, way_out):
             different = _differences(read_json(path, way_out), json.loads(json.dumps(config)))
         # Before the first step there is nothing to lose: the same folder may start again with corrected data.
-        untrained = not (folder / "training").exists()
+        # A folder with metrics, and without the steps, holds a model that was copied or saved.
+        untrained = not (folder / "training").exists() and not (folder / "metrics.json").exists()
         require(
             untrained or not different,
             "output",
