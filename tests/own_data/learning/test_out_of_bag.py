@@ -164,3 +164,12 @@ def test_soft_labels_are_refused(tmp_path):
     collection = read_collection(tmp_path / "x.npy", tmp_path / "y.npy")
     with pytest.raises(ValueError, match="not for soft"):
         train(collection, tmp_path / "run", Settings(holdout=0.0), device="cpu", progress=False)
+
+
+def test_features_too_large_for_memory_are_taken_from_their_file(tmp_path, monkeypatch):
+    settings = Settings(**QUICK | {"steps": 5})
+    collection = small_data(tmp_path)
+    small = train(collection, tmp_path / "small", settings, device="cpu", progress=False)
+    monkeypatch.setattr("aleator.own_data.learning.preparation._MEMORY_LIMIT", 0)
+    large = train(collection, tmp_path / "large", settings, device="cpu", progress=False)
+    assert large.fingerprint == small.fingerprint

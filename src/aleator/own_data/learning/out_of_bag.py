@@ -7,6 +7,8 @@ and evaluate (Breiman 1996, "Out-of-bag estimation"). The mean of all networks a
 A third is left out because the items are dealt into three parts, several times, and each network leaves out one part.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from torch import Generator, Tensor
@@ -19,6 +21,9 @@ from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.learning.defaults import AUTO, FROM_SCRATCH, Settings, compares_with_classes
 from aleator.posteriors import PosteriorBatch
+
+if TYPE_CHECKING:
+    from aleator.own_data.learning.preparation import RowSubset
 
 PARTS = 3  # of a deal; with fewer networks, an item could be in every bag
 
@@ -68,7 +73,12 @@ class BagBatches(LabelRowBatches):
     """
 
     def __init__(
-        self, inputs: Tensor, labels: Tensor, batch_size: int, in_bag: Tensor, device: torch.device | None = None
+        self,
+        inputs: "Tensor | RowSubset",
+        labels: Tensor,
+        batch_size: int,
+        in_bag: Tensor,
+        device: torch.device | None = None,
     ):
         super().__init__(inputs, labels, min(batch_size, len(inputs)), device=device)
         self.in_bag = in_bag.to(self.device)

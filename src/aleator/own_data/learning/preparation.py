@@ -303,7 +303,8 @@ def decoded_images(collection: Collection, inputs: Inputs, job: Job) -> tuple[Te
         images = np.empty(shape, np.uint8)
         read_into(images)
         return torch.from_numpy(images)[: len(collection) - len(problems)], problems
-    path, beside = job.folder / "cache" / "images.npy", job.folder / "cache" / "problems.json"
+    path = job.folder / "cache" / "images.npy"
+    beside = _problems_beside(path)
     if job.group.first and not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing_atomically(path) as temporary:
@@ -327,7 +328,8 @@ def _network_features(
     """
     width = network.out_features
     assert isinstance(width, int)
-    path, beside = job.folder / "cache" / "features.rows", job.folder / "cache" / "problems.json"
+    path = job.folder / "cache" / "features.rows"
+    beside = _problems_beside(path)
     if job.group.first:
         path.parent.mkdir(parents=True, exist_ok=True)
         problems = stream_rows(
@@ -353,6 +355,11 @@ def _network_features(
     rows = torch.from_numpy(np.memmap(path, np.float32, "c", shape=(len(collection), width)))
     kept = [i for i in range(len(collection)) if i not in problems]
     return (rows[kept] if problems else rows), problems
+
+
+def _problems_beside(path: Path) -> Path:
+    """Where the items are listed that are missing in a file of the cache."""
+    return path.with_suffix(".problems.json")
 
 
 def _read_problems(path: Path) -> dict[int, Problem]:

@@ -168,7 +168,6 @@ def training_batches(
     if labels.kind == "pairs":
         return PairBatches(items, label_values, settings["batch_size"], augment=augment, device=device)
     if training.in_bag is not None:
-        assert isinstance(items, Tensor)
         return BagBatches(items, label_values, settings["batch_size"], training.in_bag, device)
     if compares_with_classes(labels):
         return LabelRowBatches(items, label_values, settings["batch_size"], augment=augment, device=device)
