@@ -78,7 +78,9 @@ def test_a_photograph_stands_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 3  # stored upside down
     Image.fromarray(upright[::-1].copy()).save(tmp_path / "turned.png", exif=exif)
-    assert torch.equal(IMAGES.load(tmp_path / "turned.png"), IMAGES.load(upright))
+    with Image.open(tmp_path / "turned.png") as opened:
+        for way in (tmp_path / "turned.png", opened):
+            assert torch.equal(IMAGES.load(way), IMAGES.load(upright))
 
 
 @pytest.mark.parametrize("size", [(20_000, 20_000), (2**31 - 1, 2**31 - 1), (8_000, 8_000)])

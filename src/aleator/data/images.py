@@ -67,10 +67,10 @@ def open_image(item: Any, most_pixels: int = MOST_PIXELS, size: int | None = Non
     Raises:
         ValueError: If the image cannot be read.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     if isinstance(item, Image.Image):
-        return item.copy(), "the image given"
+        return _upright(item), "the image given"
     if isinstance(item, np.ndarray | Tensor):
         return _from_array(item), "the array given"
     name = "the bytes given" if isinstance(item, bytes) else str(item)
@@ -84,11 +84,7 @@ def open_image(item: Any, most_pixels: int = MOST_PIXELS, size: int | None = Non
             if width * height <= most_pixels:
                 if size is not None:
                     image.draft("RGB", (size, size))
-                declared = declared_levels(image)
-                upright = ImageOps.exif_transpose(image)
-                if declared is not None:  # the copy has lost the tags
-                    upright.info["levels"] = declared
-                return upright, name
+                return _upright(image), name
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         width, height = -1, -1
     except Image.UnidentifiedImageError:
@@ -121,6 +117,17 @@ def as_rgb(image: "Image", whole_levels: Range | None = None, float_levels: Rang
         layers = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layers.size, "white"), layers).convert("RGB")
     return image.convert("RGB")
+
+
+def _upright(image: "Image") -> "Image":
+    """A copy of an image, rotated as its EXIF orientation says."""
+    from PIL import ImageOps
+
+    declared = declared_levels(image)
+    upright = ImageOps.exif_transpose(image)
+    if declared is not None:  # the copy has lost the tags
+        upright.info["levels"] = declared
+    return upright
 
 
 def _unknown_format(item: Any) -> tuple[str, str]:
