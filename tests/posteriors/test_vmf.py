@@ -248,6 +248,12 @@ class TestFit:
         torch.testing.assert_close(weighted.mu, repeated.mu)
         torch.testing.assert_close(weighted.kappa, repeated.kappa)
 
+    @pytest.mark.parametrize("shape", [(6, 1), (1,), (), (1, 6)])
+    def test_weights_of_another_shape_are_refused(self, shape):
+        z = vmf(4, 3.0)[0].sample((6,))
+        with pytest.raises(ValueError, match=r"weights = .*expected shape \(6,\); pass one for each sample"):
+            VonMisesFisher.fit(z, torch.ones(shape))
+
     def test_edge_cases(self):
         mu = random_directions(5)
         assert VonMisesFisher.fit(mu[None]).kappa.item() == math.inf  # a single sample is a point mass

@@ -130,6 +130,10 @@ class VonMisesFisher(PosteriorBatch):
         if weights is None:
             weights = samples.new_ones(samples.shape[:-1])
         else:
+            way_out = "pass one for each sample"
+            require(
+                weights.shape == shape[:-1], "weights", tuple(weights.shape), f"expected shape {shape[:-1]}", way_out
+            )
             valid = (weights >= 0) & torch.isfinite(weights)
             require(valid, "weights", weights, "negative or not finite", "clip them")
             total = weights.sum(-1, keepdim=True)
