@@ -55,6 +55,9 @@ def test_without_the_items_there_are_no_rivals(whole, features, tmp_path):
     np.save(tmp_path / "few.npy", np.zeros((3, 6)))
     with pytest.raises(ValueError, match="3 items for 400 posteriors"):
         evaluate_embedded(embedded, embedded.labels(), data=read_collection(tmp_path / "few.npy"))
+    changed = evaluate_embedded(replace(embedded, source=str(tmp_path / "few.npy")), embedded.labels())
+    assert "rivals" not in changed
+    assert any("no rivals" in note and "3 items for 400" in note for note in changed["notes"])
 
 
 def test_items_that_were_all_trained_on_are_evaluated_and_said_to_be(run, features, tmp_path):

@@ -123,3 +123,17 @@ def test_figures_are_drawn():
     for name, figure in figures(metrics).items():
         figure.canvas.draw()
         assert figure.axes[0].get_xlabel(), name
+
+
+@pytest.mark.parametrize("extreme", [0.0, float("inf")])
+def test_extreme_kappas_are_in_the_first_and_last_bin(extreme):
+    """A posterior may be uniform, or a point."""
+    kappa = torch.arange(1.0, 41.0)
+    kappa[7] = extreme
+    q = VonMisesFisher(torch.eye(4)[torch.arange(40) % 4], kappa)
+    labels = hard(np.arange(40) % 4)
+    found = evaluate(q, labels, VMFKernel(), 0.25)["kappa_histogram"]
+    assert sum(found["count"]) == 40
+    assert np.isfinite(found["edges"]).all()
+    all_extreme = VonMisesFisher(q.mu, torch.full((40,), extreme))
+    assert sum(evaluate(all_extreme, labels, VMFKernel(), 0.25)["kappa_histogram"]["count"]) == 40

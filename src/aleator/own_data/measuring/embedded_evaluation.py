@@ -135,14 +135,33 @@ def _compare(
     seed: int,
     notes: list[str],
 ) -> dict[str, Any] | None:
-    """The comparison with rivals; None, and a note, if the items themselves are not at hand."""
-    if data is None:
-        try:
+    """The comparison with rivals.
+
+    If nobody named the items, they are looked for where they were embedded. None, and a note, if they are no longer
+    there.
+    """
+    named = data is not None
+    try:
+        if data is None:
             require(embedded.source is not None, "data", None, "the file does not say what was embedded", "pass --data")
             data = read_collection(str(embedded.source), labels_optional=True, strict=False)
-        except ValueError as problem:
-            notes.append(f"no rivals: the items are not at hand ({problem})")
-            return None
+        questions, items = _raw_items(data, embedded, labels, asked, gallery, seed)
+    except (ValueError, OSError) as problem:
+        if named:
+            raise
+        notes.append(f"no rivals: the items are not at hand ({problem})")
+        return None
+    assert questions is not None
+    inputs = {"images": f"pixels, {_SIDE} x {_SIDE}", "features": "features", "text": "words"}[data.kind]
+    has_labels = embedded.label_model is not None and labels.kind in ("classes", "soft")
+    probabilities = embedded.label_model.probabilities(questions.q) if has_labels else None  # type: ignore[union-attr]
+    return compare_with_rivals(questions, items, label_probabilities=probabilities, inputs=inputs, seed=seed)
+
+
+def _raw_items(
+    data: Collection, embedded: EmbeddedCollection, labels: Labels, asked: np.ndarray, gallery: np.ndarray, seed: int
+) -> list[Items | None]:
+    """The items that are asked about and those of the gallery, as the rivals see them; None where there are none."""
     data = _of_embedded(data, [record["id"] for record in embedded.records])
     most_questions, most_gallery = _MOST[data.kind]
     if labels.kind in ("groups", "pairs"):
@@ -157,12 +176,7 @@ def _compare(
             select_labels(labels, numbers) if labels.kind == "pairs" else replace(labels, values=labels.values[numbers])
         )
         sides.append(Items(_raw(data, numbers), embedded.q[torch.as_tensor(numbers)], part))
-    questions, items = sides
-    assert questions is not None
-    inputs = {"images": f"pixels, {_SIDE} x {_SIDE}", "features": "features", "text": "words"}[data.kind]
-    has_labels = embedded.label_model is not None and labels.kind in ("classes", "soft")
-    probabilities = embedded.label_model.probabilities(questions.q) if has_labels else None  # type: ignore[union-attr]
-    return compare_with_rivals(questions, items, label_probabilities=probabilities, inputs=inputs, seed=seed)
+    return sides
 
 
 def _of_embedded(data: Collection, ids: list[Any]) -> Collection:

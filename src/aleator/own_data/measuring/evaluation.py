@@ -275,9 +275,14 @@ def calibrate_on_labels(q: PosteriorBatch, labels: Labels, kernel: VMFKernel, se
 
 
 def _histogram(values: Tensor) -> dict[str, list[float]]:
-    """Histogram over 40 bins of equal width in the logarithm, between the 0.1 % and 99.9 % quantiles."""
+    """Histogram over 40 bins of equal width in the logarithm, between the 0.1 % and 99.9 % quantiles.
+
+    Values outside, 0 and inf among them, are counted in the first and the last bin.
+    """
     logs = values.double().log()
-    low, high = torch.quantile(logs, torch.tensor([0.001, 0.999], dtype=torch.float64)).tolist()
+    ordinary = logs[logs.isfinite()]
+    ends = torch.tensor([0.001, 0.999], dtype=torch.float64)
+    low, high = torch.quantile(ordinary, ends).tolist() if len(ordinary) else (0.0, 0.0)
     if high - low < 1e-6:
         low, high = low - 0.5, high + 0.5
     count, edges = np.histogram(logs.clamp(low, high).numpy(), 40, (low, high))
