@@ -189,3 +189,14 @@ def test_spaces_around_a_label_do_not_count(tmp_path):
     path = tmp_path / "items.csv"
     path.write_text("text,label\na,cat\nb,cat \nc, dog\n")
     assert read_collection(path).labels.names == ("cat", "dog")
+
+
+def test_one_path_written_in_two_ways_is_one_item(pets):
+    text = "first,second\n./cat/1.png,cat/2.png\ncat/1.png,dog/1.png\ncat/1.png,./cat/1.png\n"
+    collection = read_collection(write(pets / "pairs.csv", text), strict=False)
+    assert collection.items == ["./cat/1.png", "cat/2.png", "dog/1.png"]
+    assert collection.labels.values.tolist() == [[0, 1], [0, 2]]
+    assert [problem.reason for problem in collection.problems] == ["pairs: pairs an item with itself"]
+    twice = write(pets / "items.csv", "path,label\ncat/1.png,x\n./cat/1.png,y\n")
+    with pytest.raises(ValueError, match=r"cat/1\.png is in row 2 too"):
+        read_collection(twice)

@@ -106,7 +106,7 @@ def read_labels(path: Path, count: int, owner: str, ids: Sequence[str | int] | N
     rows, key = rows_by_id(table, range(count) if ids is None else ids)
     columns = [name for name in table.header if name not in ID_COLUMNS] if key else table.header
     if key is None or (ids is None and all(row is None for row in rows)):  # names that say nothing about row numbers
-        labels = labels_from_table(table, [name for name in columns if name != key])
+        labels = labels_from_table(table, columns)
         return _of_every_item(labels, path, count, owner)
     missing = [i for i, row in enumerate(rows) if row is None]
     if missing:
@@ -137,10 +137,10 @@ def rows_by_id(table: Table, ids: Sequence[str | int]) -> tuple[list[int | None]
         return [None] * len(ids), None
     row_of: dict[str, int] = {}
     for i, cell in enumerate(table.column(key)):
-        earlier = row_of.setdefault(_plain(cell), i)
+        earlier = row_of.setdefault(plain_id(cell), i)
         problem = f"{cell} is in row {table.lines[earlier]} too"
         require(earlier == i, key, table.where(i), problem, "give each item one row")
-    return [row_of.get(_plain(id)) for id in ids], key
+    return [row_of.get(plain_id(id)) for id in ids], key
 
 
 def pairs_from_table(table: Table, ids: Sequence[str | int]) -> Labels:
@@ -156,12 +156,12 @@ def pairs_from_table(table: Table, ids: Sequence[str | int]) -> Labels:
     Raises:
         ValueError: If an id is not known, or a row pairs an item with itself.
     """
-    number_of = {_plain(id): i for i, id in enumerate(ids)}
+    number_of = {plain_id(id): i for i, id in enumerate(ids)}
     example = f"write ids such as {ids[0]!r} and {ids[-1]!r}" if ids else "there are no items"
     pairs = np.empty((len(table), 2), np.int64)
     for i, row in enumerate(table.rows):
         for side, column in enumerate(PAIR_COLUMNS):
-            number = number_of.get(_plain(row[column]))
+            number = number_of.get(plain_id(row[column]))
             if number is None:
                 reject(column, f"{row[column]!r} in {table.where(i)}", "is no item", example)
             pairs[i, side] = number
@@ -169,7 +169,7 @@ def pairs_from_table(table: Table, ids: Sequence[str | int]) -> Labels:
     return Labels("pairs", pairs)
 
 
-def _plain(id: str | int) -> str:
+def plain_id(id: str | int) -> str:
     """An id as text; "./cat/1.png" and "cat\\1.png" are the path "cat/1.png"."""
     return str(id).strip().replace("\\", "/").removeprefix("./")
 
@@ -243,7 +243,7 @@ def _row_of_probabilities(table: Table, index: int, columns: Sequence[str]) -> l
     return numbers
 
 
-def require_different(table: Table, index: int, first: int, second: int) -> None:
+def require_different(table: Table, index: int, first: str | int, second: str | int) -> None:
     """Raise if a row pairs an item with itself."""
     require(first != second, "pairs", table.where(index), "pairs an item with itself", "remove the row")
 

@@ -33,7 +33,9 @@ from aleator.own_data.collection.labels import (
     labels_from_table,
     named_labels,
     pairs_from_table,
+    plain_id,
     read_labels,
+    require_different,
     require_label,
     rows_by_id,
 )
@@ -342,7 +344,7 @@ def _names(table: Table, usable: Table) -> tuple[Sequence[str | int] | None, str
 
 def _require_new(table: Table, index: int, path: str, first_line: dict[str, int]) -> None:
     """Raise if an earlier row has the same path."""
-    earlier = first_line.setdefault(path, table.lines[index])
+    earlier = first_line.setdefault(plain_id(path), table.lines[index])
     require(
         earlier == table.lines[index],
         "path",
@@ -359,12 +361,16 @@ def _read_pairs(table: Table) -> Collection:
         paths = [table.rows[index][column] for column in PAIR_COLUMNS]
         for path in paths:
             _require_image_file(table, index, path)
-        require(paths[0] != paths[1], "pairs", table.where(index), "pairs an item with itself", "remove the row")
+        require_different(table, index, *map(plain_id, paths))
 
     usable, problems = usable_rows(table, check)
     if not len(usable):
         stop_at(problems, len(table))
-    items = list(dict.fromkeys(row[column] for row in usable.rows for column in PAIR_COLUMNS))
+    first_written: dict[str, str] = {}  # a path may be written in two ways
+    for row in usable.rows:
+        for column in PAIR_COLUMNS:
+            first_written.setdefault(plain_id(row[column]), row[column])
+    items = list(first_written.values())
     pairs = pairs_from_table(usable, items)
     return Collection("images", table.path, items, table.path.parent, pairs, problems=tuple(problems))
 
