@@ -21,3 +21,11 @@ def test_soft_labels_count_with_their_probability():
 @pytest.mark.parametrize("metadata", [None, [], [{"label": "a"}, {}], [{"label": "a"}, None], [{"label": "a"}] * 3])
 def test_without_two_labels_it_is_unknown(metadata):
     assert share_of_matches(metadata) is None
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], {"a": "x"}, {"a": -1.0}, {}, {"a": 0.0}])
+def test_metadata_that_is_no_distribution_is_no_label(labels):
+    """Metadata may hold anything under the key "labels"."""
+    assert share_of_matches([{"labels": labels}, {"label": "b"}]) is None
+    if labels != {"a": 0.0}:
+        assert share_of_matches([{"labels": labels, "label": "a"}, {"label": "b"}]) == 0.5

@@ -1,8 +1,28 @@
-"""The prior of a labelled collection: how often two of its items match."""
+"""The labels that items have in their metadata, and the prior that they give: how often two items match."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+
+def labels_of(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """The labels of an item with their probabilities: "labels" if that holds some, or else "label".
+
+    Args:
+        metadata: Metadata of the item.
+
+    Returns:
+        Labels that have a probability above 0, with it; empty if the item has none.
+
+    Examples:
+        >>> from aleator.retrieval.label_share import labels_of
+        >>> labels_of({"labels": {"cat": 0.75, "dog": 0.25}}), labels_of({"label": "cat"}), labels_of({})
+        ({'cat': 0.75, 'dog': 0.25}, {'cat': 1.0}, {})
+    """
+    soft, label = metadata.get("labels"), metadata.get("label")
+    if isinstance(soft, dict) and soft and all(isinstance(p, int | float) and p >= 0 for p in soft.values()):
+        return {str(name): float(p) for name, p in soft.items() if p > 0}
+    return {} if label is None or isinstance(label, dict | list) else {str(label): 1.0}
 
 
 def share_of_matches(metadata: Sequence[Mapping[str, Any] | None] | None) -> float | None:
@@ -24,9 +44,9 @@ def share_of_matches(metadata: Sequence[Mapping[str, Any] | None] | None) -> flo
     """
     weight: defaultdict[str, float] = defaultdict(float)
     for item in metadata or ():
-        if item is None or ("label" not in item and "labels" not in item):
+        probabilities = labels_of(item or {})
+        if not probabilities:
             return None
-        probabilities = item["labels"] if isinstance(item.get("labels"), Mapping) else {str(item["label"]): 1.0}
         for label, probability in probabilities.items():
             weight[label] += probability
     total = sum(weight.values())

@@ -14,6 +14,7 @@ from aleator.evaluation import LabelModel, condense_gallery, entries_per_class
 from aleator.foundation import require
 from aleator.matching import VMFKernel
 from aleator.retrieval.index_facts import IndexFacts
+from aleator.retrieval.label_share import labels_of
 from aleator.retrieval.snapshot import take_snapshot
 
 # Of an index that was built without fitted numbers: Bayes' rule, and a floor of a hundredth.
@@ -41,7 +42,7 @@ def label_model_of(index: IndexFacts) -> LabelModel:
         ValueError: If no item has a label, or all have the same one.
     """
     snapshot = take_snapshot(index)
-    rows = [_labels(json.loads(text)) for text in snapshot.metadata_json]
+    rows = [labels_of(json.loads(text)) for text in snapshot.metadata_json]
     labelled = np.array([bool(row) for row in rows], bool)
     names = tuple(sorted({name for row in rows for name in row}))
     way_out = 'give items metadata such as {"label": "cat"}'
@@ -59,11 +60,3 @@ def label_model_of(index: IndexFacts) -> LabelModel:
     return LabelModel(
         entries, weights, names, VMFKernel(float(numbers["kappa_pos"])), numbers["beta"], numbers["floor"]
     )
-
-
-def _labels(metadata: dict[str, Any]) -> dict[str, float]:
-    """The labels of an item with their probabilities; empty if it has none."""
-    soft, label = metadata.get("labels"), metadata.get("label")
-    if isinstance(soft, dict) and soft and all(isinstance(p, int | float) and p >= 0 for p in soft.values()):
-        return {str(name): float(p) for name, p in soft.items() if p > 0}
-    return {} if label is None or isinstance(label, dict | list) else {str(label): 1.0}
