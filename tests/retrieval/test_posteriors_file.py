@@ -11,6 +11,7 @@ from aleator import VMFMixture, VonMisesFisher
 from aleator.foundation import DamagedFileError
 from aleator.matching import LogOddsMap, MatchMaps, VMFKernel
 from aleator.retrieval import (
+    index_from_file,
     items_header,
     match_header,
     match_settings,
@@ -171,3 +172,10 @@ def test_a_newer_format_is_refused(sealed):
     sealed.write_bytes(data)
     with pytest.raises(ValueError, match=r"is in format 9.*open it with the release that wrote it"):
         read_posteriors(sealed)
+
+
+@pytest.mark.parametrize("options", [{"prior": 0.0}, {"kappa_pos": 0.0}])
+def test_a_number_that_is_passed_is_not_taken_for_one_that_is_left_out(options, arrays, tmp_path):
+    (name,) = options
+    with pytest.raises(ValueError, match=f"^{name} = 0"):
+        index_from_file(written(tmp_path / "a.safetensors", *arrays, [7]), None, None, None, **options)

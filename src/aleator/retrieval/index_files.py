@@ -53,18 +53,20 @@ def index_from_file(
     """
     header = read_header(posteriors)
     kernel, written_prior, maps = match_settings(header)
-    if kappa_pos:
+    if kappa_pos is not None:
         kernel, maps = VMFKernel(kappa_pos), MatchMaps()
-    own_prior = share_of_matches(metadata) if maps.calibrated else None
+    if prior is None:
+        own_prior = share_of_matches(metadata) if maps.calibrated else None
+        prior = written_prior if own_prior is None else own_prior
     index = CredibleIndex.build(
         read_posteriors(posteriors),
         ids,
         metadata,
         location=location,
         kernel=kernel,
-        prior=prior or own_prior or written_prior,
+        prior=prior,
         maps=maps,
-        fingerprint=fingerprint or header.get("fingerprint"),
+        fingerprint=header.get("fingerprint") if fingerprint is None else fingerprint,
         label_model=read_answers(posteriors)[0],
         replace=replace,
         storage_options=storage_options,

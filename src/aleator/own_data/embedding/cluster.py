@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from aleator.data import Inputs
-from aleator.foundation import reject, require, require_at_least
+from aleator.foundation import reject, require
 from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.embedding.rows import Blocks, RowMaker
@@ -75,8 +75,8 @@ def ray_workers(
         with_gpu = gpus > 0 if device == "auto" else device.startswith("cuda")
         require(device in ("auto", "cpu", "cuda"), "device", device, "is not a device of a cluster", "pass cpu or cuda")
         require(not with_gpu or gpus > 0, "device", device, "the cluster has no GPU", "pass device=cpu")
-        count = workers or max(1, gpus if with_gpu else int(ray.cluster_resources().get("CPU", 1)))
-        require_at_least("workers", count, 1, "leave it out")
+        all_workers = max(1, gpus if with_gpu else int(ray.cluster_resources().get("CPU", 1)))
+        count = all_workers if workers is None else workers
         log(f"{count} workers of Ray, each with {'a GPU' if with_gpu else 'one core'}")
         facts = ray.put((network, width, inputs, "cuda" if with_gpu else "cpu", threads))
         options = {"num_cpus": 1, "num_gpus": int(with_gpu), "max_restarts": 0, "max_task_retries": 0}

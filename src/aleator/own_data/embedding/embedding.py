@@ -107,8 +107,10 @@ def embed(
     require_one_of("engine", engine, get_args(Engine))
     alone = engine == "ray" or (workers is None and address is None)
     require(alone, "engine", engine, "has no workers and no address", "pass engine=ray")
+    if workers is not None:
+        require_at_least("workers", workers, 1, "leave it out")
     require_fit(collection, run)
-    batch_size = batch_size or BATCH_SIZES[collection.kind]
+    batch_size = BATCH_SIZES[collection.kind] if batch_size is None else batch_size
     require_at_least("batch_size", batch_size, 1, "leave it out")
     identity = {"fingerprint": run.fingerprint, "items": collection.digest()}
     header = identity | match_header(run.kernel, run.prior, run.maps)
