@@ -3,7 +3,9 @@
 import sqlite3
 
 import pytest
+import torch
 
+from aleator.posteriors import VMFMixture, VonMisesFisher
 from aleator.retrieval import CredibleIndex
 from tests.retrieval.processes import read, wait_until
 from tests.retrieval.worker import metadata_of, posterior_of
@@ -144,3 +146,16 @@ def test_another_format_is_refused(folder):
     ledger.close()
     with pytest.raises(ValueError, match="format 99"):
         CredibleIndex.open(folder)
+
+
+def test_exact_below_counts_items_and_not_their_modes(tmp_path):
+    """As the other stores do."""
+    components = VonMisesFisher(torch.nn.functional.normalize(torch.randn(60, 2, 4), dim=-1), torch.full((60, 2), 9.0))
+    two_modes = VMFMixture(torch.full((60, 2), 0.5).log(), components)
+    with CredibleIndex.build(two_modes, location=tmp_path / "index", exact_below=61) as index:
+        assert index.recall_report is None
+        index.add(two_modes[:1], ["one more"])
+        index.save()
+        assert index.recall_report is not None
+    with CredibleIndex.build(two_modes, exact_below=60) as index:
+        assert index.recall_report is not None

@@ -64,7 +64,7 @@ class FolderStore(Store):
         """A store in memory. Its ledger is a temporary file that disappears with the process."""
         store = cls(Ledger(None), None)
         store.config = config
-        store.vectors = VectorIndex.build(items.mu, store._lists_wanted(len(items.mu)))
+        store.vectors = VectorIndex.build(items.mu, store._lists_wanted(len(items), len(items.mu)))
         store.kappa, store.weight = items.kappa, items.weight
         store.alive = np.ones(len(items.mu), bool)
         with store._transaction():
@@ -251,13 +251,14 @@ class FolderStore(Store):
         self.kappa = np.concatenate([self.kappa, kappa])
         self.alive = np.concatenate([self.alive, np.ones(len(rows), bool)])
 
-    def _lists_wanted(self, size: int) -> int:
-        return list_count(size) if size >= self.config["exact_below"] else 0
+    def _lists_wanted(self, items: int, vectors: int) -> int:
+        """Number of lists for so many items, of which each has a vector for each mode; 0: exact search."""
+        return list_count(vectors) if items >= self.config["exact_below"] else 0
 
     def _rebuild_if_needed(self) -> None:
         """Drop removed items from the vectors, and change between exact and approximate search with the size."""
         held = np.nonzero(self.alive)[0]
-        lists, wanted = self.vectors.lists, self._lists_wanted(len(held))
+        lists, wanted = self.vectors.lists, self._lists_wanted(self._count(), len(held))
         many_removed = len(self.rows) - len(held) > (len(held) // 10 if lists else 0)
         # Training lists takes long, so an inverted file is rebuilt only after large changes.
         if many_removed or bool(lists) != bool(wanted) or wanted >= 4 * lists > 0:
