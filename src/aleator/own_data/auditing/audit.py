@@ -37,6 +37,7 @@ from aleator.own_data.auditing.features import AuditFeatures, audit_features
 from aleator.own_data.auditing.files import claim_audit_folder, write_audit
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.object_store import ObjectPath
 from aleator.own_data.embedding.left_out import describe_left_out, leave_out
 from aleator.own_data.runs.run import Run
 
@@ -243,11 +244,15 @@ def _same_content(collection: Collection) -> np.ndarray:
     pairs = []
     for i in range(len(collection)):
         (item,) = collection.raw(i, i + 1)
-        content = Path(item).read_bytes() if collection.kind == "images" else item.encode()
+        content = _image_file(item) if collection.kind == "images" else item.encode()
         earlier = first.setdefault(hashlib.sha256(content).digest(), i)
         if earlier != i:
             pairs.append((earlier, i))
     return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _image_file(item: str | ObjectPath) -> bytes:
+    return item.open().read() if isinstance(item, ObjectPath) else Path(item).read_bytes()
 
 
 def _groups(group: np.ndarray) -> list[tuple[int, ...]]:
