@@ -346,7 +346,7 @@ def _cell(value: Any, name: str = "") -> str:
     if isinstance(value, dict):
         return could_be(value)
     if isinstance(value, list):
-        return " or ".join(f"{one:.0%}" for one in value)
+        return " or ".join(map(percent, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

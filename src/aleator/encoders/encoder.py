@@ -195,6 +195,9 @@ class Encoder(nn.Module):
         becomes the lower end, its largest kappa the upper end. With kappa="norm" only a common factor can change: the
         geometric mean of the sample's kappas moves to that of the range.
 
+        In training mode, a backbone with batch normalisation updates its statistics from the sample, as in any call.
+        That does change mu in evaluation mode.
+
         Args:
             inputs: Sample of inputs, in the form that the backbone takes.
             kappa_range: (low, high), within kappa_bounds. Default: the kappa_range of the encoder.

@@ -140,7 +140,7 @@ def unfinished_work(output: str) -> Path:
     """
     name = output.removeprefix("lance:")
     if name.endswith(".safetensors"):
-        return Path(name).with_suffix(".partial")
+        return Path(name).expanduser().with_suffix(".partial")
     return _work_folder(output) / "posteriors.partial"
 
 

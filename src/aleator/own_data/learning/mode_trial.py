@@ -47,7 +47,7 @@ def try_modes(
     Returns:
         The number of modes, and the items with an untrained encoder of so many.
     """
-    reason = _untried(training, labels, settings, job)
+    reason = _untried(training, labels, job)
     if reason is not None:
         _log(job, f"modes = 1: {reason}")
         return 1, training
@@ -69,7 +69,7 @@ def better_by(first: Tensor, second: Tensor) -> tuple[float, float]:
     return difference.mean().item(), difference.std().item() / len(difference) ** 0.5
 
 
-def _untried(training: PreparedTraining, labels: Labels, settings: dict[str, Any], job: Job) -> str | None:
+def _untried(training: PreparedTraining, labels: Labels, job: Job) -> str | None:
     """Why nothing is tried, or None."""
     if training.learns_from_pixels:
         return "a network that learns from pixels takes too long to be trained for a trial; pass --modes 2 to have two"

@@ -316,6 +316,5 @@ def _forget_places(folder: Path, name: str) -> None:
         metrics.get("provenance", {}).pop(part, None)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
-    write_run_checksums(folder)
     write_model_card(folder, inputs, config, metrics, name)
     write_run_checksums(folder)
