@@ -1,6 +1,7 @@
 """Collections on an S3 server: the same items, labels and contents as on disk."""
 
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from aleator.own_data import read_collection
+from aleator.own_data.auditing.audit import equal_contents
 from aleator.own_data.collection.object_store import ObjectPath
 
 
@@ -102,3 +104,12 @@ def test_a_store_that_does_not_answer_is_a_connection_error(monkeypatch):
     with pytest.raises(ConnectionError, match="does not answer") as caught:
         read_collection("s3://bucket/name", storage_options=options)
     assert "hunter2" not in str(caught.value)
+
+
+def test_equal_images_are_found(there, photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "photos")
+    shutil.copy(tmp_path / "photos/red/03.png", tmp_path / "photos/blue/99.png")
+    here, remote = read_collection(tmp_path / "photos"), read_collection(there(tmp_path / "photos"))
+    pairs = equal_contents(remote)
+    assert [[remote.items[i] for i in pair] for pair in pairs] == [["blue/99.png", "red/03.png"]]
+    assert (pairs == equal_contents(here)).all()

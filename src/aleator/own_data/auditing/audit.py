@@ -173,7 +173,7 @@ def find_problems(
     settings = HeadSettings(False, 1e-2) if targets is None else choose_head_settings(features, targets, seed)
     neighbours = neighbour_graph(standardise(features, settings.each), min(NEIGHBOURS, len(collection) - 1))
     ratio = duplicate_ratio(neighbours)
-    same = _same_content(collection)
+    same = equal_contents(collection)
     pairs = np.concatenate([near_duplicates(neighbours, ratio), same])
     group = linked_groups(pairs, len(collection))
     duplicates = _groups(group)
@@ -236,7 +236,7 @@ def _targets(labels: Labels) -> Tensor:
     return torch.nn.functional.one_hot(values, len(labels.names)).float()
 
 
-def _same_content(collection: Collection) -> np.ndarray:
+def equal_contents(collection: Collection) -> np.ndarray:
     """Pairs of items with the same content, shape (P, 2): equal image files or equal texts. Features are left out."""
     if collection.kind == "features":
         return np.empty((0, 2), np.int64)
