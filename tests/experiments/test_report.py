@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from aleator.cli import app
 from aleator.cli.reproduce import reproduce as reproduce_command
 from aleator.experiments import EXPERIMENTS, reproduce
-from aleator.experiments.report import cell, number, shown_rows, winners, write_report
+from aleator.experiments.report import cell, number, section, shown_rows, winners, write_report
 
 
 def row(setting="ambiguous", loss="mcinfonce", **metrics):
@@ -50,6 +50,21 @@ def test_a_grid_is_shown_by_its_winners():
     assert shown_rows({"experiment": "tuning", "rows": rows}) == winners(rows)
     assert shown_rows({"experiment": "tuning", "rows": rows[:25]}) == rows[:25]
     assert shown_rows({"experiment": "published", "rows": rows}) == rows
+
+
+@pytest.mark.parametrize(
+    ("experiment", "metric", "words"),
+    [
+        ("tuning", "kappa_rank", "rank correlation of kappa"),
+        ("cifar-tuning", "validation_crop_rank", "rank correlation of kappa with crop size, on validation images"),
+    ],
+)
+def test_a_grid_says_what_its_winners_were_chosen_by(experiment, metric, words, tmp_path):
+    rows = [row(setting=str(i), loss="hib", **{metric: i / 30}) for i in range(26)]
+    origin = {"device": "a machine", "wall_seconds": 1.0, "commit": "abc"}
+    text = section({"experiment": experiment, "rows": rows, "provenance": origin}, "quick", tmp_path)
+    assert f"commit `abc`; of 26 rows, the three of each loss with the best {words}\n" in text
+    assert [f"| {name} | hib |" in text for name in ("25", "24", "23", "22")] == [True, True, True, False]
 
 
 @pytest.fixture

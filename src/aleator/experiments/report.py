@@ -73,6 +73,12 @@ device it came from. [Understanding](../docs/understanding.md) explains what cam
 """
 
 _GRIDS = ("tuning", "cifar-tuning")  # experiments that choose hyperparameters
+# What their rows are chosen by. The true kappa of images is unknown, so the CIFAR experiments choose by crops, as the
+# paper does.
+_SCORES = {
+    "kappa_rank": "rank correlation of kappa",
+    "validation_crop_rank": "rank correlation of kappa with crop size, on validation images",
+}
 
 
 def write_report(folder: Path) -> Path:
@@ -98,7 +104,8 @@ def section(result: dict[str, Any], preset: str, folder: Path, note: str = "") -
     subtitle = f"`{origin['device']}`, {origin['wall_seconds']:,.0f} s, commit `{origin['commit']}`"
     rows = shown_rows(result)
     if len(rows) < len(result["rows"]):
-        subtitle += f"; the best of {len(result['rows'])} by the rank correlation of kappa"
+        best = f"the three of each loss with the best {_chosen_by(result['rows'])}"
+        subtitle += f"; of {len(result['rows'])} rows, {best}"
     notes = [each + "\n" for each in (origin.get("note"), note) if each]
     lines = [f"### Preset {preset}\n", subtitle + "\n", *notes]
     lines.append(table(result["experiment"], rows))
@@ -151,14 +158,18 @@ def shown_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def winners(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The three rows of each loss with the best rank correlation of kappa. Rows without one come last."""
+    """The three rows of each loss with the best score, the first of `_SCORES` that a row has. Rows without come last."""
 
     def score(row: dict[str, Any]) -> float:
-        # The true kappa of images is unknown, so the CIFAR experiments choose by crops, as the paper does.
-        rank = row["metrics"].get("kappa_rank", row["metrics"].get("validation_crop_rank"))
+        rank = next((row["metrics"][name] for name in _SCORES if name in row["metrics"]), None)
         return rank["mean"] if rank is not None and math.isfinite(rank["mean"]) else -2.0
 
     chosen = []
     for loss in dict.fromkeys(row["loss"] for row in rows):
         chosen += sorted((row for row in rows if row["loss"] == loss), key=score, reverse=True)[:3]
     return chosen
+
+
+def _chosen_by(rows: list[dict[str, Any]]) -> str:
+    """The score that the rows of a grid are chosen by, in words."""
+    return next((words for name, words in _SCORES.items() if any(name in row["metrics"] for row in rows)), "score")
