@@ -158,7 +158,7 @@ def shown_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def winners(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The three rows of each loss with the best score, the first of `_SCORES` that a row has. Rows without come last."""
+    """The three rows of each loss with the best score, the first of `_SCORES` that a row has; without one, last."""
 
     def score(row: dict[str, Any]) -> float:
         rank = next((row["metrics"][name] for name in _SCORES if name in row["metrics"]), None)
