@@ -2,10 +2,10 @@
 # make test      set up and run the tests (about a quarter of an hour on two cores)
 # make check     format, lint, types, tests and documentation: what a change must pass
 # make docs      the documentation site, into build/site
-# make wheel     build the package, install it into an empty environment and try it
+# make wheel     build the package of the last commit, install it into an empty environment and try it
 # make sbom      list the packages of a release and their licences
 # make audit     ask whether the pinned packages have known weaknesses
-# make bench     side-by-side timings, printed as ratios
+# make bench     some of the benchmarks (the list in benchmarks/__main__.py), written to results/
 PYTHON ?= python3
 VENV   ?= .venv
 EXTRAS ?= dev
