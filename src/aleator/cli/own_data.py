@@ -118,9 +118,10 @@ def train(
     strict: Strict = False,
     device: Device = "auto",
 ) -> None:
-    """Train an encoder on labelled data; write its metrics on held-out items, and figures.
+    """Train an encoder on labelled data; write its metrics, and figures.
 
-    The table shows ours beside raw neighbours and a linear head, on items that no training has seen.
+    The metrics are of held-out items, and a table shows ours beside raw neighbours and a linear head on them. With
+    --holdout 0 no item is held out: the metrics are out of bag, and there is no such table.
 
     Settings that are left out are chosen from the data, and the log says why. The same command resumes a stopped run.
 
