@@ -27,9 +27,8 @@ import torch
 from torch import Tensor
 
 import aleator as al
-from aleator.data import label_entropy
 from aleator.encoders import MLP
-from aleator.evaluation import nearest_neighbours, rank_correlation
+from aleator.evaluation import label_entropy, nearest_neighbours, rank_correlation
 from aleator.foundation import describe_run, one_thread, write_json
 from aleator.own_data import kernel_width
 
@@ -149,7 +148,7 @@ def _run(data: Data, batches: Any, steps: int, seed: int) -> dict[str, float]:
         "recall_at_1": float((of_train[nearest] == data.truth.argmax(1)).float().mean()),
         "cpu_seconds": seconds,
     }
-    entropy = label_entropy(data.truth)
+    entropy = label_entropy(data.truth.double())
     if entropy.std() > 0:  # hard labels have none
         metrics["entropy_rank"] = rank_correlation(1 / questions.kappa, entropy)
     return metrics

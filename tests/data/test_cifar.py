@@ -101,11 +101,6 @@ def test_folds_and_crops_from_both_forms(tmp_path):
     assert from_csv[0].dtype == torch.int64
 
 
-def test_entropy_of_the_annotators():
-    p = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
-    torch.testing.assert_close(cifar.label_entropy(p), torch.tensor([0.0, np.log(2)], dtype=torch.float64))
-
-
 # Bad files
 
 

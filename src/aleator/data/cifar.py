@@ -249,24 +249,6 @@ def soft_labels(votes: Tensor) -> Tensor:
     return votes.double() / votes.sum(1, keepdim=True)
 
 
-def label_entropy(probabilities: Tensor) -> Tensor:
-    """Entropy of class probabilities, in nats: how much annotators disagree.
-
-    Args:
-        probabilities: (N, C).
-
-    Returns:
-        Entropies (N,), float64.
-
-    Examples:
-        >>> import torch
-        >>> from aleator.data import label_entropy
-        >>> label_entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
-        tensor([0.0000, 0.6931], dtype=torch.float64)
-    """
-    return torch.special.entr(probabilities.double()).sum(1)
-
-
 def require_fit(images: Tensor, labels: Tensor, name: str) -> None:
     """Raise unless there is one row of labels for each image. `name` names the labels in the error."""
     fits = len(images) == len(labels)

@@ -13,7 +13,6 @@ from torch import Generator, Tensor
 from aleator.data import (
     LabelledBatches,
     centre_crops,
-    label_entropy,
     match_weights,
     random_crops,
     to_bytes,
@@ -26,6 +25,7 @@ from aleator.evaluation import (
     ReliabilityDiagram,
     calibrate_matches,
     expected_calibration_error,
+    label_entropy,
     map_at_r,
     neighbour_hits,
     r_auroc,
@@ -72,7 +72,7 @@ class HeldOut:
     @property
     def entropy(self) -> Tensor:
         """Entropy of the soft labels in nats, shape (N,)."""
-        return label_entropy(self.labels)
+        return label_entropy(self.labels.double())
 
     def cropped(self) -> Tensor:
         """The paper's second test set: the middle of each image, in the paper's sizes; bytes (N, 3, 32, 32)."""

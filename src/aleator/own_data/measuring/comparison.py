@@ -19,6 +19,7 @@ from aleator.evaluation import (
     aurc,
     coverage_at_risk,
     interval,
+    label_entropy,
     nearest_neighbours,
     r_auroc,
     rank_correlation,
@@ -164,7 +165,7 @@ def compare_with_rivals(
 
     disagreement = None
     if questions.labels.kind == "soft":
-        disagreement = torch.special.entr(torch.as_tensor(questions.labels.values).double()).sum(1)
+        disagreement = label_entropy(torch.as_tensor(questions.labels.values).double())
     return {
         "questions": len(questions),
         "gallery": None if alone else len(gallery),
