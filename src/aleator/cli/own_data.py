@@ -34,26 +34,6 @@ NoRivals = Annotated[bool, typer.Option("--no-rivals", help="do not compare with
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 _FEW_QUESTIONS = 60  # with fewer, a line says how little they tell
-# Metrics of the comparison with rivals; of AURC and AUGRC, less is better.
-_COMPARED = {
-    "recall_at_1": "Recall@1",
-    "recall_at_1_surer_half": "  surer half",
-    "r_auroc": "R-AUROC",
-    "aurc": "AURC",
-    "augrc": "AUGRC",
-    "coverage_at_5": "coverage at 5 %",
-    "log_likelihood": "log-likelihood",
-    "disagreement_rank": "disagreement",
-}
-# What they mean. One line explains the two areas.
-_COMPARED_WORDS = {
-    "recall_at_1": "Recall@1: share of questions whose nearest item, or likeliest label, is right",
-    "r_auroc": "R-AUROC: how well the certainty tells right answers from wrong ones; 0.5 is chance, 1 is perfect",
-    "aurc": "AURC, AUGRC: wrong answers, averaged over all shares of questions that are answered; less is better",
-    "coverage_at_5": "coverage at 5 %: share of questions that can be answered with at most 5 % wrong answers",
-    "log_likelihood": "log-likelihood: of the labels of the questions; closer to 0 is better",
-    "disagreement_rank": "disagreement: rank correlation of the uncertainty with that of people's votes",
-}
 
 
 def train(
@@ -357,7 +337,7 @@ def _measured_on(run: Any) -> str:
 
 
 def _print_metrics(metrics: dict[str, Any], measured_on: str) -> None:
-    from aleator.own_data import METRIC_WORDS
+    from aleator.own_data import COMPARISON_WORDS, METRIC_WORDS
 
     for note in metrics.get("notes", []):  # first: they say what the numbers are of
         print(note)
@@ -366,7 +346,7 @@ def _print_metrics(metrics: dict[str, Any], measured_on: str) -> None:
         _print_comparison(comparison)
     table = Table(measured_on, str(metrics["items"]))
     for name, shown in METRIC_WORDS.items():
-        if name not in metrics or (comparison and name in _COMPARED):  # of an older release, or shown above
+        if name not in metrics or (comparison and name in COMPARISON_WORDS):  # of an older release, or shown above
             continue
         table.add_row(shown, "-" if metrics[name] is None else f"{metrics[name]:.4g}")
     Console().print(table)
@@ -374,15 +354,17 @@ def _print_metrics(metrics: dict[str, Any], measured_on: str) -> None:
 
 def _print_comparison(comparison: dict[str, Any]) -> None:
     """One table of ours and the rivals, and who wins."""
+    from aleator.own_data import COMPARISON_WORDS, with_interval
+
     rows = comparison["rows"]
     against = "each other" if comparison["gallery"] is None else f"{comparison['gallery']} training items"
     table = Table("", *(f"{row['method']}\n{row['score']}" for row in rows))
     table.title = f"{comparison['questions']} questions against {against}; rivals compare {comparison['inputs']}"
-    measured = [name for name in _COMPARED if any(row.get(name) for row in rows)]
+    measured = [name for name in COMPARISON_WORDS if any(row.get(name) for row in rows)]
     for name in measured:
-        table.add_row(_COMPARED[name], *(_with_interval(row.get(name)) for row in rows))
+        table.add_row(COMPARISON_WORDS[name][0], *(with_interval(row.get(name)) for row in rows))
     Console().print(table)
-    print("\n".join(_COMPARED_WORDS[name] for name in measured if name in _COMPARED_WORDS))
+    print("\n".join(meaning for name in measured if (meaning := COMPARISON_WORDS[name][1])))
     if comparison["questions"] < _FEW_QUESTIONS:
         print(_note_on_few_questions(comparison["questions"]))
     for line in comparison["verdicts"]:
@@ -396,13 +378,6 @@ def _note_on_few_questions(questions: int) -> str:
         f"{questions} questions are few: even if all are answered right, the share of right answers may be as low as "
         f"{percent(possible)}"
     )
-
-
-def _with_interval(measured: dict[str, float] | None) -> str:
-    """A number and half the width of its 95 % interval."""
-    if measured is None:
-        return "-"
-    return f"{measured['value']:.3f} ± {(measured['high'] - measured['low']) / 2:.3f}"
 
 
 def _kept_of_training(folder: Path) -> str:

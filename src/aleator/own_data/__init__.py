@@ -16,7 +16,7 @@ from aleator.own_data.learning.defaults import Settings, kernel_width
 from aleator.own_data.learning.learning import train
 from aleator.own_data.measuring.answer_figure import plot_answers
 from aleator.own_data.measuring.answers import Answers, label_metrics, label_rows
-from aleator.own_data.measuring.comparison import Items, compare_with_rivals
+from aleator.own_data.measuring.comparison import COMPARISON_WORDS, Items, compare_with_rivals, with_interval
 from aleator.own_data.measuring.embedded_evaluation import evaluate_embedded
 from aleator.own_data.measuring.evaluation import METRIC_WORDS, calibrate_on_labels, evaluate, figures
 from aleator.own_data.measuring.one_mode import certainty_score, mode_weights, one_mode
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aleator.own_data.runs.estimator import AleatorClassifier
 
 __all__ = [
+    "COMPARISON_WORDS",
     "METRIC_WORDS",
     "AleatorClassifier",
     "AleatorModel",
@@ -72,6 +73,7 @@ __all__ = [
     "save_run",
     "train",
     "unfinished_work",
+    "with_interval",
 ]
 
 

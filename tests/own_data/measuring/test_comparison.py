@@ -7,7 +7,7 @@ import torch
 from aleator import VonMisesFisher
 from aleator.evaluation import auroc
 from aleator.own_data import Items, Labels, compare_with_rivals
-from aleator.own_data.measuring.comparison import METRICS
+from aleator.own_data.measuring.comparison import COMPARISON_WORDS, METRICS, with_interval
 
 NAMES = ("a", "b", "c", "d")
 
@@ -132,6 +132,14 @@ def test_texts_are_compared_by_their_words():
     texts = [f"word{c} and more" for c in known.labels.values]
     comparison = compare_with_rivals(Items(texts, known.q, known.labels), inputs="words")
     assert row(comparison, "raw neighbours")["recall_at_1"]["value"] == 1.0
+
+
+def test_every_metric_has_words_for_tables():
+    assert set(COMPARISON_WORDS) == set(METRICS)
+    names, meanings = ([words[i].strip() for words in COMPARISON_WORDS.values()] for i in (0, 1))
+    assert all(name in " ".join(meanings) for name in names)
+    assert with_interval({"value": 0.5, "low": 0.4, "high": 0.7}) == "0.500 ± 0.150"
+    assert with_interval(None) == "-"
 
 
 def test_bad_input_is_refused():

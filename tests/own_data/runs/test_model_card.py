@@ -23,6 +23,7 @@ def test_train_writes_a_card_with_data_figures_rivals_and_limits(run, features):
     ours = next(row for row in run.metrics["rivals"]["rows"] if row["method"] == "ours")
     assert f"{ours['recall_at_1']['value']:.3f} ±" in text
     assert "raw neighbours" in text
+    assert "Recall@1: share of questions whose nearest item, or likeliest label, is right. surer half: " in text
     assert all(line in text for line in run.metrics["rivals"]["verdicts"])
     assert "| items | 400 |" in text
 

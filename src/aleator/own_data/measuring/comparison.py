@@ -57,6 +57,38 @@ METRICS = {
     "log_likelihood": (True, "predict held-out labels better (log-likelihood)"),
     "disagreement_rank": (True, "agree more with people's disagreement"),
 }
+# For tables, in their order there: a short name, and what it means. One line explains the two areas.
+COMPARISON_WORDS = {
+    "recall_at_1": (
+        "Recall@1",
+        "Recall@1: share of questions whose nearest item, or likeliest label, is right",
+    ),
+    "recall_at_1_surer_half": (
+        "  surer half",
+        "surer half: Recall@1 of the half of the questions with the higher certainty",
+    ),
+    "r_auroc": (
+        "R-AUROC",
+        "R-AUROC: how well the certainty tells right answers from wrong ones; 0.5 is chance, 1 is perfect",
+    ),
+    "aurc": (
+        "AURC",
+        "AURC, AUGRC: wrong answers, averaged over all shares of questions that are answered; less is better",
+    ),
+    "augrc": ("AUGRC", ""),
+    "coverage_at_5": (
+        "coverage at 5 %",
+        "coverage at 5 %: share of questions that can be answered with at most 5 % wrong answers",
+    ),
+    "log_likelihood": (
+        "log-likelihood",
+        "log-likelihood: of the labels of the questions; closer to 0 is better",
+    ),
+    "disagreement_rank": (
+        "disagreement",
+        "disagreement: rank correlation of the uncertainty with that of people's votes",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -176,6 +208,13 @@ def compare_with_rivals(
         ],
         "verdicts": _verdicts(rows, disagreement, seed),
     }
+
+
+def with_interval(measured: dict[str, float] | None) -> str:
+    """A number of a comparison and half the width of its 95 % interval, for tables; "-" if there is none."""
+    if measured is None:
+        return "-"
+    return f"{measured['value']:.3f} ± {(measured['high'] - measured['low']) / 2:.3f}"
 
 
 def compared_items(labels: Labels, split: Split, seed: int) -> tuple[np.ndarray, np.ndarray]:

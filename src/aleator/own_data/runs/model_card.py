@@ -5,19 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from aleator.foundation import replace_file
+from aleator.own_data.measuring.comparison import COMPARISON_WORDS, with_interval
 from aleator.own_data.measuring.evaluation import METRIC_WORDS
 
-# Metrics of the comparison with rivals, as the table of the card names them.
-_COMPARED = {
-    "recall_at_1": "Recall@1",
-    "recall_at_1_surer_half": "Recall@1 of the surer half",
-    "r_auroc": "R-AUROC",
-    "aurc": "AURC (less is better)",
-    "augrc": "AUGRC (less is better)",
-    "coverage_at_5": "coverage at 5 % risk",
-    "log_likelihood": "log-likelihood of the labels",
-    "disagreement_rank": "rank correlation with people's disagreement",
-}
 _NOT_SHOWN = ("unlike", "mean_kappa")  # they say little about how good a model is
 _TASKS = {"images": "image-feature-extraction", "text": "sentence-similarity", "features": "feature-extraction"}
 _EXAMPLES = {
@@ -112,17 +102,19 @@ def _figures(metrics: dict[str, Any], out_of_bag: bool) -> str:
     comparison = metrics.get("rivals")
     if comparison:
         methods = comparison["rows"]
+        measured = [name for name in COMPARISON_WORDS if any(method.get(name) for method in methods)]
         rows = [
-            [shown, *(_interval(method.get(name)) for method in methods)]
-            for name, shown in _COMPARED.items()
-            if any(method.get(name) for method in methods)
+            [COMPARISON_WORDS[name][0].strip(), *(with_interval(method.get(name)) for method in methods)]
+            for name in measured
         ]
+        meanings = [meaning for name in measured if (meaning := COMPARISON_WORDS[name][1])]
         against = "each other" if comparison["gallery"] is None else f"{comparison['gallery']} training items"
         text += (
             f"\n\n{comparison['questions']} questions against {against}; the rivals compare {comparison['inputs']}. "
         )
         text += "With half the width of the 95 % interval.\n\n"
         text += _table(["", *(f"{_cell(method['method'])}: {_cell(method['score'])}" for method in methods)], rows)
+        text += "\n\n" + ". ".join(meanings) + "."
         text += "\n\n" + "\n".join(f"- {line}" for line in comparison["verdicts"])
     alone = [
         [shown, f"{metrics[name]:.4g}"]
@@ -158,12 +150,6 @@ def _training(settings: dict[str, Any], metrics: dict[str, Any]) -> str:
     if given.get("start"):
         given["start"] = Path(given["start"]).name
     return f"## Training\n\n{made}```json\n{json.dumps(given, indent=2)}\n```"
-
-
-def _interval(measured: dict[str, float] | None) -> str:
-    if measured is None:
-        return "-"
-    return f"{measured['value']:.3f} ± {(measured['high'] - measured['low']) / 2:.3f}"
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
