@@ -1,7 +1,11 @@
-"""Figures. Every function returns a matplotlib `Figure`; save it with `figure.savefig(path)`."""
+"""Figures, and which posteriors to draw in them.
+
+A function that draws returns a matplotlib `Figure`; save it with `figure.savefig(path)`. The figures of the paper's
+tables are in `aleator.experiments.plots`.
+"""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,26 +19,7 @@ if TYPE_CHECKING:
 
 # Can be told apart with any colour vision (Okabe and Ito 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("o", "s", "^", "D", "v", "P")
-_GREY = "#8a8a8a"
-
-
-def point_style(number: int) -> dict[str, Any]:
-    """Colour and marker of one of many series: other colours first, then other markers.
-
-    Args:
-        number: Number of the series, from 0.
-
-    Returns:
-        Arguments of matplotlib's `plot`.
-
-    Examples:
-        >>> from aleator.evaluation import plots
-        >>> plots.point_style(7)
-        {'color': '#D55E00', 'marker': 's'}
-    """
-    row, column = divmod(number, len(COLOURS))
-    return {"color": COLOURS[column], "marker": _MARKERS[row % len(_MARKERS)]}
+GREY = "#8a8a8a"
 
 
 def circle(panels: dict[str, VonMisesFisher], height: float = 3.4) -> "Figure":
@@ -60,13 +45,14 @@ def circle(panels: dict[str, VonMisesFisher], height: float = 3.4) -> "Figure":
     """
     for title, q in panels.items():
         require(q.dim == 2, title, f"dimension {q.dim}", "only the plane can be drawn as a circle", "pass D = 2")
-    figure, axes = _figure(len(panels), height)
+    figure, axes = new_figure(len(panels), height)
     angle = torch.linspace(0, 2 * math.pi, 721, dtype=torch.float64)
     ring = torch.stack([torch.cos(angle), torch.sin(angle)], -1)
     largest = max(float(q.kappa.max()) for q in panels.values())
-    scale = 0.75 / math.sqrt(largest / (2 * math.pi))
+    # About the highest density: of a large kappa, or 1 / (2 pi) all around.
+    scale = 0.75 / max(math.sqrt(largest / (2 * math.pi)), 1 / (2 * math.pi))
     for axis, (title, q) in zip(axes, panels.items(), strict=True):
-        axis.plot(*ring.T, color=_GREY, linewidth=0.8)
+        axis.plot(*ring.T, color=GREY, linewidth=0.8)
         for n in range(len(q)):
             one = q[n].detach().double()
             density = one.log_prob(ring).exp()
@@ -100,10 +86,10 @@ def agreement(true: Tensor, predicted: Tensor, label: str = "kappa", height: flo
         >>> plots.agreement(torch.tensor([10.0, 20.0]), torch.tensor([11.0, 19.0])).axes[0].get_xlabel()
         'true kappa'
     """
-    figure, (axis,) = _figure(1, height)
+    figure, (axis,) = new_figure(1, height)
     true, predicted = true.detach().cpu(), predicted.detach().cpu()
     low, high = float(min(true.min(), predicted.min())), float(max(true.max(), predicted.max()))
-    axis.plot([low, high], [low, high], color=_GREY, linewidth=1, zorder=1)
+    axis.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
     axis.scatter(true, predicted, s=5, alpha=0.4, color=COLOURS[0], linewidths=0, zorder=2)
     axis.set(xlabel=f"true {label}", ylabel=f"predicted {label}")
     return figure
@@ -125,10 +111,10 @@ def reject_curve(kept: Sequence[float], recall_at_1: Sequence[float], height: fl
         >>> plots.reject_curve([0.25, 0.5, 1.0], [0.99, 0.95, 0.9]).axes[0].get_ylabel()
         'Recall@1'
     """
-    figure, (axis,) = _figure(1, height, width=1.25 * height)
+    figure, (axis,) = new_figure(1, height, width=1.25 * height)
     axis.plot([100 * share for share in kept], recall_at_1, color=COLOURS[0], marker="o", markersize=3)
-    axis.axhline(recall_at_1[-1], color=_GREY, linewidth=0.8, linestyle="--")
-    axis.annotate("all items", (2, recall_at_1[-1]), xytext=(0, -4), textcoords="offset points", va="top", color=_GREY)
+    axis.axhline(recall_at_1[-1], color=GREY, linewidth=0.8, linestyle="--")
+    axis.annotate("all items", (2, recall_at_1[-1]), xytext=(0, -4), textcoords="offset points", va="top", color=GREY)
     low = min(*recall_at_1, recall_at_1[-1])
     axis.set(xlabel="surest items kept, %", ylabel="Recall@1", xlim=(0, 102))
     axis.set_ylim(low - 0.15 * (1.0 - low) - 0.005, 1.0 + 0.05 * (1.0 - low) + 0.002)
@@ -156,8 +142,8 @@ def reliability_diagram(
         >>> plots.reliability_diagram([0.1, 0.9], [0.2, 0.8], [100, 50]).axes[0].get_xlabel()
         'match probability'
     """
-    figure, (axis,) = _figure(1, height, width=1.25 * height)
-    axis.plot([0, 1], [0, 1], color=_GREY, linewidth=1, zorder=1)
+    figure, (axis,) = new_figure(1, height, width=1.25 * height)
+    axis.plot([0, 1], [0, 1], color=GREY, linewidth=1, zorder=1)
     area = [15 + 250 * number / sum(count) for number in count]
     axis.plot(predicted, observed, color=COLOURS[0], linewidth=1, zorder=2)
     axis.scatter(predicted, observed, s=area, color=COLOURS[0], alpha=0.75, linewidths=0, zorder=3)
@@ -184,10 +170,10 @@ def histogram(edges: Sequence[float], count: Sequence[float], label: str = "kapp
         >>> plots.histogram([1.0, 10.0, 100.0], [5, 20]).axes[0].get_xscale()
         'log'
     """
-    figure, (axis,) = _figure(1, height, width=1.25 * height)
+    figure, (axis,) = new_figure(1, height, width=1.25 * height)
     axis.stairs(count, edges, fill=True, color=COLOURS[0], alpha=0.8)
     axis.set(xscale="log", xlabel=label, ylabel="items")
-    _plain_ticks(axis.xaxis, edges[0], edges[-1])
+    plain_ticks(axis.xaxis, edges[0], edges[-1])
     return figure
 
 
@@ -214,7 +200,7 @@ def levels(
         >>> [text.get_text() for text in figure.axes[0].get_xticklabels()]
         ['clear', 'blurred']
     """
-    figure, (axis,) = _figure(1, height, width=1.25 * height)
+    figure, (axis,) = new_figure(1, height, width=1.25 * height)
     for place, sample in enumerate(values.values()):
         low, first, median, third, high = torch.quantile(
             torch.as_tensor(sample, dtype=torch.float64), torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95]).double()
@@ -227,188 +213,7 @@ def levels(
     if log:
         axis.set_yscale("log")
         bottom, top = axis.get_ylim()
-        _plain_ticks(axis.yaxis, bottom, top)
-    return figure
-
-
-def lines(
-    x: Sequence[float],
-    curves: Mapping[str, Sequence[Any]],
-    xlabel: str,
-    ylabel: str,
-    log_x: bool = False,
-    log_y: bool = False,
-    diagonal: bool = False,
-    height: float = 3.4,
-) -> "Figure":
-    """Curves over one axis, with error bars where errors are known.
-
-    Args:
-        x: Positions on the x axis, shape (N,).
-        curves: Name of each curve -> N values. A value is a number, or {"mean": ..., "stderr": ...}.
-        xlabel: Label of the x axis.
-        ylabel: Label of the y axis.
-        log_x: Whether the x axis is logarithmic.
-        log_y: Whether the y axis is logarithmic.
-        diagonal: Whether to draw the line y = x.
-        height: Height of the figure in inches.
-
-    Returns:
-        The figure.
-
-    Examples:
-        >>> from aleator.evaluation import plots
-        >>> values = [{"mean": 0.5, "stderr": 0.1}, 0.7]
-        >>> len(plots.lines([1, 2], {"ours": values, "theirs": [0.4, 0.5]}, "steps", "rank").axes)
-        1
-    """
-    figure, (axis,) = _figure(1, height, width=1.25 * height)
-    if diagonal:
-        axis.plot([min(x), max(x)], [min(x), max(x)], color=_GREY, linewidth=1)
-    for n, (name, values) in enumerate(curves.items()):
-        means, errors = _means_and_errors(values)
-        axis.errorbar(x, means, errors, **point_style(n), markersize=4, linewidth=1.4, capsize=2, label=name)
-    axis.set(xlabel=xlabel, ylabel=ylabel)
-    if log_x:
-        axis.set_xscale("log")
-        axis.set_xticks(x, [f"{value:g}" for value in x])
-        axis.minorticks_off()
-    if log_y:
-        axis.set_yscale("log")
-    if len(curves) > 3:  # too many names for a legend inside the axes
-        names = list(map(len, curves))
-        half = (len(names) + 1) // 2
-        columns = 2 if max(names[:half]) + max(names[half:]) <= 46 else 1  # letters beside each other
-        figure.set_figheight(height + 0.2 * (-(-len(names) // columns) - 2))  # room for more than two rows of names
-        figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=columns)
-    elif len(curves) > 1:
-        axis.legend(frameon=False, fontsize=9)
-    return figure
-
-
-def named_points(
-    names: Sequence[str],
-    panels: Mapping[str, Mapping[str, Sequence[Any]]],
-    log: Collection[str] = (),
-    side: float = 2.4,
-) -> "Figure":
-    """Values of named things, one below the other, in one panel for each measure.
-
-    Args:
-        names: The things, from top to bottom, shape (N,).
-        panels: Label of each panel -> name of each series -> N values. A value is a number, or {"mean": ...,
-            "stderr": ...}. The series have the same names in all panels.
-        log: Labels of the panels whose axis is logarithmic.
-        side: Width of a panel in inches.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: If a series does not have N values.
-
-    Examples:
-        >>> from aleator.evaluation import plots
-        >>> panels = {"error": {"ours": [2.0, 0.5]}, "rank": {"ours": [0.6, 0.9]}}
-        >>> figure = plots.named_points(["before", "after"], panels)
-        >>> [axis.get_xlabel() for axis in figure.axes]
-        ['error', 'rank']
-    """
-    figure, axes = _figure(len(panels), 0.26 * len(names) + 1.0, width=side + 1.6 / len(panels))
-    below = range(len(names))
-    for axis, (label, series) in zip(axes, panels.items(), strict=True):
-        for n, (name, values) in enumerate(series.items()):
-            require(
-                len(values) == len(names),
-                name,
-                f"{len(values)} values",
-                f"there are {len(names)} names",
-                "pass one each",
-            )
-            means, errors = _means_and_errors(values)
-            axis.errorbar(means, below, None, errors, **point_style(n), markersize=4, linewidth=1.0, label=name)
-        axis.set(xlabel=label, ylim=(len(names) - 0.5, -0.5))
-        axis.set_yticks(below, names if axis is axes[0] else [""] * len(names), fontsize=9)
-        axis.grid(axis="y", linewidth=0.4, alpha=0.5)
-        if label in log:
-            axis.set_xscale("log")
-            _plain_ticks(axis.xaxis, *axis.get_xlim())
-    if len(next(iter(panels.values()))) > 1:
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, frameon=False, fontsize=9, loc="outside lower center", ncols=len(labels))
-    return figure
-
-
-def grid(
-    values: Tensor, rows: Sequence[Any], columns: Sequence[Any], row: str, column: str, label: str, height: float = 3.0
-) -> "Figure":
-    """A table of numbers as coloured cells, with the numbers written in.
-
-    Args:
-        values: Table, shape (R, C).
-        rows: Value of each row, shape (R,).
-        columns: Value of each column, shape (C,).
-        row: Label of the rows.
-        column: Label of the columns.
-        label: Name of the quantity.
-        height: Height of the figure in inches.
-
-    Returns:
-        The figure.
-
-    Examples:
-        >>> import torch
-        >>> from aleator.evaluation import plots
-        >>> plots.grid(torch.eye(2), [1, 2], [0, 1], "a", "b", "rank correlation").axes[0].get_ylabel()
-        'a'
-    """
-    figure, (axis,) = _figure(1, height, width=0.6 * height * values.shape[1] / values.shape[0] + 1.5)
-    picture = axis.imshow(values.numpy(), cmap="viridis", aspect="auto")
-    middle = float(values.min() + values.max()) / 2
-    for i in range(values.shape[0]):
-        for j in range(values.shape[1]):
-            value = float(values[i, j])
-            axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color="kw"[value < middle])
-    axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
-    axis.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
-    axis.set(xlabel=column, ylabel=row)
-    figure.colorbar(picture, label=label)
-    return figure
-
-
-def contours(
-    axis_values: Tensor, height: Tensor, points: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
-) -> "Figure":
-    """Contours of a surface over a square, each four times the one before, and named points.
-
-    Args:
-        axis_values: Positions on both axes, shape (N,).
-        height: Heights of the surface, shape (N, N): rows are y, columns are x.
-        points: Name of each point -> (x, y).
-        xlabel: Label of the x axis.
-        ylabel: Label of the y axis.
-
-    Returns:
-        The figure.
-
-    Examples:
-        >>> import torch
-        >>> from aleator.evaluation import plots
-        >>> x = torch.linspace(-0.5, 0.5, 11)
-        >>> plots.contours(x, x[:, None] ** 2 + x**2, {"minimum": (0.0, 0.0)}, "x", "y").axes[0].get_xlabel()
-        'x'
-    """
-    figure, (axis,) = _figure(1, 4.2, width=5.6)
-    levels = [1e-5 * 4**n for n in range(9)]
-    lines = axis.contour(axis_values, axis_values, height, levels, colors=_GREY, linewidths=0.8)
-    axis.clabel(lines, fmt="%.0e", fontsize=6)
-    for n, (name, (x, y)) in enumerate(points.items()):
-        axis.plot(x, y, **point_style(n), markersize=5, linestyle="", label=name)
-    axis.set(xlabel=xlabel, ylabel=ylabel)
-    if len(points) > 7:  # too many names for a legend inside the axes
-        figure.legend(frameon=False, fontsize=7, loc="outside right upper")
-    else:
-        axis.legend(frameon=False, fontsize=7)
+        plain_ticks(axis.yaxis, bottom, top)
     return figure
 
 
@@ -473,7 +278,7 @@ def image_rows(rows: dict[str, list[tuple[Any, str]]], first_apart: bool = False
     return figure
 
 
-def _figure(columns: int, height: float, width: float | None = None) -> tuple["Figure", Sequence[Any]]:
+def new_figure(columns: int, height: float, width: float | None = None) -> tuple["Figure", Sequence[Any]]:
     """A figure with panels side by side, `width` (default: `height`) x `height` inches each."""
     # Without pyplot there is no global state and no window, and threads are safe.
     from matplotlib.figure import Figure
@@ -485,13 +290,7 @@ def _figure(columns: int, height: float, width: float | None = None) -> tuple["F
     return figure, axes
 
 
-def _means_and_errors(values: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """Numbers, or {"mean": ..., "stderr": ...}, as means and standard errors; an unknown error is 0."""
-    pairs = [(v["mean"], v["stderr"] or 0.0) if isinstance(v, dict) else (v, 0.0) for v in values]
-    return [mean for mean, _ in pairs], [error for _, error in pairs]
-
-
-def _plain_ticks(axis: Any, low: float, high: float) -> None:
+def plain_ticks(axis: Any, low: float, high: float) -> None:
     """Label a logarithmic axis with plain numbers. A short axis gets more of them, so that it has at least two."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

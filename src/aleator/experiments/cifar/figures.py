@@ -4,7 +4,7 @@ Each function takes the rows of a result and the arrays of each row's first run,
 says which function draws which experiment.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,11 @@ from aleator.data import CLASSES
 from aleator.evaluation import neighbour_hits, plots, reject_curve
 from aleator.experiments.cifar.evaluation import KEPT
 from aleator.experiments.cifar.gallery import LEVEL
+from aleator.experiments.plots import Arrays, Rows, grid_of_a_and_b, lines, point_style
 from aleator.experiments.runner import file_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Arrays = Sequence[dict[str, Tensor]]
-Rows = Sequence[dict[str, Any]]
 
 
 def losses(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
@@ -58,7 +56,7 @@ def rejection(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
         hits = neighbour_hits(run["mu"], run["label"]).double()
         curves[name] = reject_curve(run["kappa"], hits, KEPT)
     shares = [100 * share for share in KEPT]
-    return {"reject": plots.lines(shares, curves, "surest images kept, %", "Recall@1")}
+    return {"reject": lines(shares, curves, "surest images kept, %", "Recall@1")}
 
 
 def overfitting(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
@@ -80,13 +78,7 @@ def gallery(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 
 def tuning(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     """Crop correlation on validation images, which the paper chooses by, over HIB's grid of a and b."""
-    grid = [row for row in rows if row["setting"].startswith("a ")]
-    a, b = (sorted({row["parameters"][name] for row in grid}) for name in "ab")
-    values = {
-        (row["parameters"]["a"], row["parameters"]["b"]): row["metrics"]["validation_crop_rank"]["mean"] for row in grid
-    }
-    table = torch.tensor([[values[x, y] for y in b] for x in a])
-    return {"hib": plots.grid(table, a, b, "a", "b", "validation crop rank")}
+    return {"hib": grid_of_a_and_b(rows, "validation_crop_rank", "validation crop rank")}
 
 
 FIGURES: dict[str, Callable[[Rows, Arrays], dict[str, "Figure"]]] = {
@@ -106,7 +98,7 @@ def entropy_figure(arrays: dict[str, Tensor]) -> "Figure":
     """Uncertainty against people's entropy, with median and quartiles in eight groups of equal size."""
     uncertainty = -arrays["kappa"].double() if bool((arrays["kappa"] < 0).any()) else 1 / arrays["kappa"].double()
     entropy = arrays["entropy"].double()
-    figure, axis = _axes(4.2, 3.4)
+    figure, (axis,) = plots.new_figure(1, 3.4, width=4.2)
     axis.scatter(entropy, uncertainty, s=5, alpha=0.25, color=plots.COLOURS[0], linewidths=0)
     groups = entropy.argsort(stable=True).tensor_split(8)
     middle = [entropy[group].mean().item() for group in groups]
@@ -124,9 +116,9 @@ def set_figure(curves: dict[str, Tensor]) -> "Figure":
 
     `curves`: name -> (levels, 3), as `set_curve` returns it.
     """
-    figure, axis = _axes(5.0, 3.4)
+    figure, (axis,) = plots.new_figure(1, 3.4, width=5.0)
     for n, (name, curve) in enumerate(curves.items()):
-        axis.plot(curve[:, 2], 100 * (1 - curve[:, 1]), **plots.point_style(n), markersize=3, label=name)
+        axis.plot(curve[:, 2], 100 * (1 - curve[:, 1]), **point_style(n), markersize=3, label=name)
     axis.set(xlabel="images in a set", ylabel="sets without the right class, %")
     axis.legend(frameon=False, fontsize=8)
     return figure
@@ -137,7 +129,7 @@ def training_figure(curves: dict[str, Tensor]) -> "Figure":
 
     `curves`: name -> (validations, 2 or 3), with columns step, crop_rank and entropy_rank.
     """
-    figure, axis = _axes(5.0, 3.4)
+    figure, (axis,) = plots.new_figure(1, 3.4, width=5.0)
     for colour, (name, rows) in zip(cycle(plots.COLOURS), curves.items(), strict=False):
         has_entropy = rows.shape[1] > 2
         if has_entropy:
@@ -204,16 +196,6 @@ def _has_validations(run: dict[str, Tensor]) -> bool:
     """Whether a run has at least two validations, enough for a curve."""
     rows = run.get("validations")
     return rows is not None and rows.dim() == 2 and rows.shape[1] >= 2 and len(rows) > 1
-
-
-def _axes(width: float, height: float) -> tuple["Figure", Any]:
-    """A figure with one panel; sizes in inches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
-    axis = figure.subplots()
-    axis.spines[["top", "right"]].set_visible(False)
-    return figure, axis
 
 
 def _show(axis: Any, image: Tensor, frame: str | None = None) -> None:

@@ -5,7 +5,7 @@ says which function draws which experiment.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,13 +14,11 @@ from torch import Tensor
 from aleator.evaluation import aligning_rotation, plots
 from aleator.experiments.controlled.run import LEVELS
 from aleator.experiments.paper import paper_figure
+from aleator.experiments.plots import Arrays, Rows, grid_of_a_and_b, lines, named_points
 from aleator.posteriors import VonMisesFisher
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Arrays = Sequence[dict[str, Tensor]]
-Rows = Sequence[dict[str, Any]]
 
 
 def recovery(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
@@ -30,7 +28,7 @@ def recovery(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     shares = {
         rows[i]["setting"]: [rows[i]["metrics"][f"coverage_{round(100 * p)}"]["mean"] for p in LEVELS] for i in kept
     }
-    figures["coverage"] = plots.lines(
+    figures["coverage"] = lines(
         LEVELS, shares, "level of the credible cap", "share of true latents inside", diagonal=True
     )
     return figures
@@ -67,8 +65,8 @@ def samples(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
         sizes[f"{name} true kappa"] = [kappa] * len(counts)
     label = "Monte-Carlo samples"
     return {
-        "bias": plots.lines(counts, errors, label, "mean error of kappa", log_x=True, log_y=True),
-        "kappa": plots.lines(counts, sizes, label, "learned kappa", log_x=True, log_y=True),
+        "bias": lines(counts, errors, label, "mean error of kappa", log_x=True, log_y=True),
+        "kappa": lines(counts, sizes, label, "learned kappa", log_x=True, log_y=True),
     }
 
 
@@ -106,7 +104,7 @@ def over_dimensions(parameter: str, label: str) -> Callable[[Rows, Arrays], dict
             for change, known in by_change.items()
             for metric, name in _RANKS.items()
         }
-        return {"ranks": plots.lines(dims, curves, label, "rank correlation with the truth", log_x=True)}
+        return {"ranks": lines(dims, curves, label, "rank correlation with the truth", log_x=True)}
 
     return draw
 
@@ -118,11 +116,7 @@ def by_setting(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
 
 def tuning(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     """Rank correlation of kappa over HIB's grid of a and b."""
-    grid = [row for row in rows if row["setting"].startswith("a ")]
-    a, b = (sorted({row["parameters"][name] for row in grid}) for name in "ab")
-    values = {(row["parameters"]["a"], row["parameters"]["b"]): row["metrics"]["kappa_rank"]["mean"] for row in grid}
-    table = [[values[x, y] for y in b] for x in a]
-    return {"hib": plots.grid(torch.tensor(table), a, b, "a", "b", "rank correlation of kappa")}
+    return {"hib": grid_of_a_and_b(rows, "kappa_rank", "rank correlation of kappa")}
 
 
 def infonce(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
@@ -146,7 +140,7 @@ def optimisers(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     counts = sorted(next(iter(by_name.values())))
     labels = {"kappa_rmse": "RMSE of kappa", "mu_rmse": "RMSE of cosines between mu"}
     return {
-        metric.replace("_", "-"): plots.lines(
+        metric.replace("_", "-"): lines(
             counts,
             {_OPTIMISERS[name]: [metrics[n][metric] for n in counts] for name, metrics in by_name.items()},
             "thousands of pairs seen",
@@ -167,7 +161,7 @@ def walk(rows: Rows, arrays: Arrays) -> dict[str, "Figure"]:
     settings = {"Ambiguous": names} | ({"Clear": clear} if clear else {})
 
     def draw(names: list[str], panels: dict[str, Any]) -> "Figure":
-        return plots.named_points(names, panels, log=[_WALK["mu_mae"], _WALK["kappa_mae"]])
+        return named_points(names, panels, log=[_WALK["mu_mae"], _WALK["kappa_mae"]])
 
     means = {
         label: {title: [by_name[name][metric] for name in kept] for title, kept in settings.items()}

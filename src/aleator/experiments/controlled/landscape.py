@@ -162,12 +162,12 @@ _SAMPLED_ROWS: dict[str, dict[str, Any]] = {
 
 def draw_landscape(rows: Any, arrays: Any) -> dict[str, "Figure"]:
     """Contours of the loss around its minimum for the matched row, and the minima of all rows but those of Clear."""
-    from aleator.evaluation import plots
+    from aleator.experiments.plots import contours
 
     by_name = {row["setting"]: run_arrays for row, run_arrays in zip(rows, arrays, strict=True)}
     labels = ("t, the pull of mu towards the mean", "a, the change of log kappa")
     return {
-        "loss": plots.contours(
+        "loss": contours(
             _AXIS,
             by_name["matched"]["excess"],
             {name: each["minimum"].flip(0).tolist() for name, each in by_name.items() if not name.endswith("clear")},
