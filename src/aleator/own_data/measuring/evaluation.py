@@ -16,6 +16,7 @@ from aleator.evaluation import (
     MatchPairs,
     calibrate_matches,
     expected_calibration_error,
+    linked_groups,
     neighbour_hits,
     plots,
     r_auroc,
@@ -62,13 +63,8 @@ def evaluation_labels(labels: Labels, count: int) -> Labels:
     """Labels with one group for each set of items that pairs link. Other kinds of labels are returned unchanged."""
     if labels.kind != "pairs":
         return labels
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    first, second = labels.values.T
-    links = coo_array((np.ones(len(first), bool), (first, second)), shape=(count, count))
-    groups, group = connected_components(links, directed=False)
-    return Labels("groups", group.astype(np.int64), tuple(str(g) for g in range(groups)))
+    group = linked_groups(labels.values, count)
+    return Labels("groups", group, tuple(str(g) for g in range(group.max(initial=-1) + 1)))
 
 
 def evaluate(
