@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from aleator.data import IMAGE_SUFFIXES, Inputs, as_rgb, images, open_image
+from aleator.data import IMAGE_SUFFIXES, Inputs, as_rgb, images, open_image, thumbnail
 
 SMOOTH = np.broadcast_to(np.linspace(0, 255, 64).astype(np.uint8)[:, None, None], (64, 64, 3)).copy()
 
@@ -54,3 +54,12 @@ def test_as_rgb_takes_the_levels_that_it_is_given():
     deep = Image.fromarray(np.array([[0, 1023, 4095]], np.uint16))
     assert np.asarray(as_rgb(deep))[0, :, 0].tolist() == [0, 63, 255]
     assert np.asarray(as_rgb(deep, whole_levels=(0, 1023)))[0, :, 0].tolist() == [0, 255, 255]
+
+
+def test_a_thumbnail_keeps_the_shape_of_the_image(tmp_path):
+    path = tmp_path / "wide.png"
+    Image.fromarray(SMOOTH[:32]).save(path)
+    small = thumbnail(path, 16)
+    assert small.shape == (8, 16, 3)
+    assert np.all(np.diff(small[:, 0, 0].astype(int)) > 0)
+    assert thumbnail(path, 100).shape == (32, 64, 3)  # never larger than the image

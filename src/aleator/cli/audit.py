@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from aleator.cli.errors import kept_in, plain_errors, say
-from aleator.cli.own_data import AsJson, Device, LabelFile, Strict
+from aleator.cli.index_options import AsJson
+from aleator.cli.own_data import Device, LabelFile, Strict
 
 if TYPE_CHECKING:
     from aleator.own_data import Audit

@@ -1,4 +1,4 @@
-"""Options that several commands on an index share, and how they open it."""
+"""Options that several commands share, most of them on an index, and how they open it."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aleator.cli.errors import kept_in, plain_errors, say
+from aleator.cli.index_options import AsJson
 from aleator.cli.label_text import could_be
 from aleator.foundation import percent, require
 
@@ -31,7 +32,6 @@ Strict = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto")]
 NoRivals = Annotated[bool, typer.Option("--no-rivals", help="do not compare with raw neighbours and a linear head")]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 _FEW_QUESTIONS = 60  # with fewer, a line says how little they tell
 

@@ -19,7 +19,7 @@ from aleator.data.cifar import (
 )
 from aleator.data.downloads import download
 from aleator.data.generative import Family, GenerativeProcess, ProcessKappaOf, RangeOf, Smoothing
-from aleator.data.images import IMAGE_SUFFIXES, MOST_PIXELS, as_rgb, open_image, readable_formats
+from aleator.data.images import IMAGE_SUFFIXES, MOST_PIXELS, as_rgb, open_image, readable_formats, thumbnail
 from aleator.data.inputs import InputKind, Inputs
 from aleator.data.levels import Levels, measure_levels
 from aleator.data.negatives import RolledNegatives, SharedNegatives
@@ -82,6 +82,7 @@ __all__ = [
     "readable_formats",
     "require_fit",
     "soft_labels",
+    "thumbnail",
     "to_bytes",
     "to_unit",
 ]

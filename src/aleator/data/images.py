@@ -130,6 +130,26 @@ def _upright(image: "Image") -> "Image":
     return upright
 
 
+def thumbnail(item: Any, side: int) -> np.ndarray:
+    """A small picture of an image, for figures.
+
+    Args:
+        item: What `open_image` takes.
+        side: Largest height and width.
+
+    Returns:
+        Bytes, shape (H, W, 3).
+
+    Raises:
+        ValueError: If the image cannot be read.
+    """
+    image, _ = open_image(item, size=side)
+    with image:
+        small = as_rgb(image)
+        small.thumbnail((side, side))
+        return np.asarray(small)
+
+
 def _unknown_format(item: Any) -> tuple[str, str]:
     """What is wrong with a file in no format that can be read here, and the way out."""
     if isinstance(item, bytes):

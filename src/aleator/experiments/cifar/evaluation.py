@@ -97,11 +97,6 @@ def posteriors(encoder: Encoder, images: Tensor, views: int = 1) -> PosteriorBat
     return parts.reshape(len(parts)) if K == 1 else VMFMixture(log_weights, parts, validate_args=False)
 
 
-def certainty(q: PosteriorBatch) -> Tensor:
-    """The score of posteriors (N,): kappa, or `VMFMixture.certainty` for several modes."""
-    return q.kappa if isinstance(q, VonMisesFisher) else q.certainty
-
-
 class _Stacked(torch.nn.Module):
     """Images (B, 3, H, W) -> all numbers of the posteriors in one tensor, from mean features over views.
 

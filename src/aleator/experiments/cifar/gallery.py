@@ -5,7 +5,8 @@ from torch import Tensor
 
 from aleator.data import CLASSES
 from aleator.evaluation import MatchCalibration
-from aleator.experiments.cifar.evaluation import HeldOut, certainty
+from aleator.experiments.cifar.evaluation import HeldOut
+from aleator.own_data import certainty_score
 from aleator.posteriors import PosteriorBatch
 
 SHOWN = 5  # most certain images of each class, and as many of the least certain
@@ -27,7 +28,7 @@ def gallery(q: PosteriorBatch, fold: HeldOut, calibration: MatchCalibration) -> 
           fewer, with answer_label (Q, 12), -1 there, and answer_count (Q,), the size of the whole set.
     """
     scaled, modes, hard = q.scale_kappa(calibration.kappa_scale), q.mode, fold.hard
-    kappa = certainty(scaled)
+    kappa = certainty_score(scaled)
     arrays: dict[str, Tensor] = {}
     ends = {"surest": kappa.argsort(descending=True), "least_sure": kappa.argsort()}
     for name, order in ends.items():

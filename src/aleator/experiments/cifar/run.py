@@ -33,7 +33,6 @@ from aleator.encoders import MLP, Beside, Chain, Encoder, Ensemble, ResNet18
 from aleator.evaluation import LabelModel, label_entropy, neighbour_hits, r_auroc, rank_correlation, recall_at_1
 from aleator.experiments.cifar.evaluation import (
     HeldOut,
-    certainty,
     certainty_metrics,
     held_out_cross_entropy,
     image_network,
@@ -65,6 +64,7 @@ from aleator.experiments.runner import Outcome
 from aleator.experiments.settings import make_kernel, make_loss
 from aleator.foundation import derived_seed, require
 from aleator.losses import PrototypeLoss
+from aleator.own_data import certainty_score
 from aleator.training import FitResult, Recipe, fit
 
 
@@ -296,10 +296,10 @@ def validator(setting: CifarSetting, validation: HeldOut) -> Callable[[Encoder],
     def validate(encoder: Encoder) -> dict[str, float]:
         if setting.loss == "infonce":  # it learns no certainty
             return {"recall_at_1": recall_at_1(posteriors(encoder, validation.images, views).mode, validation.hard)}
-        sure = certainty(posteriors(encoder, cropped, views))
+        sure = certainty_score(posteriors(encoder, cropped, views))
         metrics = {"crop_rank": rank_correlation(sure, validation.crop_sizes)}
         if setting.watch:
-            sure = certainty(posteriors(encoder, validation.images, views))
+            sure = certainty_score(posteriors(encoder, validation.images, views))
             metrics["entropy_rank"] = rank_correlation(-sure, validation.entropy)
         return metrics
 
@@ -328,16 +328,16 @@ def measure(
         posteriors(encoder, images, setting.views)
         for images in (test.images, test.cropped(), random_images, validation.images)
     )
-    randomly = certainty(randomly_cropped), random_sizes
-    metrics = certainty_metrics(q.mode, certainty(q), certainty(cropped), randomly, test)
+    randomly = certainty_score(randomly_cropped), random_sizes
+    metrics = certainty_metrics(q.mode, certainty_score(q), certainty_score(cropped), randomly, test)
     arrays = {
         "number": test.number,
         "label": test.hard,
         "mu": q.mode.float(),
-        "kappa": certainty(q).float(),
+        "kappa": certainty_score(q).float(),
         "entropy": test.entropy,
         "crop_size": test.crop_sizes,
-        "crop_kappa": certainty(cropped).float(),
+        "crop_kappa": certainty_score(cropped).float(),
     }
     if setting.loss == "infonce":  # its kappa is not learned
         metrics = {name: metrics[name] for name in ("recall_at_1", "map_at_r")}

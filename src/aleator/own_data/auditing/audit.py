@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from aleator.evaluation import (
     Confusion,
@@ -39,6 +38,7 @@ from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.object_store import ObjectPath
 from aleator.own_data.embedding.left_out import describe_left_out, leave_out
+from aleator.own_data.measuring.answers import label_rows
 from aleator.own_data.runs.run import Run
 
 NEIGHBOURS = 30
@@ -168,7 +168,7 @@ def find_problems(
 ) -> Audit:
     """The audit without files: from features to what is wrong."""
     labels = _judged(collection)
-    targets = None if labels is None else _targets(labels).to(device)
+    targets = None if labels is None else label_rows(labels).float().to(device)
     features = given.rows.to(device)
     settings = HeadSettings(False, 1e-2) if targets is None else choose_head_settings(features, targets, seed)
     neighbours = neighbour_graph(standardise(features, settings.each), min(NEIGHBOURS, len(collection) - 1))
@@ -226,14 +226,6 @@ def _judged(collection: Collection) -> Labels | None:
     """The labels, if they are of a kind that is judged."""
     labels = collection.labels
     return labels if labels is not None and labels.kind in ("classes", "soft") else None
-
-
-def _targets(labels: Labels) -> Tensor:
-    """Label distributions, shape (N, C)."""
-    values = torch.as_tensor(labels.values)
-    if labels.kind == "soft":
-        return values.float()
-    return torch.nn.functional.one_hot(values, len(labels.names)).float()
 
 
 def equal_contents(collection: Collection) -> np.ndarray:

@@ -216,14 +216,10 @@ def _sheet(collection: Collection, entries: list[tuple[int, str]]) -> "Figure":
 
 
 def _picture(collection: Collection, number: int) -> np.ndarray:
-    from aleator.data import as_rgb, open_image
+    from aleator.data import thumbnail
 
     (path,) = collection.raw(number, number + 1)
-    image, _ = open_image(path, size=128)
-    with image:
-        small = as_rgb(image)
-        small.thumbnail((128, 128))
-        return np.asarray(small)
+    return thumbnail(path, 128)
 
 
 def _short(value: Any) -> str:

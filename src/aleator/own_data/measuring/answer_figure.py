@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aleator.data import as_rgb, open_image
+from aleator.data import thumbnail
 from aleator.evaluation import plots
 from aleator.foundation import percent
 from aleator.retrieval import Hit
@@ -63,13 +63,9 @@ def _picture(folder: Path | None, metadata: Mapping[str, Any]) -> np.ndarray | N
     if folder is None or not isinstance(path, str):
         return None
     try:
-        image, _ = open_image(folder / path, size=_SIDE)
+        return thumbnail(folder / path, _SIDE)
     except ValueError:
         return None
-    with image:
-        small = as_rgb(image)
-        small.thumbnail((_SIDE, _SIDE))
-        return np.asarray(small)
 
 
 def _or_blank(picture: np.ndarray | None) -> np.ndarray:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from aleator.encoders import Encoder, find_model, hub_answers
 from aleator.foundation import CountBar, read_json, reject, require, require_count, require_new_folder, resolve_device
+from aleator.own_data.embedding.embedding import BATCH_SIZES
 from aleator.own_data.embedding.rows import prefetched, spans
 from aleator.own_data.learning.used_items import FILE as USED_ITEMS
 from aleator.own_data.runs.model_card import write_model_card
@@ -21,7 +22,6 @@ from aleator.own_data.runs.onnx_export import export_onnx
 from aleator.own_data.runs.run import Run, load_run, save_run, write_run_checksums
 from aleator.posteriors import PosteriorBatch
 
-_BATCH_SIZES = {"images": 64, "features": 4096, "text": 64}
 _PARTS = ("inputs", "config", "metrics")  # the JSON files of a run folder
 _PRIVATE = ("command", "commit")  # parts of the provenance that name folders of this machine
 
@@ -244,7 +244,7 @@ class AleatorModel:
         """Items in batches, prepared a few ahead, on the device of the encoder."""
         count, kind = len(items), self.run.inputs.kind
         require(count > 0, "items", 0, "no item", "pass at least one")
-        size = _BATCH_SIZES[kind] if batch_size is None else batch_size
+        size = BATCH_SIZES[kind] if batch_size is None else batch_size
         require_count("batch_size", size, "pass for example 64")
         parts = list(spans(0, count, size))
         shown = False if len(parts) == 1 and show is None else show
