@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from aleator.data import Inputs
+from aleator.data import levels as module
 from aleator.data.levels import bytes_of_values, levels_of_range, measure_levels
 
 RAMP = np.arange(4096).reshape(64, 64)  # twelve bits
@@ -85,6 +86,12 @@ def test_one_black_and_white_for_a_collection(tmp_path):
     assert inputs.load(paths[1]).max() == 255
     assert SAME_SIZE.load(paths[0]).max() == 255  # alone, it decides for itself
     assert measure_levels(paths[3:], 10**6) == (None, None, 0)
+
+
+def test_no_more_images_are_read_than_promised(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_MEASURED", 3)
+    Image.fromarray(RAMP.astype(np.uint16)).save(tmp_path / "one.tif")
+    assert [measure_levels([str(tmp_path / "one.tif")] * count, 10**6).images for count in (3, 4, 5, 6)] == [3, 2, 3, 3]
 
 
 def test_levels_survive_json_and_are_checked():

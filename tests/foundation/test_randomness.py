@@ -10,6 +10,7 @@ import torch
 from aleator.foundation.bundle import pack_state, unpack_state
 from aleator.foundation.randomness import (
     derived_seed,
+    even_sample,
     preserved_randomness,
     random_state,
     sample_numbers,
@@ -82,3 +83,12 @@ def test_samples_are_nested_and_even():
     drawn = np.concatenate([sample_numbers(numbers, 10, seed) for seed in range(1000)])
     counts = np.bincount(drawn - 100, minlength=100)  # each number 100 times on average
     assert ((counts - 100) ** 2 / 100).sum() < 150  # about chi-squared with 99 degrees of freedom
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 19, 20, 21, 199])
+def test_even_samples_are_no_larger_than_asked_for(count):
+    """Of 19 items, a step that is rounded down would take all."""
+    kept = np.arange(count)[even_sample(count, 10)]
+    assert min(count, 5) <= len(kept) <= 10
+    assert len(set(np.diff(kept))) <= 1
+    assert count > 10 or len(kept) == count

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from aleator.foundation import even_sample
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -160,7 +162,7 @@ def measure_levels(paths: Sequence[str], most_pixels: int) -> Levels:
         Black and white, as the ranges of all values that were read say.
     """
     candidates = [path for path in paths if str(path).lower().endswith(_DEEP_SUFFIXES)]
-    chosen = candidates[:: max(1, len(candidates) // _MEASURED)]
+    chosen = candidates[even_sample(len(candidates), _MEASURED)]
     ranges: dict[bool, list[Range]] = {True: [], False: []}
     for whole, ends in _deep_ranges(chosen, most_pixels):
         ranges[whole].append(ends)

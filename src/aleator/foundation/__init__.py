@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from aleator.foundation.provenance import command, describe_run
     from aleator.foundation.randomness import (
         derived_seed,
+        even_sample,
         preserved_randomness,
         random_state,
         sample_numbers,
@@ -82,6 +83,7 @@ __all__ = [
     "derived_seed",
     "describe_run",
     "duration",
+    "even_sample",
     "file_sha256",
     "first_derivatives_only",
     "gather_batch",

@@ -47,6 +47,23 @@ def sample_numbers(numbers: np.ndarray, most: int, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).permutation(numbers)[:most])
 
 
+def even_sample(count: int, most: int) -> slice:
+    """At most `most` of `count` items, at even distances.
+
+    Args:
+        count: Number of items.
+        most: Largest number of them to keep, at least 1.
+
+    Returns:
+        The items that are kept, as an index.
+
+    Examples:
+        >>> list(range(5))[even_sample(5, 3)], list(range(5))[even_sample(5, 9)]
+        ([0, 2, 4], [0, 1, 2, 3, 4])
+    """
+    return slice(None, None, max(1, -(-count // most)))
+
+
 def random_state(device: torch.device) -> dict[str, Any]:
     """State of the global generators: torch on the CPU and on `device`, numpy, Python.
 

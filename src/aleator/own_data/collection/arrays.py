@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from aleator.foundation import reject, require
+from aleator.foundation import even_sample, reject, require
 from aleator.own_data.collection.object_store import AnyPath, ObjectPath
 
 _SAMPLE = 1000  # rows that are looked at
@@ -78,7 +78,7 @@ class FeatureFile:
         self.dtype, self.offset = array.dtype, array.offset
         self.row_bytes = self.dtype.itemsize * self.shape[1]
         if self.dtype.itemsize > 4:
-            self.coarse = coarse_columns(np.asarray(array[:: max(1, len(array) // _SAMPLE)], np.float64))
+            self.coarse = coarse_columns(np.asarray(array[even_sample(len(array), _SAMPLE)], np.float64))
 
     def __len__(self) -> int:
         return self.shape[0]

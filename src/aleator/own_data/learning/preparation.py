@@ -25,6 +25,7 @@ from aleator.encoders import (
 from aleator.foundation import (
     CountBar,
     ProcessGroup,
+    even_sample,
     read_json,
     resolve_device,
     using_contents,
@@ -248,7 +249,7 @@ def with_levels(inputs: Inputs, collection: Collection, job: Job) -> Inputs:
 
 def _head_encoder(features: Tensor, settings: dict[str, Any], first_kappa: float) -> Encoder:
     """An encoder with two hidden layers, for features (N, F). kappa starts at `first_kappa` x D."""
-    sample = features[:: max(1, len(features) // _SAMPLE)]
+    sample = features[even_sample(len(features), _SAMPLE)]
     width = features.shape[1]
     standardise = Standardise(width).fit(sample)
     # Of few features, the length of a row tells as much as its direction. Of many, a long row may just be a noisy one.
@@ -370,6 +371,6 @@ def _read_problems(path: Path) -> dict[int, Problem]:
 
 def _colour_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each colour in [0, 1], over a sample of images (N, 3, S, S) uint8."""
-    sample = to_unit(images[:: max(1, len(images) // 2000)], torch.float64)
+    sample = to_unit(images[even_sample(len(images), 2000)], torch.float64)
     std, mean = torch.std_mean(sample, (0, 2, 3))
     return tuple(mean.tolist()), tuple(std.clamp_min(1e-3).tolist())

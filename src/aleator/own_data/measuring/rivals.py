@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from aleator.evaluation import Predictor, cross_fit, label_certainty, linear_head, nearest_neighbours
+from aleator.foundation import even_sample
 
 NEIGHBOURS = 10
 _COMPONENTS = 256  # principal components that stand for the pixels of an image
@@ -58,7 +59,7 @@ def input_rows(questions: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:
     if len(centre) <= 2 * _COMPONENTS:
         rows = [centred(questions), centred(gallery)]
     else:
-        sample = centred(gallery[:: max(1, len(gallery) // _SAMPLE)])
+        sample = centred(gallery[even_sample(len(gallery), _SAMPLE)])
         components = min(_COMPONENTS, *sample.shape)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
