@@ -15,6 +15,7 @@ from aleator.evaluation import (
     coverage_at_risk,
     expected_calibration_error,
     interval,
+    label_entropy,
     match_log_likelihood,
     r_auroc,
     rank_correlation,
@@ -162,7 +163,7 @@ def measure(
     }
     labels = torch.as_tensor(data.questions.labels).double()
     if data.votes:
-        entropy = torch.special.entr(labels).sum(1)
+        entropy = label_entropy(labels)
         disagreed = (labels.max(1).values < 1 - 1e-6).double()
         row["disagreement_rank"] = number(rank_correlation, -certainty, entropy)
         row["disagreed_auroc"] = number(_auroc, -certainty, disagreed)

@@ -24,10 +24,9 @@ from aleator.own_data.learning.out_of_bag import PARTS
 from aleator.own_data.measuring.one_mode import one_mode
 from aleator.own_data.runs.model import AleatorModel
 from aleator.posteriors import PosteriorBatch
+from aleator.stored import CertaintyScore
 
 _FEW = 1000  # items; with fewer, all of them are learned from
-
-UncertaintyScore = Literal["labels", "kappa"]
 
 
 class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
@@ -191,7 +190,7 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         likeliest = self.predict_proba(X).argmax(1)
         return self.classes_[likeliest]
 
-    def uncertainty(self, X: Any, by: UncertaintyScore = "labels") -> np.ndarray:
+    def uncertainty(self, X: Any, by: CertaintyScore = "labels") -> np.ndarray:
         """How uncertain each item is. Larger is less certain.
 
         Args:
@@ -205,7 +204,7 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         Raises:
             ValueError: If `by` is not known.
         """
-        require_one_of("by", by, get_args(UncertaintyScore))
+        require_one_of("by", by, get_args(CertaintyScore))
         q = self.posteriors(X)
         if by == "kappa":
             return (1 / one_mode(q).kappa.double()).numpy()
