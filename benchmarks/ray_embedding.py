@@ -23,8 +23,9 @@ from aleator.data import Inputs
 from aleator.encoders import ResNet18
 from aleator.foundation import describe_run, write_json
 from aleator.own_data import read_collection
+from aleator.own_data.collection.reading_ahead import spans
 from aleator.own_data.embedding.cluster import ray_workers
-from aleator.own_data.embedding.rows import RowMaker, spans
+from aleator.own_data.embedding.rows import RowMaker
 from benchmarks.timing import interleaved, show
 
 IMAGES, BATCH, SIZE = 3072, 32, 32

@@ -22,12 +22,12 @@ from aleator.own_data import Answers, embed, load_run, read_collection, read_emb
 from aleator.own_data.auditing.audit import find_problems
 from aleator.own_data.auditing.features import audit_features
 from aleator.own_data.auditing.files import claim_audit_folder, write_audit
+from aleator.own_data.collection.left_out import record_left_out
+from aleator.own_data.collection.parts import Split
 from aleator.own_data.collection.problems import Problem
-from aleator.own_data.embedding.left_out import record_left_out
+from aleator.own_data.collection.used_items import item_digests, save_used_items, used_as
 from aleator.own_data.embedding.rows import RowFile, read_rows
 from aleator.own_data.learning.learning import _claim_folder as claim_training
-from aleator.own_data.learning.splits import Split
-from aleator.own_data.learning.used_items import item_digests, save_used_items, used_as
 from aleator.own_data.measuring.answers import load_answers, save_answers
 from aleator.own_data.measuring.views import posteriors_and_views
 from aleator.training.run_folder import claim_run_folder

@@ -35,6 +35,8 @@ ORDER = (
     "web",
     "cli",
 )
+# The same for the parts of the largest package.
+OWN_DATA = ("collection", "measuring", "runs", "embedding", "learning", "auditing")
 # Files beside the packages. __init__ names what users import and loads it on demand; __main__ is `python -m aleator`.
 BESIDE = {"__init__.py", "__main__.py", "py.typed"}
 # What `import aleator` alone must not load: each is imported where it is used.
@@ -119,6 +121,15 @@ def test_imports_point_downwards(name):
     for imported in imports(modules()[name]):
         above = ORDER.index(package(imported)) > ORDER.index(package(name))
         assert not above, f"{name} imports {imported}, which stands above it"
+
+
+@pytest.mark.parametrize("name", sorted(name for name in modules() if name.startswith("own_data.")))
+def test_imports_within_own_data_point_downwards(name):
+    part = name.split(".")[1]
+    for imported in imports(modules()[name]):
+        if imported.startswith("own_data."):
+            above = OWN_DATA.index(imported.split(".")[1]) > OWN_DATA.index(part)
+            assert not above, f"{name} imports {imported}, which stands above it"
 
 
 @pytest.mark.parametrize("name", sorted(modules()))

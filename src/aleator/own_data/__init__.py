@@ -10,6 +10,7 @@ from aleator.own_data.collection.labels import LabelKind, Labels, read_labels
 from aleator.own_data.collection.problems import Problem, describe_problems
 from aleator.own_data.collection.reading import example_sentences, read_collection
 from aleator.own_data.embedding.embedded import EmbeddedCollection, rank_by_certainty, rank_by_kappa, read_embedded
+from aleator.own_data.embedding.embedded_evaluation import evaluate_embedded
 from aleator.own_data.embedding.embedding import embed
 from aleator.own_data.embedding.exporting import embed_into, unfinished_work
 from aleator.own_data.learning.defaults import Settings, kernel_width
@@ -17,7 +18,6 @@ from aleator.own_data.learning.learning import train
 from aleator.own_data.measuring.answer_figure import plot_answers
 from aleator.own_data.measuring.answers import Answers, label_metrics, label_rows
 from aleator.own_data.measuring.comparison import COMPARISON_WORDS, Items, compare_with_rivals, with_interval
-from aleator.own_data.measuring.embedded_evaluation import evaluate_embedded
 from aleator.own_data.measuring.evaluation import METRIC_WORDS, calibrate_on_labels, evaluate, figures
 from aleator.own_data.measuring.one_mode import certainty_score, mode_weights, one_mode
 from aleator.own_data.measuring.questions import Questions, fit_match_maps, held_out_questions
@@ -25,7 +25,7 @@ from aleator.own_data.runs.model import AleatorModel
 from aleator.own_data.runs.run import Run, load_run, save_run
 
 if TYPE_CHECKING:
-    from aleator.own_data.runs.estimator import AleatorClassifier
+    from aleator.own_data.learning.estimator import AleatorClassifier
 
 __all__ = [
     "COMPARISON_WORDS",
@@ -79,7 +79,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "AleatorClassifier":  # on demand, because its base classes need scikit-learn
-        from aleator.own_data.runs.estimator import AleatorClassifier
+        from aleator.own_data.learning.estimator import AleatorClassifier
 
         return AleatorClassifier
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,7 @@ from aleator.own_data import Run, embed, embed_into, read_collection, read_embed
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.object_store import ObjectPath
 from aleator.own_data.embedding import cluster
-from aleator.own_data.embedding.left_out import prepare_readable
+from aleator.own_data.embedding.readable import prepare_readable
 from aleator.own_data.embedding.rows import RowFile
 
 # A node that is slow to answer is not dead. One that is killed is seen at once, because its connection breaks.

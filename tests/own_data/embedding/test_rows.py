@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from aleator.own_data.embedding.rows import RowFile, prefetched, read_rows
+from aleator.own_data.collection.reading_ahead import prefetched
+from aleator.own_data.embedding.rows import RowFile, read_rows
 
 
 def test_rows_are_whole_whatever_a_kill_left(tmp_path):

@@ -10,7 +10,7 @@ from aleator.data import Inputs
 from aleator.encoders import Flatten
 from aleator.foundation import ProcessGroup
 from aleator.own_data import Settings, read_collection, train
-from aleator.own_data.embedding.left_out import leave_out
+from aleator.own_data.collection.left_out import leave_out
 from aleator.own_data.learning import preparation
 from aleator.own_data.runs.run import load_run
 

@@ -10,8 +10,8 @@ import torch
 import aleator as al
 from aleator.data import LabelledBatches, LabelRowBatches, PairBatches
 from aleator.own_data import Labels, Settings, read_collection, train
+from aleator.own_data.collection.parts import Split
 from aleator.own_data.learning import recipe
-from aleator.own_data.learning.splits import Split
 
 
 @pytest.fixture

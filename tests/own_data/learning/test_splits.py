@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from aleator.own_data import read_collection
+from aleator.own_data.collection.parts import select_labels
 from aleator.own_data.learning.splits import (
     allowed_share,
     describe_copies,
     describe_single_items,
     require_trainable,
-    select_labels,
     split_items,
 )
 from tests.own_data.conftest import image, write

@@ -36,8 +36,8 @@ from aleator.own_data.auditing.features import AuditFeatures, audit_features
 from aleator.own_data.auditing.files import claim_audit_folder, write_audit
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.left_out import describe_left_out, leave_out
 from aleator.own_data.collection.object_store import ObjectPath
-from aleator.own_data.embedding.left_out import describe_left_out, leave_out
 from aleator.own_data.measuring.answers import label_rows
 from aleator.own_data.runs.run import Run
 

@@ -14,9 +14,10 @@ from aleator.foundation import reject, require
 from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.problems import Problem, stop_at
-from aleator.own_data.embedding.embedding import BATCH_SIZES, require_fit
-from aleator.own_data.embedding.left_out import prepare_readable
-from aleator.own_data.embedding.rows import spans, stream_rows
+from aleator.own_data.collection.reading_ahead import BATCH_SIZES, spans
+from aleator.own_data.embedding.embedding import require_fit
+from aleator.own_data.embedding.readable import prepare_readable
+from aleator.own_data.embedding.rows import stream_rows
 from aleator.own_data.learning.defaults import PRETRAINED
 from aleator.own_data.runs.run import Run
 

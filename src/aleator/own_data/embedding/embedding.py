@@ -32,15 +32,15 @@ from aleator.foundation import (
     write_json,
 )
 from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.left_out import describe_left_out, leave_out
 from aleator.own_data.collection.problems import Problem, stop_at
-from aleator.own_data.embedding.left_out import describe_left_out, leave_out
+from aleator.own_data.collection.reading_ahead import BATCH_SIZES
+from aleator.own_data.collection.used_items import item_digests, marked_records, used_as
 from aleator.own_data.embedding.rows import read_rows, stream_rows
-from aleator.own_data.learning.used_items import item_digests, marked_records, used_as
 from aleator.own_data.runs.run import Run
 from aleator.retrieval import items_header, label_header, match_header, read_header, write_items, write_posteriors
 
 Engine = Literal["local", "ray"]
-BATCH_SIZES = {"images": 64, "features": 4096, "text": 64}
 
 
 def embed(

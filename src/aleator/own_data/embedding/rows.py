@@ -8,9 +8,7 @@ import os
 import struct
 import time
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +21,8 @@ from aleator.data import Inputs
 from aleator.foundation import CountBar, naming_file
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.problems import Problem, stop_at
-from aleator.own_data.embedding.left_out import prepare_readable, unreadable_items
+from aleator.own_data.collection.reading_ahead import prefetched, spans
+from aleator.own_data.embedding.readable import prepare_readable, unreadable_items
 
 _Item = TypeVar("_Item")
 _Loaded = TypeVar("_Loaded")
@@ -125,31 +124,6 @@ def read_rows(path: Path, width: int, at_once: int = 65_536) -> Iterator[np.ndar
     with open(path, "rb") as file:
         while len(block := np.fromfile(file, np.float32, at_once * width)):
             yield block.reshape(-1, width)
-
-
-def prefetched(load: Callable[[_Item], _Loaded], items: Iterable[_Item], threads: int = 2) -> Iterator[_Loaded]:
-    """Yield load(item) for each item, in order. Threads load a few items ahead.
-
-    Threads help because image decoders and file reads release Python's global lock.
-    """
-    waiting: deque[Future[_Loaded]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="prefetch") as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(load, item))
-                if len(waiting) > 2 * threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
-def spans(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
-    """Cut a range into spans (first, last + 1) of `step` numbers; the last span may be shorter."""
-    for first in range(start, stop, step):
-        yield first, min(first + step, stop)
 
 
 class RowMaker:

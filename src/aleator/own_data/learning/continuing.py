@@ -15,10 +15,10 @@ from aleator.foundation import require
 from aleator.losses import PrototypeLoss
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.parts import Split
+from aleator.own_data.collection.used_items import TRAINING, used_as
 from aleator.own_data.learning.defaults import FROM_SCRATCH, Settings
 from aleator.own_data.learning.preparation import PreparedTraining
-from aleator.own_data.learning.splits import Split
-from aleator.own_data.learning.used_items import TRAINING, used_as
 from aleator.own_data.measuring.answers import label_rows
 from aleator.own_data.measuring.one_mode import one_mode
 from aleator.own_data.runs.run import Run

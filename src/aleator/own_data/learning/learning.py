@@ -36,29 +36,29 @@ from aleator.losses import PrototypeLoss
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
-from aleator.own_data.embedding.left_out import describe_left_out, leave_out, record_left_out
+from aleator.own_data.collection.left_out import describe_left_out, leave_out, record_left_out
+from aleator.own_data.collection.parts import Split, select_labels
+from aleator.own_data.collection.used_items import item_digests, save_used_items
 from aleator.own_data.learning.continuing import continued_settings, seen_items, start_classes
 from aleator.own_data.learning.defaults import AUTO, Settings, choose_settings, held_out_share
+from aleator.own_data.learning.encoding import encode_items
+from aleator.own_data.learning.held_out_comparison import compare_held_out, compared_items
 from aleator.own_data.learning.mode_trial import try_modes
 from aleator.own_data.learning.out_of_bag import deal_bags, require_bags
 from aleator.own_data.learning.preparation import Job, PreparedTraining, prepare
 from aleator.own_data.learning.recipe import learned_labels, train_encoder
 from aleator.own_data.learning.splits import (
-    Split,
     allowed_share,
     describe_copies,
     describe_single_items,
     require_trainable,
-    select_labels,
     split_at_random,
     split_items,
     split_without_holding_out,
 )
 from aleator.own_data.learning.tuning import tune_network
-from aleator.own_data.learning.used_items import item_digests, save_used_items
 from aleator.own_data.measuring.answers import fit_answers, gallery_sample
-from aleator.own_data.measuring.comparison import compare_held_out, compared_items
-from aleator.own_data.measuring.encoded_items import EncodedItems, encode_items
+from aleator.own_data.measuring.encoded_items import EncodedItems
 from aleator.own_data.measuring.evaluation import calibrate_on_labels, evaluate, evaluation_labels
 from aleator.own_data.measuring.questions import Questions, fit_match_maps, held_out_questions
 from aleator.own_data.runs.run import Run, load_run, save_run

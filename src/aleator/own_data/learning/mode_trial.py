@@ -16,10 +16,10 @@ from torch import Tensor
 from aleator.foundation import read_json, write_json
 from aleator.losses import PrototypeLoss
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.parts import Split
 from aleator.own_data.learning.defaults import compares_with_classes, usual_steps_of_head
 from aleator.own_data.learning.preparation import Job, PreparedTraining, with_modes
 from aleator.own_data.learning.recipe import item_log_likelihoods, train_encoder
-from aleator.own_data.learning.splits import Split
 
 _SHARE = 4  # a trial takes a quarter of the steps, or of the minutes
 _LEAST_STEPS = 50

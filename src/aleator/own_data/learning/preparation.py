@@ -34,7 +34,8 @@ from aleator.foundation import (
 )
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at
-from aleator.own_data.embedding.rows import prefetched, spans, stream_rows
+from aleator.own_data.collection.reading_ahead import prefetched, spans
+from aleator.own_data.embedding.rows import stream_rows
 from aleator.own_data.learning.defaults import FROM_SCRATCH, compares_with_classes
 from aleator.own_data.learning.out_of_bag import out_of_bag_posteriors
 from aleator.own_data.learning.pretrained import load_pretrained

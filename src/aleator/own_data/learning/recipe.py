@@ -20,10 +20,10 @@ from aleator.foundation import one_thread, read_json, write_json
 from aleator.losses import ExactInfoNCE, PrototypeLoss
 from aleator.matching import VMFKernel
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.parts import Split, select_labels
 from aleator.own_data.learning.defaults import compares_with_classes, usual_steps_of_head
 from aleator.own_data.learning.out_of_bag import BagBatches
 from aleator.own_data.learning.preparation import Job, PreparedTraining
-from aleator.own_data.learning.splits import Split, select_labels
 from aleator.own_data.measuring.answers import label_rows
 from aleator.training import FitResult, Objective, Recipe, fit
 

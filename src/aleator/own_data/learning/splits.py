@@ -1,6 +1,5 @@
 """Which items are trained on and which are held out."""
 
-from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -10,20 +9,12 @@ from aleator.foundation import percent, reject, require
 from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.parts import Split, can_be_evaluated
 from aleator.own_data.learning.out_of_bag import PARTS
 from aleator.own_data.measuring.evaluation import evaluation_labels
 
 _LARGER_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)  # held out from collections that are too small for the usual share
 _NAMED = 3  # classes that a line of the log names
-
-
-@dataclass(frozen=True)
-class Split:
-    """Item numbers of three parts: to train on, to calibrate match probabilities on, and to evaluate on."""
-
-    train: np.ndarray
-    calibration: np.ndarray
-    test: np.ndarray
 
 
 def require_trainable(collection: Collection) -> Labels:
@@ -187,25 +178,6 @@ def allowed_share(
     return next((share for share in shares if _split(grouping, share, seed, seen, digests)), usual)
 
 
-def select_labels(labels: Labels, items: np.ndarray) -> Labels:
-    """The labels of some items, which are numbered from 0 in the new labels.
-
-    Soft labels lose the classes that none of the items can have. Of pairs, those with both members among the items
-    remain.
-    """
-    if labels.kind in ("classes", "groups"):
-        return Labels(labels.kind, labels.values[items], labels.names)
-    if labels.kind == "soft":
-        probabilities = labels.values[items]
-        possible = probabilities.sum(0) > 0
-        return Labels("soft", probabilities[:, possible], tuple(np.array(labels.names)[possible].tolist()))
-    new_number = np.full(labels.values.max() + 1, -1)
-    paired = items < len(new_number)
-    new_number[items[paired]] = np.flatnonzero(paired)
-    pairs = new_number[labels.values]
-    return Labels("pairs", pairs[(pairs >= 0).all(1)])
-
-
 def _without_seen(split: Split, seen: np.ndarray) -> Split:
     """The split with the held-out items that are seen among those to train on."""
     calibration, test = split.calibration[~seen[split.calibration]], split.test[~seen[split.test]]
@@ -253,9 +225,3 @@ def _split_classes(hard: np.ndarray, share: float, order: np.ndarray) -> Split:
         calibration=np.sort(by_class[place < calibration_end]),
         test=np.sort(by_class[(place >= calibration_end) & (place < test_end)]),
     )
-
-
-def can_be_evaluated(hard: np.ndarray) -> bool:
-    """Whether there are at least two classes, and two items of one class."""
-    counts = np.bincount(hard)
-    return bool((counts > 0).sum() >= 2 and (counts > 1).any())

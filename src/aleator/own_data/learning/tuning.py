@@ -31,6 +31,7 @@ from aleator.foundation import reject, require
 from aleator.losses import PrototypeLoss
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.parts import Split, select_labels
 from aleator.own_data.learning.defaults import Tuning
 from aleator.own_data.learning.preparation import Job, PreparedTraining, decoded_images
 from aleator.own_data.learning.recipe import (
@@ -41,7 +42,6 @@ from aleator.own_data.learning.recipe import (
     steps_of_passes,
     training_batches,
 )
-from aleator.own_data.learning.splits import Split, select_labels
 from aleator.training import fit
 
 _LAST_SHARE = 0.25  # of the layers, for "last"

@@ -31,7 +31,7 @@ from aleator.foundation import read_bundle, require, sample_numbers, write_bundl
 from aleator.matching import VMFKernel
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
-from aleator.own_data.learning.splits import Split
+from aleator.own_data.collection.parts import Split
 from aleator.own_data.measuring.encoded_items import EncodedItems
 from aleator.own_data.measuring.views import Views, letter_pairs
 

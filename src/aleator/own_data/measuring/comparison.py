@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from aleator.evaluation import (
-    LabelModel,
     augrc,
     aurc,
     coverage_at_risk,
@@ -27,10 +26,7 @@ from aleator.evaluation import (
 )
 from aleator.foundation import require, sample_numbers
 from aleator.own_data.collection.labels import Labels
-from aleator.own_data.learning.preparation import PreparedTraining
-from aleator.own_data.learning.splits import Split, select_labels
 from aleator.own_data.measuring.answers import label_rows
-from aleator.own_data.measuring.encoded_items import EncodedItems
 from aleator.own_data.measuring.evaluation import evaluation_labels
 from aleator.own_data.measuring.one_mode import certainty_score, one_mode
 from aleator.own_data.measuring.rivals import (
@@ -215,52 +211,6 @@ def with_interval(measured: dict[str, float] | None) -> str:
     if measured is None:
         return "-"
     return f"{measured['value']:.3f} ± {(measured['high'] - measured['low']) / 2:.3f}"
-
-
-def compared_items(labels: Labels, split: Split, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the questions and of the gallery items that `compare_held_out` looks at."""
-    if labels.kind in ("classes", "soft"):
-        return sample_numbers(split.test, MOST_QUESTIONS, seed), sample_numbers(split.train, MOST_GALLERY, seed)
-    return split.test, split.train[:0]
-
-
-def compare_held_out(
-    training: PreparedTraining,
-    encoded: EncodedItems,
-    labels: Labels,
-    split: Split,
-    model: LabelModel | None,
-    seed: int,
-) -> dict[str, Any]:
-    """Compare the test items of a training with rivals; the training items are the gallery.
-
-    If whole groups are held out, no training item matches a question. The questions are then asked against each other.
-
-    Args:
-        training: The raw inputs of all items.
-        encoded: Posteriors of those that `compared_items` names.
-        labels: Labels of all items.
-        split: Which items were trained on, and which are the questions.
-        model: Our label probabilities, if there are any.
-        seed: Seed of samples and intervals.
-
-    Returns:
-        As `compare_with_rivals` returns it.
-    """
-
-    def items(numbers: np.ndarray) -> Items:
-        selected = (
-            select_labels(labels, numbers)
-            if labels.kind == "pairs"
-            else Labels(labels.kind, labels.values[numbers], labels.names)
-        )
-        return Items(training.items[torch.as_tensor(numbers)], encoded.posteriors(numbers), selected)
-
-    inputs = "pixels" if training.learns_from_pixels else "features" if training.frozen is None else "frozen features"
-    asked, others = compared_items(labels, split, seed)
-    questions, gallery = items(asked), items(others) if len(others) else None
-    probabilities = None if model is None else model.probabilities(questions.q)
-    return compare_with_rivals(questions, gallery, label_probabilities=probabilities, inputs=inputs, seed=seed)
 
 
 def _samples(

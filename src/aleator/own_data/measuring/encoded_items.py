@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from aleator.own_data.learning.preparation import PreparedTraining
-from aleator.own_data.measuring.views import Views, posteriors_and_views
+from aleator.own_data.measuring.views import Views
 from aleator.posteriors import PosteriorBatch
 
 
@@ -43,17 +42,3 @@ class EncodedItems:
         places = np.searchsorted(self.numbers, numbers)
         assert np.array_equal(self.numbers[np.minimum(places, len(self.numbers) - 1)], numbers), "not encoded"
         return torch.as_tensor(places)
-
-
-def encode_items(training: PreparedTraining, numbers: np.ndarray) -> EncodedItems:
-    """Posteriors and views of some items, by the encoder as it is now.
-
-    Args:
-        training: The items and the trained encoder.
-        numbers: Item numbers, in any order, some perhaps twice.
-    """
-    numbers = np.unique(numbers)
-    parts = [posteriors_and_views(training.encoder, batch) for batch in training.batches(numbers)]
-    views = {name: torch.cat([part[name] for _, part in parts]) for name in parts[0][1]}
-    q = PosteriorBatch.cat([q for q, _ in parts])
-    return EncodedItems(numbers, q, views, q if training.in_bag is None else training.questions(numbers))

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from aleator.encoders import Encoder, find_model, hub_answers
 from aleator.foundation import CountBar, read_json, reject, require, require_count, require_new_folder, resolve_device
-from aleator.own_data.embedding.embedding import BATCH_SIZES
-from aleator.own_data.embedding.rows import prefetched, spans
-from aleator.own_data.learning.used_items import FILE as USED_ITEMS
+from aleator.own_data.collection.reading_ahead import BATCH_SIZES, prefetched, spans
+from aleator.own_data.collection.used_items import FILE as USED_ITEMS
 from aleator.own_data.runs.model_card import write_model_card
 from aleator.own_data.runs.onnx_export import export_onnx
 from aleator.own_data.runs.run import Run, load_run, save_run, write_run_checksums

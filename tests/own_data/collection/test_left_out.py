@@ -25,9 +25,10 @@ from aleator.own_data import (
     read_embedded,
     train,
 )
-from aleator.own_data.embedding.left_out import leave_out, record_left_out, select_items
+from aleator.own_data.collection.left_out import leave_out, record_left_out
+from aleator.own_data.collection.parts import select_items
+from aleator.own_data.collection.used_items import item_digests
 from aleator.own_data.learning.splits import split_items
-from aleator.own_data.learning.used_items import item_digests
 
 SETTINGS = Settings(steps=3, dim=4, width=4, batch_size=16, size=8, holdout=0.4, augment="none")
 BAD = ("blue/03.png", "green/00.png", "red/19.png")

@@ -10,12 +10,11 @@ from aleator.data import Inputs
 from aleator.foundation import require, sample_numbers
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.parts import can_be_evaluated, select_items, select_labels
 from aleator.own_data.collection.reading import read_collection
+from aleator.own_data.collection.reading_ahead import prefetched, spans
+from aleator.own_data.collection.used_items import CALIBRATION, TRAINING
 from aleator.own_data.embedding.embedded import EmbeddedCollection
-from aleator.own_data.embedding.left_out import select_items
-from aleator.own_data.embedding.rows import prefetched, spans
-from aleator.own_data.learning.splits import can_be_evaluated, select_labels
-from aleator.own_data.learning.used_items import CALIBRATION, TRAINING
 from aleator.own_data.measuring.answers import label_metrics, label_rows
 from aleator.own_data.measuring.comparison import Items, compare_with_rivals
 from aleator.own_data.measuring.evaluation import evaluate, evaluation_labels

@@ -13,7 +13,7 @@ import numpy as np
 
 from aleator.foundation import reject, writing_atomically
 from aleator.own_data.collection.collection import Collection
-from aleator.own_data.learning.splits import Split
+from aleator.own_data.collection.parts import Split
 
 FILE = "items.npz"
 TRAINING, CALIBRATION = "training", "calibration"

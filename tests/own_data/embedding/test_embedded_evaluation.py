@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from aleator.own_data import embed, evaluate, evaluate_embedded, read_collection, read_embedded
-from aleator.own_data.learning.splits import select_labels, split_items
+from aleator.own_data.collection.parts import select_labels
+from aleator.own_data.learning.splits import split_items
 
 
 def test_items_that_were_trained_on_are_left_out(run, whole, features):

@@ -6,8 +6,8 @@ import torch
 
 from aleator.data import Inputs
 from aleator.encoders import MLP, Chain, Encoder, Standardise
+from aleator.own_data.learning.encoding import encode_items
 from aleator.own_data.learning.preparation import PreparedTraining
-from aleator.own_data.measuring.encoded_items import encode_items
 
 
 def prepared() -> PreparedTraining:

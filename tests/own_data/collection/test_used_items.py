@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from aleator.own_data import Collection, embed, load_run, read_collection, read_embedded
+from aleator.own_data.collection.used_items import FILE, item_digests, used_as
 from aleator.own_data.learning.splits import split_items
-from aleator.own_data.learning.used_items import FILE, item_digests, used_as
 
 
 def test_equal_content_has_equal_digests(photos, tmp_path):
