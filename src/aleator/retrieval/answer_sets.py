@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aleator.matching import log_positivity, pairwise_log_positivity
+from aleator.matching import pairwise_log_positivity
 from aleator.retrieval.hits import Hit, make_hits
 from aleator.retrieval.items import decode_metadata
 from aleator.retrieval.match_scoring import posteriors
 from aleator.retrieval.mixture_search import MixtureRequest, find_by_density, place, whole_log_ratios
 from aleator.retrieval.promise import Need, Promise
-from aleator.retrieval.search import ScoredCandidates, SearchRequest, calibrated, find_by_cosine
+from aleator.retrieval.search import ScoredCandidates, SearchRequest, calibrated, find_by_cosine, log_ratios
 from aleator.retrieval.stores.base import Candidates, Store
 
 _PAIRS = 131_072  # pairs of question and item at a time
@@ -213,12 +213,11 @@ def _label_shares(found: Neighbours) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _log_ratios(request: SearchRequest, candidates: Candidates) -> np.ndarray:
-    """log r (n,) of n candidates with their queries."""
-    queries = posteriors(request.mu, request.kappa).double()
+    """`log_ratios`, from one table of all pairs if the queries share most of their candidates."""
     _, first, which = np.unique(candidates.row, return_index=True, return_inverse=True)
-    if len(first) * len(queries) <= _TABLE * len(candidates):  # the queries share most of their candidates
-        items = posteriors(candidates.mu[first], candidates.kappa[first]).double()
-        table = pairwise_log_positivity(queries, items, request.kernel).numpy()
-        return table[candidates.query, which]
-    items = posteriors(candidates.mu, candidates.kappa).double()
-    return log_positivity(queries[candidates.query], items, request.kernel).numpy()
+    if len(first) * len(request) > _TABLE * len(candidates):
+        return log_ratios(request, candidates)
+    queries = posteriors(request.mu, request.kappa).double()
+    items = posteriors(candidates.mu[first], candidates.kappa[first]).double()
+    table = pairwise_log_positivity(queries, items, request.kernel).numpy()
+    return table[candidates.query, which]
