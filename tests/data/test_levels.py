@@ -110,3 +110,11 @@ def _write_packed_12_bits(path, values: np.ndarray) -> None:
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
     directory = struct.pack("<H", len(tags)) + entries + bytes(4)
     path.write_bytes(b"II*\0" + struct.pack("<I", 8 + len(packed)) + packed + directory)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-0.02, 0.05), (1000.0, 1000.3)])
+def test_a_narrow_range_of_floats_uses_all_bytes(low, high):
+    values = np.linspace(low, high, 1000)
+    assert levels_of_range(low, high, whole=False) == (low, high)
+    assert len(np.unique(bytes_of_values(values))) == 256
+    assert set(np.unique(bytes_of_values(np.full(9, -3.0)))) == {0}  # one value: black

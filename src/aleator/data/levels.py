@@ -103,7 +103,7 @@ def levels_of_range(low: float, high: float, whole: bool) -> Range:
         return 0, next(2**bits - 1 for bits in _DEPTHS if high < 2**bits or bits == _DEPTHS[-1])
     if not whole and low >= 0 and high <= 1:
         return 0.0, 1.0
-    return low, max(high, low + 1)
+    return low, high if high > low else low + 1
 
 
 def bytes_of_values(values: np.ndarray, levels: Range | None = None) -> np.ndarray:
