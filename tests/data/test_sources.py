@@ -5,6 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from aleator.data.sources import CalledSource, IteratedSource, open_source
+from aleator.data.workers import WorkerBatches
 
 CPU = torch.device("cpu")
 
@@ -73,3 +74,10 @@ def test_sources_that_cannot_serve_are_named():
         longer.next(step)
     with pytest.raises(ValueError, match="batches = 'list': ends after 2 batches, and 3 had been taken"):
         fewer.restore(longer.state())
+
+
+def test_looking_at_a_batch_does_not_take_it_from_workers():
+    batches = WorkerBatches(drawn, CPU, workers=0)
+    source = open_source(batches, seed=0, rank=0, device=CPU)
+    assert source.peek()[0] == 0
+    assert [source.next(step)[0] for step in range(3)] == [0, 1, 2]

@@ -126,9 +126,14 @@ class IteratedSource:
             "looking at the first batch would use it up",
             "build the Encoder with features=, or pass an iterable that can be iterated repeatedly",
         )
-        with preserved_randomness(self.device):
-            for batch in self.batches:
-                return batch
+        own = self.batches.state_dict() if hasattr(self.batches, "state_dict") else None
+        try:
+            with preserved_randomness(self.device):
+                for batch in self.batches:
+                    return batch
+        finally:
+            if own is not None:
+                self.batches.load_state_dict(own)  # type: ignore[attr-defined]
         return reject("batches", type(self.batches).__name__, "is empty", "pass at least one batch")
 
     def state(self) -> dict[str, Any]:
