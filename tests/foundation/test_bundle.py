@@ -99,3 +99,10 @@ def test_tensors_outside_the_folder_are_not_read(tmp_path):
     index.write_text(json.dumps(document | {"sha256": _fingerprint(document)}))
     with pytest.raises(ValueError, match="outside itself"):
         read_bundle(tmp_path / "x", "thing", 1)
+
+
+def test_tensors_whose_places_read_alike_are_kept_apart(tmp_path):
+    state = {"a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}, 1: torch.tensor(3), "1": torch.tensor(4)}
+    tensors: dict[str, torch.Tensor] = {}
+    back = unpack_state(json.loads(json.dumps(pack_state(state, tensors))), tensors)
+    assert back == state

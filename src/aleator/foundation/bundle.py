@@ -171,6 +171,8 @@ def pack_state(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor):
+        while path in tensors:  # {"a/b": ...} and {"a": {"b": ...}} have one path
+            path += "'"
         tensors[path] = value
         return {"tensor": path}
     if isinstance(value, bytes):
