@@ -6,7 +6,15 @@ import math
 import pytest
 import torch
 
-from aleator import AcceptanceKernel, VMFKernel, VMFMixture, log_positivity, match_probability, pairwise_log_positivity
+from aleator import (
+    AcceptanceKernel,
+    VMFKernel,
+    VMFMixture,
+    VonMisesFisher,
+    log_positivity,
+    match_probability,
+    pairwise_log_positivity,
+)
 from aleator.matching import components, log_bilinear, log_match_odds
 from tests import reference
 from tests.matching.posterior_pairs import some_posteriors
@@ -109,3 +117,12 @@ def test_a_batch_with_itself_uses_symmetry(count, monkeypatch):
     mine, theirs = (torch.autograd.grad((weight * table).sum(), leaves, retain_graph=True) for table in (ours, whole))
     for a, b in zip(mine, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_a_point_mass_of_weight_0_counts_for_nothing():
+    """Its overlap with itself is infinite."""
+    parts = VonMisesFisher(torch.eye(3)[:2], torch.tensor([10.0, math.inf]))
+    q = VMFMixture(torch.tensor([0.0, -math.inf]), parts)
+    expected = log_positivity(parts[0], parts[0], VMFKernel(math.inf))
+    assert log_positivity(q, q, VMFKernel(math.inf)) == pytest.approx(expected.item())
+    assert q.certainty == pytest.approx(expected.item())
