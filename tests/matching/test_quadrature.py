@@ -28,3 +28,14 @@ def test_moments_of_the_uniform_distribution(dim):
     assert (weights @ t**4).item() == pytest.approx(3 / (dim * (dim + 2)), rel=1e-12)
     total = torch.logsumexp(log_weights, 0).exp().item() * torch.pi / (2 * 96)
     assert total == pytest.approx(special.beta((dim - 1) / 2, 0.5), rel=1e-12)
+
+
+def test_what_inference_mode_computed_serves_training():
+    """Nodes are cached. Tensors of inference mode could not be used where gradients are needed."""
+    angle_quadrature.cache_clear()
+    with torch.inference_mode():
+        angle_quadrature(5)
+    weight = torch.ones((), dtype=torch.float64, requires_grad=True)
+    lam, _ = zonal_moments(lambda t: weight * t, 5, 4)
+    lam[1].backward()
+    assert weight.grad > 0

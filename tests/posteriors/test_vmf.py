@@ -254,6 +254,11 @@ class TestFit:
         with pytest.raises(ValueError, match=r"weights = .*expected shape \(6,\); pass one for each sample"):
             VonMisesFisher.fit(z, torch.ones(shape))
 
+    def test_in_inference_mode(self):
+        z = vmf(4, 3.0)[0].sample((20,))
+        with torch.inference_mode():
+            assert VonMisesFisher.fit(z).kappa == VonMisesFisher.fit(z.clone()).kappa > 0
+
     def test_edge_cases(self):
         mu = random_directions(5)
         assert VonMisesFisher.fit(mu[None]).kappa.item() == math.inf  # a single sample is a point mass

@@ -53,4 +53,5 @@ def angle_quadrature(dim: int) -> tuple[Tensor, Tensor]:
     half = math.pi / (2 * _PANELS)
     angle = (half * (1 + 2 * np.arange(_PANELS)[:, None] + x)).ravel()
     log_weight = (dim - 2) * np.log(np.sin(angle)) + np.log(np.tile(w, _PANELS))
-    return torch.as_tensor(np.cos(angle)), torch.as_tensor(log_weight)
+    with torch.inference_mode(False):  # what is kept here serves training, too
+        return torch.as_tensor(np.cos(angle)), torch.as_tensor(log_weight)

@@ -21,7 +21,7 @@ from aleator.posteriors.caps import cap_angle, cap_mass
 from aleator.posteriors.overlap import log_overlap, unit_directions
 from aleator.posteriors.pooling import pooled_parameters
 from aleator.posteriors.sampling import draw_noise, sample_from_noise
-from aleator.special import bessel_ratio, growth_shortfall, log_growth, log_sphere_area, ratio_shortfall
+from aleator.special import bessel_ratio, growth_shortfall, log_growth, log_sphere_area, ratio_shortfall, ratio_slope
 
 # How far a length may be from 1. A normalised float32 vector of a few thousand entries stays well within it.
 _UNIT_TOLERANCE = 1e-3
@@ -420,12 +420,8 @@ def kappa_from_mean_resultant_length(length: Tensor, dim: int, shortfall: Tensor
     kappa = inside * (dim - inside.square()) / (missing * (2 - missing))  # Banerjee et al., JMLR 2005
     order = dim / 2 - 1
     for _ in range(8):  # Newton's method: A_1 is concave, and the start is within a few per cent
-        with torch.enable_grad():
-            there = ratio_shortfall(order, kappa.requires_grad_())
-            (slope,) = torch.autograd.grad(there.sum(), kappa)
-        kappa = kappa.detach()
-        excess = torch.where(inside > 0.5, missing - there.detach(), bessel_ratio(order, kappa) - inside)
-        kappa = (kappa + excess / slope).clamp_min(1e-150)
+        excess = torch.where(inside > 0.5, ratio_shortfall(order, kappa) - missing, inside - bessel_ratio(order, kappa))
+        kappa = (kappa + excess / ratio_slope(order, kappa)).clamp_min(1e-150)
     return torch.where(length <= 1e-150, 0.0, torch.where(point, math.inf, kappa))
 
 

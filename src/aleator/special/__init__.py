@@ -9,6 +9,7 @@ from aleator.special.bessel import (
     log_growth,
     log_iv,
     log_ratios_and_slopes,
+    ratio_slope,
     recurrence_start,
     representable,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "log_sphere_area",
     "logistic_moments",
     "ratio_shortfall",
+    "ratio_slope",
     "recurrence",
     "recurrence_start",
     "representable",
