@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import integrate
 
-from aleator import AcceptanceKernel, VMFKernel, VonMisesFisher, ZonalKernel, pairwise_log_positivity
+from aleator import AcceptanceKernel, VMFKernel, VonMisesFisher, ZonalKernel, log_positivity, pairwise_log_positivity
 from aleator.special.bessel import log_growth
 from aleator.special.polynomials import gegenbauer
 from tests import reference
@@ -209,3 +209,26 @@ def test_kernels_that_are_not_log_linear():
     learned = VMFKernel(20.0, requires_grad=True), AcceptanceKernel(20.0, requires_grad=True)
     for kernel in (*learned, VMFKernel(math.inf), ZonalKernel(lambda t: torch.exp(3 * t))):
         assert kernel.log_linear(10) is None
+
+
+def test_a_replaced_function_is_not_taken_for_the_earlier_one():
+    """Python gives the place of a freed function, its id, to the next one."""
+    q = VonMisesFisher(torch.eye(5)[:2], 10.0)
+    kernel = ZonalKernel(lambda t: torch.exp(2.0 * t))
+    for steepness in (2.0, 5.0, 8.0, 11.0):
+        kernel.fn = lambda t, a=steepness: torch.exp(a * t)
+        expected = log_positivity(q[0], q[1], ZonalKernel(lambda t, a=steepness: torch.exp(a * t)))
+        assert log_positivity(q[0], q[1], kernel) == expected
+        assert expected == pytest.approx(log_positivity(q[0], q[1], VMFKernel(steepness)).item(), abs=1e-5)
+
+
+def test_a_function_that_cannot_be_hashed_is_not_cached():
+    class Steep:
+        __hash__ = None
+
+        def __call__(self, t):
+            return torch.exp(5.0 * t)
+
+    q = VonMisesFisher(torch.eye(5)[:2], 10.0)
+    found = log_positivity(q[0], q[1], ZonalKernel(Steep()))
+    assert found == pytest.approx(log_positivity(q[0], q[1], VMFKernel(5.0)).item(), abs=1e-5)

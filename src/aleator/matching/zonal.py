@@ -10,7 +10,7 @@ posteriors they resolve. kernels.py has the kernels of the paper.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -265,9 +265,10 @@ class ZonalKernel(nn.Module):
 
         Returns:
             A tuple under which results for this kernel are cached. None: they are not cached, since they change during
-            training.
+            training, or since `fn` cannot be a key.
         """
-        return None if any(True for _ in self.parameters()) else (id(self.fn),)
+        changes = any(True for _ in self.parameters())
+        return (self.fn,) if isinstance(self.fn, Hashable) and not changes else None
 
     def _truncation_cache_key(self) -> tuple["ZonalKernel", CacheKey]:
         """The kernel whose reach and terms are searched, and the cache key of what is found."""
