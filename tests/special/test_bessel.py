@@ -183,3 +183,10 @@ def test_long_inputs_are_worked_in_pieces_without_a_seam():
 def test_bad_input(call, word):
     with pytest.raises(ValueError, match=word):
         call()
+
+
+def test_the_slope_of_order_0_at_0_is_0():
+    kappa = torch.tensor([0.0, 1.0], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(log_iv(0.0, kappa).sum(), kappa)
+    torch.testing.assert_close(slope.detach(), bessel_ratio(0.0, kappa.detach()))
+    assert slope[0] == 0

@@ -48,11 +48,10 @@ def log_iv(order: float, kappa: Tensor) -> Tensor:
         tensor([-4109.1968, -2957.9036,   872.9996])
     """
     check_bessel(order, kappa)
-    scale = torch.special.xlogy(torch.as_tensor(order, dtype=torch.float64), kappa.double() / 2) - math.lgamma(
-        order + 1
-    )
-    growth = _LogGrowth.apply(kappa.double(), order)
-    return torch.where(torch.isinf(kappa), math.inf, growth + scale).to(kappa.dtype)
+    value = _LogGrowth.apply(kappa.double(), order) - math.lgamma(order + 1)
+    if order > 0:  # for order 0 the term is 0, but its derivative at 0 would be NaN
+        value = value + order * torch.log(kappa.double() / 2)
+    return torch.where(torch.isinf(kappa), math.inf, value).to(kappa.dtype)
 
 
 def log_growth(order: float, kappa: Tensor) -> Tensor:
