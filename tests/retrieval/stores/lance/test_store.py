@@ -14,6 +14,7 @@ from aleator import VonMisesFisher
 from aleator.retrieval import CredibleIndex, check_index
 from aleator.retrieval.filters import compile_filter
 from aleator.retrieval.stores.base import IndexGoneError
+from aleator.retrieval.stores.lance import reading
 from aleator.retrieval.stores.lance.building import partition_count
 from aleator.retrieval.stores.lance.items import ItemTable
 from aleator.retrieval.stores.lance.place import ConflictError
@@ -138,6 +139,24 @@ def test_a_collection_that_is_not_kept_in_memory_gives_the_same_answers(place, m
     assert ids_of(index.search(queries, p=0.9)) == brute_force.credible(queries, items, 0.9)
     assert ids_of(index.search(queries, by="nearest", limit=7)) == brute_force.nearest(queries, items, 7)
     assert len(index.store.sample_directions(10)) == 10
+
+
+def test_more_items_than_are_kept_are_described_alike_in_one_pass(place, monkeypatch):
+    index = CredibleIndex.build(cloud(60), location=place)
+    wanted = index.store.describe(np.arange(60))
+    monkeypatch.setattr(reading, "_MOST_DESCRIBED", 30)
+    made = []
+
+    def counted(rows):
+        made.append(rows)
+        return builtins.set(rows)
+
+    monkeypatch.setattr(reading, "set", counted, raising=False)
+    with CredibleIndex.open(place) as fresh:
+        for rows in (np.arange(20), np.arange(10, 50), np.arange(60)):
+            made.clear()
+            assert fresh.store.describe(rows) == {row: wanted[row] for row in rows.tolist()}
+            assert len(made) <= 1  # not one for each row
 
 
 # Filters

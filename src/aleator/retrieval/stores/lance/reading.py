@@ -125,7 +125,8 @@ class LanceReader(Store):
                 learned = {row: about for row, about in pairs if shown[row]}
                 self._require_found(missing, set(learned))
                 if len(learned) + len(self._described) > _MOST_DESCRIBED:
-                    return {row: about for row, about in {**self._described, **learned}.items() if row in set(wanted)}
+                    both = self._described | learned
+                    return {row: both[row] for row in wanted if row in both}
                 self._described |= learned
             return {row: self._described[row] for row in wanted if row in self._described}
 
