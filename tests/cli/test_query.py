@@ -81,6 +81,17 @@ def test_hits_are_grouped_by_label_with_shares(asked):
         assert label == ("cat" if int(id[1:].split(".")[0]) < 20 else "dog")  # its own group
 
 
+def test_labels_that_are_the_same_number_are_one_group(tmp_path):
+    metadata = [{"label": label} for label in (1, 1.0, 2)]
+    q = VonMisesFisher(torch.eye(3), 1.0)
+    CredibleIndex.build(q, metadata=metadata, location=tmp_path / "index").close()
+    save_file({"mu": q.mu[:1].clone(), "kappa": q.kappa[:1].clone()}, tmp_path / "question.safetensors")
+    (answer,) = json.loads(
+        run_command("query", tmp_path / "index", tmp_path / "question.safetensors", "--json", "--by", "nearest").stdout
+    )
+    assert {entry["label"]: entry["items"] for entry in answer["labels"]} == {"1": 2, "2": 1}
+
+
 def test_an_empty_set_says_how_to_see_more(asked):
     command = ("query", asked / "index", asked / "questions.safetensors")
     text = run_command(*command, "--p", 0.0001).stdout

@@ -91,3 +91,16 @@ def test_what_is_unlike_is_flagged():
     assert [query["unlike"] for query in asked] == [False, True]
     plain = TestClient(create_app(index, run=run))
     assert plain.post("/api/query/features", json={"features": [0.1] * 5}).json()["query"]["unlike"] is None
+
+
+def test_numbers_as_labels_are_told_apart_and_read_alike_everywhere():
+    numbers = [1234567, 1234568, 1234567.25, 1, 1.0, 0.1, 1e20]
+    index = al.CredibleIndex.build(
+        al.VonMisesFisher(torch.eye(9)[:7], 30.0), metadata=[{"label": number} for number in numbers]
+    )
+    client = TestClient(create_app(index))
+    counted = {one["label"]: one["count"] for one in client.get("/api/collection").json()["labels"]}
+    assert counted == {"1234567": 1, "1234568": 1, "1234567.25": 1, "1": 2, "0.1": 1, "1e+20": 1}
+    assert set(index.label_model().names) == set(counted)
+    for label, count in counted.items():
+        assert client.get("/api/items", params={"label": label}).json()["total"] == count

@@ -284,8 +284,10 @@ def _rest_of(hit: "Hit") -> dict[str, Any]:
 
 
 def _label_of(hit: "Hit") -> str | None:
+    from aleator.retrieval import label_text
+
     label = hit.metadata.get("label")
-    return None if label is None else str(label)
+    return None if label is None else label_text(label)
 
 
 def _hit_cells(hit: "Hit") -> tuple[str | Text, ...]:

@@ -5,6 +5,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+def label_text(label: Any) -> str:
+    """A label as text. Different numbers have different texts; 1 and 1.0, which are the same label, have the same.
+
+    Args:
+        label: A label from the metadata of an item.
+
+    Returns:
+        The text.
+
+    Examples:
+        >>> from aleator.retrieval import label_text
+        >>> label_text(1), label_text(1.0), label_text(1234567.0), label_text("1.0")
+        ('1', '1', '1234567', '1.0')
+    """
+    return str(label).removesuffix(".0") if isinstance(label, float) else str(label)
+
+
 def labels_of(metadata: Mapping[str, Any]) -> dict[str, float]:
     """The labels of an item with their probabilities: "labels" if that holds some, or else "label".
 
@@ -22,7 +39,7 @@ def labels_of(metadata: Mapping[str, Any]) -> dict[str, float]:
     soft, label = metadata.get("labels"), metadata.get("label")
     if isinstance(soft, dict) and soft and all(isinstance(p, int | float) and p >= 0 for p in soft.values()):
         return {str(name): float(p) for name, p in soft.items() if p > 0}
-    return {} if label is None or isinstance(label, dict | list) else {str(label): 1.0}
+    return {} if label is None or isinstance(label, dict | list) else {label_text(label): 1.0}
 
 
 def share_of_matches(metadata: Sequence[Mapping[str, Any] | None] | None) -> float | None:

@@ -26,6 +26,7 @@ from aleator.retrieval import (
     directions,
     encode_id,
     highest_log_density,
+    label_text,
     region_thresholds,
     slack,
     take_snapshot,
@@ -244,7 +245,7 @@ def _label(metadata: dict[str, Any]) -> str | None:
     label = metadata.get("label")
     if isinstance(label, bool) or not isinstance(label, str | int | float):
         return None
-    return whole_text(label) if isinstance(label, str) else f"{label:g}" if math.isfinite(label) else None
+    return whole_text(label) if isinstance(label, str) else label_text(label) if math.isfinite(label) else None
 
 
 def whole_text(text: str) -> str:
