@@ -237,6 +237,17 @@ def test_the_page_takes_the_token_from_its_address_once(index):
 
 
 @pytest.mark.parametrize(
+    "other", ['prefs={"a":1}', "a=ü b", "=", "", 'half="', f"x{TOKEN}=1", "my_aleator_token=wrong"]
+)
+def test_cookies_of_other_applications_do_not_hide_the_token(index, other):
+    client = TestClient(create_app(index, token=TOKEN))
+    for cookie in (f"{other}; aleator_token={TOKEN}", f'aleator_token="{TOKEN}"; {other}'):
+        assert client.get("/api/items", headers={"cookie": cookie.encode("latin-1")}).status_code == 200
+        wrong = cookie.replace(f"aleator_token={TOKEN}", "aleator_token=wrong").replace(f'"{TOKEN}"', '""')
+        assert client.get("/api/items", headers={"cookie": wrong.encode("latin-1")}).status_code == 401
+
+
+@pytest.mark.parametrize(
     "token", ["", "short", "x" * 15, "spaces are not for addresses", "ümlaut-ümlaut-ümlaut", "semi;colon;semi;colon"]
 )
 def test_tokens_that_are_none(index, token):

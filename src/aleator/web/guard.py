@@ -4,7 +4,6 @@ import asyncio
 import hmac
 import json
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -190,9 +189,12 @@ def _host(header: bytes) -> str:
 
 
 def _cookie(header: bytes) -> bytes:
-    """The token in a Cookie header; empty if there is none."""
-    try:
-        cookie = SimpleCookie(header.decode("latin-1")).get(COOKIE)
-    except CookieError:
-        return b""
-    return b"" if cookie is None else cookie.value.encode("latin-1", "replace")
+    """The token in a Cookie header; empty if there is none.
+
+    `http.cookies` would stop at a cookie that it cannot read, and other applications on this host may set such cookies.
+    """
+    for part in header.split(b";"):
+        name, _, value = part.strip().partition(b"=")
+        if name == COOKIE.encode():
+            return value.strip(b'"')
+    return b""
