@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+import urllib.response
 
 import pytest
 
@@ -37,6 +38,17 @@ def test_downloads_are_unpacked_once(monkeypatch, tmp_path):
 def test_a_damaged_download_leaves_nothing(monkeypatch, tmp_path):
     folder = offer(monkeypatch, tmp_path, b"half a file", md5="0" * 32)
     with pytest.raises(ValueError, match="11 bytes with MD5"):
+        downloads.download(folder, ["cifar10"])
+    assert not folder.exists()
+
+
+def test_a_download_that_is_cut_off_leaves_nothing(monkeypatch, tmp_path):
+    """Most files have no checksum here. Half of one would be kept for good."""
+    folder = offer(monkeypatch, tmp_path, b"")
+
+    response = urllib.response.addinfourl(io.BytesIO(b"x" * 400), {"Content-Length": "1000"}, "http://nowhere")
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: response)
+    with pytest.raises(ConnectionError, match="cut off after 400 of 1000 bytes"):
         downloads.download(folder, ["cifar10"])
     assert not folder.exists()
 

@@ -119,6 +119,9 @@ def _fetch(remote: RemoteFile, folder: Path, progress: bool | None) -> bytes:
             while chunk := response.read(2**18):
                 content.write(chunk)
                 bar.update(task, advance=len(chunk))
+            received = content.tell()
+            if size and received < int(size):  # the end of a connection alone is no error of `read`
+                raise OSError(f"cut off after {received} of {size} bytes")
     except OSError as problem:  # no network, no such host, refused, timed out, cut off
         raise ConnectionError(
             f"{remote.url} could not be fetched ({problem}); without a network, put the file into {folder} yourself"
