@@ -1,5 +1,6 @@
 """Numbers for Prometheus: right, of all workers together, and only for those who know the token."""
 
+import errno
 import json
 import re
 import subprocess
@@ -10,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from aleator import CredibleIndex, VonMisesFisher
 from aleator.web import Metrics, create_app
+from tests.disk_faults import failing
 
 LINE = re.compile(r'[a-z_]+(\{([a-z]+="[^"\n]*",?)+\})? [-+.e\d]+|# (HELP|TYPE) .+')
 
@@ -65,6 +67,17 @@ def test_labels_are_escaped():
     metrics = Metrics()
     metrics.count("aleator_requests_total", path='a"b\\c\nd')
     assert 'aleator_requests_total{path="a\\"b\\\\c\\nd"} 1' in metrics.render()
+
+
+def test_a_full_disk_costs_the_numbers_of_that_moment_alone(tmp_path):
+    metrics = Metrics(tmp_path)
+    metrics.count("aleator_requests_total", status="200")
+    metrics.write()
+    with failing(1, errno.ENOSPC) as calls:
+        metrics.write()  # the task that reads the collection again calls it, and must go on
+    assert calls[0] >= 1
+    metrics.count("aleator_requests_total", status="200")
+    assert numbers(metrics.render())['aleator_requests_total{status="200"}'] == 2
 
 
 def test_workers_are_summed_also_those_that_died(tmp_path):

@@ -83,7 +83,7 @@ class Metrics:
             name = f"{os.getpid()}.json"
             with self._lock:  # one thread at a time, also for the file
                 partial = self._folder / f".{name}"  # gone with the server: it need not be on the disk
-                with contextlib.suppress(FileNotFoundError):  # the server ends
+                with contextlib.suppress(OSError):  # the server ends, or the disk is full: the next second tries again
                     partial.write_text(json.dumps({"counts": self._counts, "gauges": self._read_gauges()}))
                     partial.replace(self._folder / name)
 
