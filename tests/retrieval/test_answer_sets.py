@@ -68,6 +68,22 @@ def test_rank_needs(found):
     assert rank(found, "rank").confidence == pytest.approx(1 / (1 + math.exp(-found.log_ratio[0])))
 
 
+def test_a_question_without_any_doubt_has_its_nearest_item_alone():
+    assert rank(neighbours([0.0, -1.0, -2.0], [0, 1, 2], math.inf), "rank-kappa").need.tolist() == [
+        0,
+        math.inf,
+        math.inf,
+    ]
+    questions, _, index, _, _ = questions_and_index(60, 60)
+    questions.kappa[:5] = math.inf
+    nearest = [[hit.id for hit in hits] for hits in index.search(questions, by="nearest", limit=1)]
+    promise = index.calibrate(questions, nearest, 0.9)
+    assert promise.need == "rank-kappa"
+    assert math.isfinite(promise.mean_size)
+    for answer, ids in zip(index.answer_sets(questions), nearest, strict=True):
+        assert [hit.id for hit in answer.hits][:1] == ids
+
+
 @pytest.mark.parametrize("need", ["share", "mass", "rank", "rank-kappa"])
 def test_needs_ascend_so_that_sets_are_nested(found, need):
     needs = rank(found, need).need

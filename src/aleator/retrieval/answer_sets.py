@@ -139,7 +139,10 @@ def rank(found: Neighbours, need: Need, allow_empty: bool = False) -> Ranking:
     if need == "mass":
         return Ranking(position, *_unseen_labels(found))
     confidence = float(1 / (1 + np.exp(-found.log_ratio[0])))
-    return Ranking(position, position * (found.kappa if need == "rank-kappa" else 1.0), confidence)
+    needs = position * 1.0
+    if need == "rank-kappa":
+        needs[1:] *= found.kappa  # the nearest item needs nothing, also if kappa is infinite: 0 times that is NaN
+    return Ranking(position, needs, confidence)
 
 
 def answer(store: Store, request: SearchRequest | MixtureRequest, promise: Promise) -> list[AnswerSet]:
