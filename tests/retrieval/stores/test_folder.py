@@ -38,6 +38,20 @@ def test_additions_and_removals_last_without_saving(folder):
         assert index.search(posterior_of(sorted(wanted)), by="nearest", limit=3) == answers
 
 
+def test_the_state_tells_of_an_item_that_took_the_place_of_another(folder):
+    with CredibleIndex.open(folder) as index:
+        seen = [index.store.state()]
+        for i in range(3):
+            index.remove([f"i{i}"])
+            index.save()  # drops what was removed
+            index.add(posterior_of([f"x{i}"]), [f"x{i}"])
+            seen.append(index.store.state())
+        index.remove(list(ids_in(index)))
+        index.save()
+        seen.append(index.store.state())
+    assert len(set(seen)) == len(seen)
+
+
 def test_a_folder_holds_a_ledger_its_seal_and_one_vector_file(folder):
     def names():
         return sorted(path.name.split("-")[0] for path in folder.iterdir())

@@ -101,8 +101,10 @@ class FolderStore(Store):
 
     def state(self) -> object:
         with self._up_to_date():
-            # The version of the ledger tells of other processes, the numbers of this one.
-            return self._loaded_version, len(self.rows), int(self.alive.sum())
+            # The version of the ledger tells of other processes, the numbers of this one. Rows are never used again, so
+            # the last one tells of items that took the place of removed ones.
+            last = int(self.rows[-1]) if len(self.rows) else -1
+            return self._loaded_version, len(self.rows), int(self.alive.sum()), last
 
     @property
     def efforts(self) -> list[int]:
