@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from aleator import CredibleIndex, VonMisesFisher
+from aleator.web import workers
 from aleator.web.workers import run_workers
 from tests.web.test_served import until
 
@@ -180,3 +181,19 @@ def test_a_worker_that_dies_before_it_is_ready_is_an_error():
     listener = socket.create_server(("127.0.0.1", 0))
     with pytest.raises(RuntimeError, match="died before it was ready"):
         run_workers(_die, None, listener, 1, announce=lambda items: None)
+
+
+def _refuse(settings):
+    raise ValueError("gallery: holds no index")
+
+
+def test_why_another_worker_cannot_start_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(workers, "_PAUSE", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        running = [workers._start(make_app, None, listener, 1) for make_app in (_refuse, _die)]
+        for worker in running:
+            worker.process.join()
+        workers._replace_dead(running, lambda: "another")
+    assert running == ["another"] * 2
+    said = ("code 0: gallery: holds no index", "code 3")
+    assert capsys.readouterr().err == "".join(f"a worker process ended with {one}; starting another\n" for one in said)

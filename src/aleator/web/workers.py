@@ -84,11 +84,22 @@ def _replace_dead(workers: list[_Worker], start: Callable[[], _Worker]) -> None:
     wait([worker.process.sentinel for worker in workers])
     for number, worker in enumerate(workers):
         if not worker.process.is_alive():
+            reason = _reason(worker)
             worker.line.close()
-            print(f"a worker process ended with code {worker.process.exitcode}; starting another", file=sys.stderr)
+            ended = f"a worker process ended with code {worker.process.exitcode}"
+            print(f"{ended}{reason and f': {reason}'}; starting another", file=sys.stderr)
             if time.monotonic() - worker.since < _SHORTEST_LIFE:
                 time.sleep(_PAUSE)
             workers[number] = start()
+
+
+def _reason(worker: _Worker) -> str:
+    """Why a dead worker could not start, as it said; empty if it had started, or died without a word."""
+    try:
+        message = worker.line.recv() if worker.line.poll() else ""
+    except (EOFError, ConnectionError):
+        return ""
+    return message if isinstance(message, str) else ""
 
 
 def _stop(workers: list[_Worker]) -> None:
