@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from aleator.cli import app
 from aleator.own_data import load_run
 from aleator.quickstart import quickstart
+from aleator.quickstart.report import write_report
 from aleator.retrieval import CredibleIndex
 
 
@@ -80,6 +81,21 @@ def test_what_it_leaves_is_what_the_commands_take(result):
     assert (folder / "gallery" / hits[0].metadata["path"]).is_file()
     ranked = CliRunner().invoke(app, ["rank", str(folder / "questions.safetensors"), "--json", "--limit", "3"])
     assert len(json.loads(ranked.stdout)) == 3
+
+
+def test_numbers_that_print_alike_all_have_a_card(tmp_path):
+    digits = {"gallery": 900, "questions": 600, "recall_at_1": 1.0, "recall_at_1_surer_half": 1.0}
+    digits |= {"degradation_rank": 0.05, "match_ece_hits": 0.05, "sample_questions": [], "empty_credible_sets": 3}
+    digits |= {"credible_set_holds_the_numeral": 0.95, "numerals_in_the_credible_set": {"low": 1.2, "high": 1.2}}
+    circle = {"mu_rank": 0.999, "kappa_rank": 0.999, "coverage": {"0.95": 0.95}}
+    provenance = {"wall_seconds": 1.0, "device": "cpu", "commit": None, "versions": {}}
+    for name in ("circle", "digits-examples", "digits-kappa", "digits-reject-curve", "digits-reliability"):
+        (tmp_path / f"{name}.png").write_bytes(b"")
+    report = {"circle": circle, "digits": digits, "modes": {"sentences": []}, "provenance": provenance}
+    write_report(tmp_path / "report.html", report, tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<li><b>") == 3 + 4 + 3
+    assert page.count("<li><b>0.999</b>") == page.count("<li><b>100.0%</b>") == page.count("<li><b>1.2</b>") == 2
 
 
 def test_a_folder_that_is_in_use_is_left_alone(tmp_path):

@@ -110,11 +110,11 @@ def write_report(path: Path, report: dict[str, Any], figures: Path) -> None:
         gallery=digits["gallery"],
         questions=digits["questions"],
         circle_numbers=_numbers(
-            {
-                f"{circle['mu_rank']:.3f}": "rank correlation of true and learned directions",
-                f"{circle['kappa_rank']:.3f}": "rank correlation of true and learned certainties kappa",
-                f"{circle['coverage']['0.95']:.1%}": "of true latents are in their 95% credible cap",
-            }
+            [
+                (f"{circle['mu_rank']:.3f}", "rank correlation of true and learned directions"),
+                (f"{circle['kappa_rank']:.3f}", "rank correlation of true and learned certainties kappa"),
+                (f"{circle['coverage']['0.95']:.1%}", "of true latents are in their 95% credible cap"),
+            ]
         ),
         circle_figures=_figure(
             figures / "circle.png",
@@ -123,12 +123,12 @@ def write_report(path: Path, report: dict[str, Any], figures: Path) -> None:
             wide=True,
         ),
         digit_numbers=_numbers(
-            {
-                f"{digits['recall_at_1']:.1%}": "of degraded digits have a nearest neighbour with the same numeral",
-                f"{digits['recall_at_1_surer_half']:.1%}": "of the half with the larger kappa",
-                f"{digits['degradation_rank']:.2f}": "rank correlation of uncertainty and strength of degradation",
-                f"{digits['match_ece_hits']:.3f}": "calibration error of the match probabilities of hits",
-            }
+            [
+                (f"{digits['recall_at_1']:.1%}", "of degraded digits have a nearest neighbour with the same numeral"),
+                (f"{digits['recall_at_1_surer_half']:.1%}", "of the half with the larger kappa"),
+                (f"{digits['degradation_rank']:.2f}", "rank correlation of uncertainty and strength of degradation"),
+                (f"{digits['match_ece_hits']:.3f}", "calibration error of the match probabilities of hits"),
+            ]
         ),
         digit_figures=_figure(figures / "digits-examples.png", "Degraded digits with their kappa.", wide=True)
         + _figure(figures / "digits-kappa.png", "Certainty falls with degradation (median, half and 90% of images).")
@@ -136,11 +136,13 @@ def write_report(path: Path, report: dict[str, Any], figures: Path) -> None:
         + _figure(figures / "digits-reliability.png", "Observed share of matches against the match probability."),
         samples="".join(_sample(path.parent, sample, digits["gallery"]) for sample in digits["sample_questions"]),
         search_numbers=_numbers(
-            {f"{digits['credible_set_holds_the_numeral']:.1%}": "of credible sets contain the right numeral"}
-            | {
-                f"{count:.1f}": f"numerals in a set, on average, at strength {name}"
-                for name, count in digits["numerals_in_the_credible_set"].items()
-            }
+            [
+                (f"{digits['credible_set_holds_the_numeral']:.1%}", "of credible sets contain the right numeral"),
+                *(
+                    (f"{count:.1f}", f"numerals in a set, on average, at strength {name}")
+                    for name, count in digits["numerals_in_the_credible_set"].items()
+                ),
+            ]
         ),
         empty=f"{digits['empty_credible_sets']} of {digits['questions']} sets are empty: the image, often one with "
         "noise, is not close to any clear digit. An empty set counts as one that misses the right numeral.",
@@ -200,10 +202,10 @@ def _modes_figure(path: Path) -> str:
     return f'<div class="figures">{_figure(path, caption, wide=True)}</div>' if path.exists() else ""
 
 
-def _numbers(cards: dict[str, str]) -> str:
+def _numbers(cards: list[tuple[str, str]]) -> str:
     """Numbers as cards: each number, formatted, with its meaning."""
     return "".join(
-        f"<li><b>{html.escape(number)}</b><span>{html.escape(meaning)}</span></li>" for number, meaning in cards.items()
+        f"<li><b>{html.escape(number)}</b><span>{html.escape(meaning)}</span></li>" for number, meaning in cards
     )
 
 
