@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import psycopg
 import pytest
 import torch
@@ -79,6 +80,16 @@ def test_an_index_keeps_prior_and_maps(location):
         assert content(index) != before
     with CredibleIndex.build(some(5), prior=0.2) as plain:
         assert not plain.maps.calibrated
+
+
+@pytest.mark.parametrize("number", [np.float32, torch.tensor])
+def test_numbers_of_numpy_and_torch_are_stored(number, location):
+    CredibleIndex.build(
+        some(5), location=location, prior=number(0.25), recall=number(0.5), exact_below=np.int64(7)
+    ).close()
+    with CredibleIndex.open(location) as index:
+        assert index.prior == 0.25
+        assert (index.store.config["recall"], index.store.config["exact_below"]) == (0.5, 7)
 
 
 def test_the_name_of_an_index_is_only_a_name(server_url):

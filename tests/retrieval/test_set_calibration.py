@@ -66,6 +66,14 @@ def test_few_questions_promise_the_average():
     assert "assured" not in str(promise)
 
 
+@pytest.mark.parametrize("number", [np.float32, torch.tensor])
+def test_numbers_of_numpy_and_torch_promise_the_same(number):
+    questions, right, index, _, _ = questions_and_index(60, 60)
+    plain = index.calibrate(questions, right, 0.75, error=0.5, assurance=0.875)
+    assert index.calibrate(questions, right, number(0.75), error=number(0.5), assurance=number(0.875)) == plain
+    assert index.promise == plain
+
+
 @pytest.mark.parametrize("kind", ["labels", "ranked"])
 def test_the_error_of_sure_answers_is_kept(splits, kind):
     """1.6 of 8 may break it by chance; a share of about 150 answers has a standard error of 0.03."""

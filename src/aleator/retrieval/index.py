@@ -9,6 +9,7 @@ from typing import Any, get_args
 from aleator.evaluation import LabelModel
 from aleator.foundation import (
     is_whole,
+    plain_number,
     reject,
     require,
     require_count,
@@ -128,6 +129,7 @@ class CredibleIndex(AnsweringIndex):
         Raises:
             ValueError: If an argument is not valid, or if `location` holds an index and `replace` is false.
         """
+        prior, recall = plain_number(prior), plain_number(recall)  # stored as JSON
         require_probability("prior", prior, "pass for example 0.5")
         require(0 < recall <= 1, "recall", recall, "is not a share in (0, 1]", "pass for example 0.99")
         require(

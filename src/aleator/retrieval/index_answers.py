@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from aleator.evaluation import LabelModel, likely_labels
-from aleator.foundation import reject
+from aleator.foundation import plain_number, reject
 from aleator.matching import ZonalKernel
 from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
 from aleator.retrieval.answer_sets import AnswerSet, answer
@@ -86,6 +86,7 @@ class AnsweringIndex(IndexFacts):
             True
         """
         self._require_encoder(fingerprint)
+        coverage, error, assurance = map(plain_number, (coverage, error, assurance))  # stored as JSON
         request = self._nearest_request(questions, "questions", self.kernel)
         kernel = self._store.config["kernel"]
         with self._lock:
