@@ -92,6 +92,22 @@ def test_numbers_of_numpy_and_torch_are_stored(number, location):
         assert (index.store.config["recall"], index.store.config["exact_below"]) == (0.5, 7)
 
 
+def test_a_tilde_is_the_home_of_the_user(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))  # its name on Windows
+    monkeypatch.chdir(tmp_path)
+    CredibleIndex.build(some(5), location="~/gallery").close()
+    with pytest.raises(ValueError, match="already holds an index"):
+        CredibleIndex.build(some(5), location="~/gallery")
+    with CredibleIndex.open("~/gallery") as index:
+        index.save("~/moved")
+        assert index.location == str(home / "moved")
+    assert {path.name for path in home.iterdir()} == {"gallery", "moved"}
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
 def test_the_name_of_an_index_is_only_a_name(server_url):
     for name in ("public", "pg_catalog", "Ünïcode-2_x"):
         location = f"{server_url}#{name}"

@@ -157,7 +157,7 @@ class CredibleIndex(AnsweringIndex):
         _require_no_options(storage_options)
         if location is not None and _is_url(location):
             return cls(_postgres_store().create(str(location), items, config, replace))
-        folder = None if location is None else Path(location)
+        folder = None if location is None else Path(location).expanduser()
         if folder is not None and not replace and _folder_store().exists(folder):
             reject("location", str(folder), "already holds an index", "add to it, or pass replace=True")
         index = cls(_folder_store().create(items, config))
@@ -198,7 +198,7 @@ class CredibleIndex(AnsweringIndex):
             require(not memory_map, "memory_map", True, "is for folders", "leave it out for a server")
             index = cls(_postgres_store().open(str(location)))
         else:
-            index = cls(_folder_store().open(Path(location), memory_map))
+            index = cls(_folder_store().open(Path(location).expanduser(), memory_map))
         try:
             index._require_encoder(fingerprint)
         except ValueError:
@@ -332,7 +332,7 @@ class CredibleIndex(AnsweringIndex):
         elsewhere = location is not None and (is_lance(location) or _is_url(location))
         require(not elsewhere, "location", "a URL", "an index moves to folders only", "build one there")
         with self._lock:
-            self._store.save(None if location is None else str(location))
+            self._store.save(None if location is None else str(Path(location).expanduser()))
 
     def close(self) -> None:
         """Release files and connections."""
