@@ -56,6 +56,14 @@ def test_an_index_from_files_to_hits(files, location):
     assert "1 removed, 30 items" in run("index", "remove", location, number)
 
 
+def test_only_a_number_as_it_is_written_means_an_integer_id(tmp_path):
+    CredibleIndex.build(index_query()[[0] * 5], [0, 7, -3, "7", "x"], location=tmp_path / "index").close()
+    for id in ("007", "-0", "--7", "\N{ARABIC-INDIC DIGIT SEVEN}"):
+        assert "not in the index" in run("index", "remove", tmp_path / "index", "--", id, code=2)
+    assert "1 removed, 4 items" in run("index", "remove", tmp_path / "index", "7")  # the text
+    assert "3 removed, 1 items" in run("index", "remove", tmp_path / "index", "--", "7", "-3", "0")
+
+
 def index_query():
     from aleator import VonMisesFisher
 

@@ -1,6 +1,7 @@
 """`aleator index`: build, change, calibrate, check and repair an index."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -97,7 +98,8 @@ def index_remove(
     from aleator.retrieval import CredibleIndex
 
     with plain_errors(), CredibleIndex.open(location) as index:
-        index.remove([int(id) if id not in index and id.lstrip("-").isdecimal() else id for id in ids])
+        # 007 and -0 are no integers: such an id is a text, and what another text names must stay.
+        index.remove([int(id) if id not in index and re.fullmatch("0|-?[1-9][0-9]*", id) else id for id in ids])
         index.save()
         print(f"{len(ids)} removed, {len(index)} items")
 
