@@ -41,11 +41,12 @@ def test_parquet_features_are_read_in_parts(there, tmp_path):
     rows = np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32)
     table = pa.table({"features": list(rows), "label": [f"c{i % 2}" for i in range(50)]})
     parquet.write_table(table, tmp_path / "x.parquet", row_group_size=8)
-    remote = read_collection(there(tmp_path / "x.parquet"))
+    place = there(tmp_path / "x.parquet")
+    remote = read_collection(place)
     assert (remote.raw(5, 21) == rows[5:21]).all()
     assert remote.labels.names == ("c0", "c1")
     assert (pickle.loads(pickle.dumps(remote)).raw(5, 21) == rows[5:21]).all()
-    assert remote.digest() == read_collection(there(tmp_path / "x.parquet")).digest()
+    assert remote.digest() == read_collection(place).digest()
 
 
 def test_a_parquet_table_of_paths_names_images_beside_it(there, photos, tmp_path):
