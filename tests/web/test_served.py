@@ -78,6 +78,21 @@ def test_an_index_that_is_gone_leaves_the_last_collection_and_a_warning(folder, 
         assert client.get("/api/health").status_code == 200
 
 
+def test_an_index_of_another_dimension_is_not_read(folder):
+    with CredibleIndex.open(folder) as index:
+        service = Service(index, None, None, Limits())
+        before = service.served
+        CredibleIndex.build(VonMisesFisher(torch.eye(6), 5.0), location=folder, replace=True).close()
+        refused = 0
+        for _ in range(3):
+            try:
+                assert not service.refresh()
+            except Exception:  # the store notices that it was replaced, or the service does
+                refused += 1
+        assert refused
+        assert service.served is before
+
+
 def test_an_index_of_another_model_is_503(tmp_path):
     from tests.web.shapes import DIM, feature_run
 

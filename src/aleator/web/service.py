@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("aleator.web")
 _TICK = 1.0  # seconds between two looks at the clock of the background task
 _LARGEST_SHARE = 0.25  # of the time for reading the collection again
+_REPLACED = "the index was replaced while the server runs; restart it"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -104,10 +105,16 @@ class Service:
     # ---- the collection, as it is now
 
     def refresh(self) -> bool:
-        """Read the collection again if items were added or removed; whether they were."""
+        """Read the collection again if items were added or removed; whether they were.
+
+        If the index was replaced by one of another dimension, the last collection stays.
+        """
         if self.index.store.state() == self.served.state:
             return False
-        self.served = self._read()
+        served = self._read()
+        if self.index.dim != self._dim:
+            raise busy(_REPLACED)
+        self.served = served
         return True
 
     async def keep_fresh(self) -> None:
@@ -161,7 +168,7 @@ class Service:
             raise busy("the index cannot be reached") from error
         except ValueError as error:
             if self.index.dim != self._dim:
-                raise busy("the index was replaced while the server runs; restart it") from error
+                raise busy(_REPLACED) from error
             raise
 
     def close(self) -> None:

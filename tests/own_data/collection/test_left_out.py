@@ -14,7 +14,6 @@ from aleator.foundation import ProcessGroup
 from aleator.matching import VMFKernel
 from aleator.own_data import (
     Collection,
-    Labels,
     Problem,
     Run,
     Settings,
@@ -26,7 +25,6 @@ from aleator.own_data import (
     train,
 )
 from aleator.own_data.collection.left_out import leave_out, record_left_out
-from aleator.own_data.collection.parts import select_items
 from aleator.own_data.collection.used_items import item_digests
 from aleator.own_data.learning.splits import split_items
 
@@ -191,28 +189,6 @@ def test_nothing_readable_is_an_error(tmp_path, image_run):
     collection = read_collection(tmp_path)
     with pytest.raises(ValueError, match="3 of 3 items cannot be used"):
         embed(image_run, collection, tmp_path / "a.safetensors", device="cpu", strict=False)
-
-
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        (Labels("classes", np.array([0, 1, 1, 2]), ("a", "b", "c")), Labels("classes", np.array([0, 1]), ("b", "c"))),
-        (Labels("pairs", np.array([[0, 1], [1, 3], [3, 2]])), Labels("pairs", np.array([[0, 1]]))),
-        (
-            Labels("soft", np.array([[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0.5, 0.5]], np.float32), ("a", "b", "c")),
-            Labels("soft", np.array([[1, 0], [0.5, 0.5]], np.float32), ("b", "c")),
-        ),
-    ],
-    ids=lambda labels: labels.kind,
-)
-def test_labels_follow_the_items(tmp_path, labels, expected):
-    collection = Collection("text", tmp_path / "t.txt", ["one", "two", "three", "four"], labels=labels)
-    part = select_items(collection, np.array([1, 3]))
-    assert part.items == ["two", "four"]
-    assert part.ids() == [1, 3]
-    assert part.labels.kind == expected.kind
-    assert part.labels.names == expected.names
-    assert part.labels.values.tolist() == expected.values.tolist()
 
 
 def test_problems_add_up(tmp_path):

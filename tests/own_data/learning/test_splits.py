@@ -91,13 +91,6 @@ def test_groups_and_pairs_are_held_out_whole(tmp_path):
     assert groups[parts.test[first[0]]] == groups[parts.test[first[1]]]
 
 
-def test_soft_labels_of_a_part_leave_out_classes_that_it_lacks(tmp_path):
-    collection = labelled(tmp_path, np.array([[1, 0, 0], [0, 0.5, 0.5], [0, 1, 0]]))
-    part = select_labels(collection.labels, np.array([0, 2]))
-    assert part.names == ("0", "1")
-    assert part.values.tolist() == [[1, 0], [0, 1]]
-
-
 def refused(collection, share):
     with pytest.raises(ValueError, match="too few items") as error:
         split_items(collection, collection.labels, share, seed=0)
