@@ -89,9 +89,6 @@ def test_posteriors_of_several_modes_keep_their_numbers(stand_in):
     for found, wanted in zip(q._tensors(), expected._tensors(), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(q.weights[:, 0], torch.full((20,), 0.8, dtype=torch.float64), atol=1e-5, rtol=0)
-    assert torch.equal(cifar_evaluation.certainty(q), q.certainty)
-    single = q.components[:, 0]
-    assert torch.equal(cifar_evaluation.certainty(single), single.kappa)
 
 
 def some_fold(kind: torch.Tensor) -> HeldOut:
