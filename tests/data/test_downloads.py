@@ -1,7 +1,9 @@
 """Downloads, from files in place of a network."""
 
 import io
+import socket
 import tarfile
+import threading
 import urllib.response
 
 import pytest
@@ -9,10 +11,10 @@ import pytest
 from aleator.data import downloads
 
 
-def offer(monkeypatch, tmp_path, content: bytes, md5: str | None = None, members=()):
+def offer(monkeypatch, tmp_path, content: bytes, md5: str | None = None, members=(), url: str = ""):
     origin = tmp_path / "origin"
     origin.write_bytes(content)
-    source = downloads.RemoteFile(origin.as_uri(), "set", md5, members)
+    source = downloads.RemoteFile(url or origin.as_uri(), "set", md5, members)
     monkeypatch.setitem(downloads.DATA_SETS, "cifar10", (source,))
     return tmp_path / "data"
 
@@ -50,6 +52,25 @@ def test_a_download_that_is_cut_off_leaves_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: response)
     with pytest.raises(ConnectionError, match="cut off after 400 of 1000 bytes"):
         downloads.download(folder, ["cifar10"])
+    assert not folder.exists()
+
+
+def test_a_download_in_parts_that_is_cut_off_leaves_nothing(monkeypatch, tmp_path):
+    """A server that does not know the size sends parts, each after its length. The last one ends early."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n" + b"x" * 400)
+
+        folder = offer(monkeypatch, tmp_path, b"", url=f"http://127.0.0.1:{server.getsockname()[1]}/file")
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ConnectionError, match="could not be fetched"):
+            downloads.download(folder, ["cifar10"])
+        thread.join()
     assert not folder.exists()
 
 

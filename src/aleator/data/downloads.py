@@ -1,6 +1,7 @@
 """Downloads of data sets from their official sites. A file appears whole or not at all."""
 
 import hashlib
+import http.client
 import io
 import tarfile
 import urllib.request
@@ -122,7 +123,8 @@ def _fetch(remote: RemoteFile, folder: Path, progress: bool | None) -> bytes:
             received = content.tell()
             if size and received < int(size):  # the end of a connection alone is no error of `read`
                 raise OSError(f"cut off after {received} of {size} bytes")
-    except OSError as problem:  # no network, no such host, refused, timed out, cut off
+    # No network, no such host, refused, timed out, cut off; HTTPException where the end of a part is missing.
+    except (OSError, http.client.HTTPException) as problem:
         raise ConnectionError(
             f"{remote.url} could not be fetched ({problem}); without a network, put the file into {folder} yourself"
         ) from None
