@@ -4,13 +4,12 @@ For mixtures q = sum_k w_k q_k and q' = sum_j w'_j q'_j, expected positivity is 
 All pairs of components go through one table, in which each component is one row or one column.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
+from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher, log_weighted
 
 _LEAST_BLOCK = 128  # components; smaller blocks would cost more than they save
 
@@ -44,9 +43,8 @@ def log_bilinear(
     lead1, lead2 = q1.batch_shape[:-2], q2.batch_shape[:-2]
     values = compare(q1.components.reshape(*lead1, N * K, 1), q2.components.reshape(*lead2, 1, M * J))
     log_weights = q1.log_weights.reshape(*lead1, N, K, 1, 1) + q2.log_weights.reshape(*lead2, 1, 1, M, J)
-    values = values.unflatten(-1, (M, J)).unflatten(-3, (N, K))
-    values = torch.where(log_weights == -math.inf, 0.0, values)  # a weight of 0 counts for nothing, also beside inf
-    return torch.logsumexp(values + log_weights, (-3, -1)).view(shape)
+    weighted = log_weighted(log_weights, values.unflatten(-1, (M, J)).unflatten(-3, (N, K)))
+    return torch.logsumexp(weighted, (-3, -1)).view(shape)
 
 
 def log_bilinear_with_itself(q: VMFMixture, compare: Callable[[VonMisesFisher, VonMisesFisher], Tensor]) -> Tensor:

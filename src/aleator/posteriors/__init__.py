@@ -1,7 +1,7 @@
 """What an encoder returns: the von Mises-Fisher distribution, and mixtures of it."""
 
 from aleator.posteriors.batch import PosteriorBatch
-from aleator.posteriors.mixtures import VMFMixture
+from aleator.posteriors.mixtures import VMFMixture, log_weighted
 from aleator.posteriors.overlap import log_overlap, unit_directions
 from aleator.posteriors.regions import CredibleRegion
 from aleator.posteriors.vmf import VonMisesFisher, kappa_from_mean_resultant_length
@@ -13,5 +13,6 @@ __all__ = [
     "VonMisesFisher",
     "kappa_from_mean_resultant_length",
     "log_overlap",
+    "log_weighted",
     "unit_directions",
 ]

@@ -112,7 +112,7 @@ class VMFMixture(PosteriorBatch):
         gap = torch.where(itself, 0.0, 1 - mu @ mu.mT)
         both = self.log_weights[..., :, None] + self.log_weights[..., None, :]
         overlap = log_overlap(self.dim, gap, kappa[..., :, None], kappa[..., None, :])
-        return torch.logsumexp(_weighted(both.double(), overlap).flatten(-2), -1).to(self.dtype)
+        return torch.logsumexp(log_weighted(both.double(), overlap).flatten(-2), -1).to(self.dtype)
 
     @property
     def mean(self) -> Tensor:
@@ -154,7 +154,7 @@ class VMFMixture(PosteriorBatch):
         Returns:
             Log density, shape (...). inf at a point mass.
         """
-        return torch.logsumexp(_weighted(self.log_weights, self.components.log_prob(value.unsqueeze(-2))), -1)
+        return torch.logsumexp(log_weighted(self.log_weights, self.components.log_prob(value.unsqueeze(-2))), -1)
 
     def entropy_bounds(self) -> tuple[Tensor, Tensor]:
         """Lower and upper bound of the entropy in closed form (Kolchinsky and Tracey, Entropy 2017).
@@ -338,7 +338,7 @@ def _leap(q: VMFMixture, z: Tensor) -> Tensor:
 def _step(q: VMFMixture, z: Tensor) -> Tensor:
     """sum_k w_k vMF_k(z) kappa_k mu_k, normalised, which is never less likely than z; (B, K, D)."""
     parts, log_weights = q.components, q.log_weights
-    pull = _weighted(log_weights[..., None, :], q._component_log_prob(z)) + parts.kappa.log()[..., None, :]
+    pull = log_weighted(log_weights[..., None, :], q._component_log_prob(z)) + parts.kappa.log()[..., None, :]
     point = torch.isinf(parts.kappa)
     pull = torch.where(point[..., None, :], -math.inf, pull)  # a point mass pulls nothing that is not at it
     share = torch.softmax(pull, -1).nan_to_num(0.0)
@@ -353,10 +353,9 @@ def _log_density(q: VMFMixture, z: Tensor) -> Tensor:
     return torch.logsumexp(log_prob.nan_to_num(-math.inf), -1)
 
 
-def _weighted(log_weights: Tensor, log_values: Tensor) -> Tensor:
-    """Log of weight times value; 0 for a weight of 0, also where the value is infinite."""
-    none = log_weights == -math.inf
-    return torch.where(none, -math.inf, log_weights + torch.where(none, 0.0, log_values))
+def log_weighted(log_weights: Tensor, log_values: Tensor) -> Tensor:
+    """Log of weight times value; that of 0 for a weight of 0, also where the value is infinite."""
+    return log_weights + torch.where(log_weights == -math.inf, 0.0, log_values)
 
 
 def _require_valid(log_weights: Any, components: Any) -> None:
