@@ -111,9 +111,9 @@ class Service:
         """
         if self.index.store.state() == self.served.state:
             return False
+        self._require_dimension()
         served = self._read()
-        if self.index.dim != self._dim:
-            raise busy(_REPLACED)
+        self._require_dimension()  # it may have been replaced meanwhile
         self.served = served
         return True
 
@@ -134,6 +134,10 @@ class Service:
                 _LOG.warning("the collection could not be read again: %s", error)
             took = time.monotonic() - began
             due = time.monotonic() + max(self.limits.refresh, took * (1 / _LARGEST_SHARE - 1))
+
+    def _require_dimension(self) -> None:
+        if self.index.dim != self._dim:
+            raise busy(_REPLACED)
 
     def _read(self) -> Served:
         began = time.monotonic()
