@@ -15,8 +15,19 @@ _LEAST_LENGTH = 1e-3  # of a row, whose ordinary length is sqrt(F): zeros have n
 _LEAST_SPREAD = 1e-3  # of log lengths: with less, they differ by rounding
 
 
+class _Scale(nn.Module):
+    """Base class of backbones that scale features (B, F)."""
+
+    more = 0  # features that they put beside them
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.arguments = {"features": features}
+        self.out_features = features + self.more
+
+
 @register_backbone("standardise")
-class Standardise(nn.Module):
+class Standardise(_Scale):
     """Subtracts a mean from features (B, F) and divides by a standard deviation.
 
     Both are buffers: they are saved with the weights and not learned. They start as 0 and 1; `fit` sets them. A feature
@@ -38,9 +49,7 @@ class Standardise(nn.Module):
     deviation: Tensor
 
     def __init__(self, features: int):
-        super().__init__()
-        self.arguments = {"features": features}
-        self.out_features = features
+        super().__init__(features)
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("deviation", torch.ones(features))
 
@@ -83,17 +92,8 @@ class Standardise(nn.Module):
         return (x - self.mean) / torch.where(self.deviation.isinf(), 1.0, self.deviation)
 
 
-class _RowScale(nn.Module):
-    """Base class of backbones that scale every row of features (B, F)."""
-
-    def __init__(self, features: int):
-        super().__init__()
-        self.arguments = {"features": features}
-        self.out_features = features
-
-
 @register_backbone("unit-scale")
-class UnitScale(_RowScale):
+class UnitScale(_Scale):
     """Scales each row of features (B, F) to root mean square 1.
 
     With kappa="norm", kappa is the length of an embedding. Without this scaling, long features would give large kappas
@@ -122,7 +122,7 @@ class UnitScale(_RowScale):
 
 
 @register_backbone("bounded-scale")
-class BoundedScale(_RowScale):
+class BoundedScale(_Scale):
     """Shortens long rows of features (B, F): a root mean square r becomes r / sqrt(1 + r^2 / 9).
 
     Ordinary rows keep their length, which in few features tells as much as the direction, and no row is longer than 3.
@@ -151,7 +151,7 @@ class BoundedScale(_RowScale):
 
 
 @register_backbone("direction-and-length")
-class DirectionAndLength(nn.Module):
+class DirectionAndLength(_Scale):
     """Scales each row of features (B, F) to root mean square 1, and puts its length beside it, as one more feature.
 
     In tables of numbers, the length of a row can tell classes apart. In features of noisy items it tells how noisy they
@@ -170,13 +170,12 @@ class DirectionAndLength(nn.Module):
                 [ 0.8485,  1.1314,  0.9487]])
     """
 
+    more = 1  # the length
     middle: Tensor
     spread: Tensor
 
     def __init__(self, features: int):
-        super().__init__()
-        self.arguments = {"features": features}
-        self.out_features = features + 1
+        super().__init__(features)
         self.register_buffer("middle", torch.zeros(()))
         self.register_buffer("spread", torch.ones(()))
 
