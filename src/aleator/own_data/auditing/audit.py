@@ -37,7 +37,7 @@ from aleator.own_data.auditing.files import claim_audit_folder, write_audit
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.left_out import describe_left_out, leave_out
-from aleator.own_data.collection.object_store import ObjectPath
+from aleator.own_data.collection.object_store import ObjectPath, open_file
 from aleator.own_data.measuring.answers import label_rows
 from aleator.own_data.runs.run import Run
 
@@ -244,7 +244,8 @@ def equal_contents(collection: Collection) -> np.ndarray:
 
 
 def _image_file(item: str | ObjectPath) -> bytes:
-    return item.open().read() if isinstance(item, ObjectPath) else Path(item).read_bytes()
+    with open_file(item) as file:
+        return file.read()
 
 
 def _groups(group: np.ndarray) -> list[tuple[int, ...]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from aleator.foundation import redacted, reject, require
 
@@ -161,6 +161,11 @@ class ObjectPath:
 
 
 AnyPath = Path | ObjectPath
+
+
+def open_file(place: str | ObjectPath) -> BinaryIO:
+    """A file on disk, named by its path, or on an object store, to be read."""
+    return open(place, "rb") if isinstance(place, str) else place.open()
 
 
 @cache

@@ -45,23 +45,27 @@ def _labels_of(labels: Labels, numbers: np.ndarray) -> Labels:
     return selected
 
 
-def select_labels(labels: Labels, items: np.ndarray) -> Labels:
-    """The labels of some items, which are numbered from 0 in the new labels.
+def labels_at(labels: Labels, items: np.ndarray) -> Labels:
+    """The labels of some items, which are numbered from 0 in the new labels. All names stay.
 
-    Soft labels lose the classes that none of the items can have. Of pairs, those with both members among the items
-    remain.
+    Of pairs, those with both members among the items remain.
     """
-    if labels.kind in ("classes", "groups"):
-        return Labels(labels.kind, labels.values[items], labels.names)
-    if labels.kind == "soft":
-        probabilities = labels.values[items]
-        possible = probabilities.sum(0) > 0
-        return Labels("soft", probabilities[:, possible], tuple(np.array(labels.names)[possible].tolist()))
+    if labels.kind != "pairs":
+        return replace(labels, values=labels.values[items])
     new_number = np.full(labels.values.max() + 1, -1)
     paired = items < len(new_number)
     new_number[items[paired]] = np.flatnonzero(paired)
     pairs = new_number[labels.values]
     return Labels("pairs", pairs[(pairs >= 0).all(1)])
+
+
+def select_labels(labels: Labels, items: np.ndarray) -> Labels:
+    """The same, but soft labels lose the classes that none of the items can have."""
+    chosen = labels_at(labels, items)
+    if chosen.kind != "soft":
+        return chosen
+    possible = chosen.values.sum(0) > 0
+    return Labels("soft", chosen.values[:, possible], tuple(np.array(labels.names)[possible].tolist()))
 
 
 def can_be_evaluated(hard: np.ndarray) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from aleator.foundation import reject, writing_atomically
 from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.object_store import open_file
 from aleator.own_data.collection.parts import Split
 
 FILE = "items.npz"
@@ -49,7 +50,7 @@ def _content(item: Any, kind: str) -> bytes:
         return np.ascontiguousarray(item, np.float32).tobytes()
     if kind == "text":
         return item.encode()
-    with open(item, "rb") if isinstance(item, str) else item.open() as file:
+    with open_file(item) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         first = file.read(_END)

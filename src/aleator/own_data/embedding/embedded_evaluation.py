@@ -1,6 +1,5 @@
 """Evaluate an embedded collection: without the items that the encoder was trained on, and beside rivals."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from aleator.data import Inputs
 from aleator.foundation import require, sample_numbers
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
-from aleator.own_data.collection.parts import can_be_evaluated, select_items, select_labels
+from aleator.own_data.collection.parts import can_be_evaluated, labels_at, select_items, select_labels
 from aleator.own_data.collection.reading import read_collection
 from aleator.own_data.collection.reading_ahead import prefetched, spans
 from aleator.own_data.collection.used_items import CALIBRATION, TRAINING
@@ -100,7 +99,7 @@ def evaluate_embedded(
         seed=seed,
     )
     if model is not None:
-        rows = label_rows(replace(labels, values=labels.values[asked]))
+        rows = label_rows(labels_at(labels, asked))
         metrics |= label_metrics(model.probabilities(embedded.q[chosen]), rows)
     if embedded.novelty is not None:
         metrics["unlike"] = (embedded.novelty[chosen] > 0).double().mean().item()
@@ -171,10 +170,7 @@ def _raw_items(
         if not len(numbers):
             sides.append(None)
             continue
-        part = (
-            select_labels(labels, numbers) if labels.kind == "pairs" else replace(labels, values=labels.values[numbers])
-        )
-        sides.append(Items(_raw(data, numbers), embedded.q[torch.as_tensor(numbers)], part))
+        sides.append(Items(_raw(data, numbers), embedded.q[torch.as_tensor(numbers)], labels_at(labels, numbers)))
     return sides
 
 

@@ -8,7 +8,7 @@ import torch
 from aleator.evaluation import LabelModel
 from aleator.foundation import sample_numbers
 from aleator.own_data.collection.labels import Labels
-from aleator.own_data.collection.parts import Split, select_labels
+from aleator.own_data.collection.parts import Split, labels_at
 from aleator.own_data.learning.preparation import PreparedTraining
 from aleator.own_data.measuring.comparison import MOST_GALLERY, MOST_QUESTIONS, Items, compare_with_rivals
 from aleator.own_data.measuring.encoded_items import EncodedItems
@@ -46,12 +46,8 @@ def compare_held_out(
     """
 
     def items(numbers: np.ndarray) -> Items:
-        selected = (
-            select_labels(labels, numbers)
-            if labels.kind == "pairs"
-            else Labels(labels.kind, labels.values[numbers], labels.names)
-        )
-        return Items(training.items[torch.as_tensor(numbers)], encoded.posteriors(numbers), selected)
+        raw = training.items[torch.as_tensor(numbers)]
+        return Items(raw, encoded.posteriors(numbers), labels_at(labels, numbers))
 
     inputs = "pixels" if training.learns_from_pixels else "features" if training.frozen is None else "frozen features"
     asked, others = compared_items(labels, split, seed)

@@ -26,6 +26,7 @@ from aleator.evaluation import (
 )
 from aleator.foundation import require, sample_numbers
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.parts import labels_at
 from aleator.own_data.measuring.answers import label_rows
 from aleator.own_data.measuring.evaluation import evaluation_labels
 from aleator.own_data.measuring.one_mode import certainty_score, one_mode
@@ -122,8 +123,7 @@ class Items:
         """
         chosen = torch.as_tensor(numbers)
         raw = [self.raw[i] for i in numbers] if isinstance(self.raw, list) else self.raw[chosen]
-        labels = Labels(self.labels.kind, self.labels.values[numbers], self.labels.names)
-        return Items(raw, self.q[chosen], labels)
+        return Items(raw, self.q[chosen], labels_at(self.labels, numbers))
 
 
 def compare_with_rivals(

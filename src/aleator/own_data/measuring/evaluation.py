@@ -26,6 +26,7 @@ from aleator.evaluation import (
 from aleator.foundation import require, sample_numbers
 from aleator.matching import DEFAULT_PRIOR, LogOddsMap, MatchMaps, VMFKernel, match_probability
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.parts import labels_at
 from aleator.own_data.measuring.one_mode import certainty_score, one_mode
 from aleator.own_data.measuring.questions import Questions, draw_columns, label_probabilities, ranks
 from aleator.posteriors import PosteriorBatch
@@ -120,7 +121,7 @@ def evaluate(
     labels = evaluation_labels(labels, len(q))
     if len(q) > _MOST_ITEMS:
         chosen = sample_numbers(np.arange(len(q)), _MOST_ITEMS, seed)
-        q, labels = q[torch.as_tensor(chosen)], Labels(labels.kind, labels.values[chosen], labels.names)
+        q, labels = q[torch.as_tensor(chosen)], labels_at(labels, chosen)
     hard = torch.as_tensor(labels.hard())
     counts = torch.bincount(hard)
     partnered = counts[hard] > 1

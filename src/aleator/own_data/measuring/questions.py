@@ -15,6 +15,7 @@ from aleator.evaluation import MatchPairs, fit_hit_map, fit_log_odds_map, neares
 from aleator.foundation import require
 from aleator.matching import FIRST_HITS, MatchMaps, VMFKernel, log_positivity
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.parts import labels_at
 from aleator.own_data.measuring.one_mode import one_mode
 from aleator.posteriors import PosteriorBatch
 
@@ -251,7 +252,7 @@ def held_out_questions(
         own = len(gallery_numbers) + np.arange(len(numbers))
         gallery = PosteriorBatch.cat([gallery, q])
         gallery_numbers = np.concatenate([gallery_numbers, numbers])
-    asked, items = (Labels(labels.kind, labels.values[chosen], labels.names) for chosen in (numbers, gallery_numbers))
+    asked, items = (labels_at(labels, chosen) for chosen in (numbers, gallery_numbers))
     return Questions(q, asked, gallery, items, own)
 
 
