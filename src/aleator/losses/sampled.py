@@ -304,7 +304,7 @@ class HIB(SampledLoss):
 
     def _log_mean_sigmoid(self, x: Tensor) -> Tensor:
         """log of the mean over the samples, (K, ...) -> (...)."""
-        return torch.logsumexp(nn.functional.logsigmoid(x), 0) - math.log(self.samples)
+        return log_mean_share(nn.functional.logsigmoid(x).flatten(1)).view(x.shape[1:])
 
 
 class _Draw(NamedTuple):
