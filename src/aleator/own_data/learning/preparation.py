@@ -18,6 +18,7 @@ from aleator.encoders import (
     DirectionAndLength,
     Encoder,
     Ensemble,
+    PiecewiseLinear,
     ResNet18,
     SmallResNet,
     Standardise,
@@ -36,7 +37,7 @@ from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at
 from aleator.own_data.collection.reading_ahead import prefetched, spans
 from aleator.own_data.embedding.rows import stream_rows
-from aleator.own_data.learning.defaults import FROM_SCRATCH, compares_with_classes
+from aleator.own_data.learning.defaults import FROM_SCRATCH, compares_with_classes, is_table
 from aleator.own_data.learning.out_of_bag import out_of_bag_posteriors
 from aleator.own_data.learning.pretrained import load_pretrained
 from aleator.posteriors import PosteriorBatch
@@ -256,12 +257,23 @@ def _head_encoder(features: Tensor, settings: dict[str, Any], first_kappa: float
     # Of few features, the length of a row tells as much as its direction. Of many, a long row may just be a noisy one.
     few = width <= _FEW_FEATURES
     scale = BoundedScale(width) if few else DirectionAndLength(width).fit(standardise(sample))
-    members = [
-        MLP(scale.out_features, [settings["width"], settings["width"]], dropout=settings["dropout"])
-        for _ in range(settings["members"])
-    ]
-    hidden = members[0] if len(members) == 1 else Ensemble(members)
-    encoder = Encoder(Chain([standardise, scale, hidden]), settings["dim"], modes=settings["modes"])
+
+    def member(front: BoundedScale | DirectionAndLength | PiecewiseLinear) -> MLP:
+        return MLP(front.out_features, [settings["width"], settings["width"]], dropout=settings["dropout"])
+
+    count = settings["members"]
+    layers: list[nn.Module]
+    if count == 1:
+        layers = [standardise, scale, member(scale)]
+    elif settings["backbone"] == "features" and is_table(width):
+        # Trees are good at tables, because they find steps in a column. Half of the networks see the columns in bins,
+        # so that they find steps, too.
+        bins = PiecewiseLinear(width).fit(standardise(sample))
+        fronts = [scale if k < count / 2 else bins for k in range(count)]
+        layers = [standardise, Ensemble([Chain([front, member(front)]) for front in fronts])]
+    else:
+        layers = [standardise, scale, Ensemble([member(scale) for _ in range(count)])]
+    encoder = Encoder(Chain(layers), settings["dim"], modes=settings["modes"])
     _set_initial_kappa(encoder, sample[:1024], first_kappa)
     return encoder
 
