@@ -1,9 +1,11 @@
 """Fused functions on a GPU or, without one, in Triton's interpreter (TRITON_INTERPRET=1) on the CPU."""
 
+import os
 from types import ModuleType
 
 from aleator.fused import functions
-from tests.fused.test_totals import INTERPRETED
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and functions.triton_available()
 
 
 def device_with_fused(monkeypatch, *modules: ModuleType) -> str:

@@ -10,7 +10,8 @@ from aleator import AcceptanceKernel, VMFKernel
 from aleator.fused import functions
 from aleator.matching.series import recurrences, row_weights
 from aleator.matching.sums import interpolant
-from tests.fused.test_totals import INTERPRETED, device  # noqa: F401
+from tests.fused.interpreted import INTERPRETED
+from tests.fused.test_totals import device  # noqa: F401
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 

@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from aleator.fused.halves import LARGEST_WITH_LOW, SCALE, padded, split_directions
-from tests.fused.test_totals import INTERPRETED, device  # noqa: F401
+from tests.fused.interpreted import INTERPRETED
+from tests.fused.test_totals import device  # noqa: F401
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 

@@ -15,7 +15,8 @@ from aleator.matching.positivity import log_total_positivity
 from aleator.matching.sums import fused_totals
 from aleator.matching.sums import interpolant as polynomials
 from aleator.matching.sums.interpolant import interpolant, too_far
-from tests.fused.test_totals import INTERPRETED, compare, device, posterior, some, some_mixtures  # noqa: F401
+from tests.fused.interpreted import INTERPRETED
+from tests.fused.test_totals import compare, device, posterior, some, some_mixtures  # noqa: F401
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 

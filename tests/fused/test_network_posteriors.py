@@ -6,7 +6,8 @@ import torch
 from aleator.data.network_posteriors import plain_network_posteriors
 from aleator.fused.network_posteriors import fused_network_posteriors
 from tests.data.test_network_posteriors import networks
-from tests.fused.test_totals import INTERPRETED, device  # noqa: F401
+from tests.fused.interpreted import INTERPRETED
+from tests.fused.test_totals import device  # noqa: F401
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 

@@ -9,7 +9,8 @@ import torch
 from aleator import AcceptanceKernel, VMFKernel, log_positivity
 from aleator.fused import functions
 from aleator.matching import fused_pairs, positivity
-from tests.fused.test_totals import INTERPRETED, posterior, some
+from tests.fused.interpreted import INTERPRETED
+from tests.fused.test_totals import posterior, some
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 

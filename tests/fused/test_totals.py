@@ -4,19 +4,17 @@ Without a GPU these tests run in Triton's interpreter, if Triton is installed an
 """
 
 import math
-import os
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VMFMixture, VonMisesFisher, ZonalKernel, log_positivity
-from aleator.fused import functions
 from aleator.matching import log_total_positivity, sums_in_tiles
 from aleator.matching.sums import fused_totals
 from aleator.matching.sums import totals as totals_module
+from tests.fused.interpreted import INTERPRETED, device_with_fused
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and functions.triton_available()
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 
 KERNELS = {
@@ -29,12 +27,7 @@ KERNELS = {
 
 @pytest.fixture
 def device(monkeypatch) -> str:
-    if not INTERPRETED:
-        return "cuda"
-    # On a CPU only the sums are fused; row weights are not.
-    for module in (totals_module, fused_totals):
-        monkeypatch.setattr(module, "fused_kernels", lambda x: functions)
-    return "cpu"
+    return device_with_fused(monkeypatch, totals_module, fused_totals)  # on a CPU the sums alone; not row weights
 
 
 def some(*shape: int, dim: int, low: float = 0.5, high: float = 300.0) -> tuple[torch.Tensor, torch.Tensor]:
