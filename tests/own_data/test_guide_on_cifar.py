@@ -36,15 +36,17 @@ def write_images(folder: Path, images: np.ndarray, labels: np.ndarray, in_classe
 def test_the_guide_on_real_images(data_folder, tmp_path, monkeypatch):
     with np.load(data_folder / "cifar10" / "train_1.npz") as part:
         images, labels = part["images"], part["labels"]
-    chosen = np.concatenate([np.flatnonzero(labels == c)[:200] for c in range(10)])
-    write_images(tmp_path / "photos", images[chosen], labels[chosen], in_classes=True)
+    for folder, numbers in (("photos", slice(200)), ("more-photos", slice(200, 250))):
+        chosen = np.concatenate([np.flatnonzero(labels == c)[numbers] for c in range(10)])
+        write_images(tmp_path / folder, images[chosen], labels[chosen], in_classes=True)
     with np.load(data_folder / "cifar10" / "test.npz") as part:
         write_images(tmp_path / "new-photos", part["images"][:20], part["labels"][:20], in_classes=False)
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(2)
     printed = {}
     for command in printed_commands():
-        result = CliRunner().invoke(app, command)
+        shorter = ["--minutes", "0.5"] if command[0] == "train" else []
+        result = CliRunner().invoke(app, command + shorter)
         assert result.exit_code == 0, (command, result.output)
         printed[" ".join(command[:2])] = result.stdout
     torch.set_num_threads(1)
@@ -56,4 +58,7 @@ def test_the_guide_on_real_images(data_folder, tmp_path, monkeypatch):
     assert metrics["match_ece"] < 0.1
     assert "2000 items" in printed["index build"]
     assert "hits for 20 queries" in printed["query photos-index/"]
-    assert (tmp_path / "questions.jsonl").read_text().count("\n") == 20
+    assert (tmp_path / "queries.jsonl").read_text().count("\n") == 20
+    pretrained = json.loads((tmp_path / "runs/photos-pretrained/metrics.json").read_text())
+    assert pretrained["recall_at_1"] > 0.6
+    assert (tmp_path / "runs/photos-2/metrics.json").is_file()
