@@ -238,3 +238,8 @@ def test_both_ways_to_make_batches_agree_on_the_classes():
     may_match[number[:, None], number] = batch.targets > 0
     anchor, positive, _ = drawn.draw(SEEDED(1))
     assert may_match[anchor, positive].all()
+
+
+def test_a_class_without_mass_counts_for_nothing():
+    p = torch.cat([SOFT, torch.zeros(len(SOFT), 1)], 1)
+    torch.testing.assert_close(match_weights(p, p.mean(0)), match_weights(SOFT, SOFT.mean(0)))

@@ -34,6 +34,17 @@ def test_save_and_load_give_the_same_bits(build, tmp_path):
     assert loaded.save(tmp_path / "again") == fingerprint
 
 
+def test_a_backbone_of_another_precision_keeps_it(tmp_path):
+    encoder = Encoder(MLP(4, (8,)), 3)
+    encoder.backbone.bfloat16()
+    encoder.eval().save(tmp_path / "model")
+    x = torch.randn(5, 4, dtype=torch.bfloat16)
+    loaded = load_encoder(tmp_path / "model")
+    assert torch.equal(loaded(x).mu, encoder(x).mu)
+    assert loaded.mu_head.weight.dtype == torch.float32
+    assert torch.equal(load_encoder(tmp_path / "model", backbone=MLP(4, (8,)))(x).kappa, encoder(x).kappa)
+
+
 def test_resnet_round_trip_keeps_running_statistics(tmp_path):
     encoder = Encoder(ResNet18(width=4), 3)
     encoder(torch.randn(8, 3, 16, 16) * 3 + 1)

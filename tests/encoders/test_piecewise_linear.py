@@ -65,6 +65,14 @@ def test_outside_of_the_sample_a_value_counts_like_the_nearest_inside():
     far = torch.full((1, 6), 1e30)
     assert torch.equal(layer(far), layer(sample.max(0, keepdim=True).values))
     assert torch.equal(layer(-far), layer(sample.min(0, keepdim=True).values))
+    assert torch.equal(layer(torch.full((1, 6), torch.inf)), layer(far))
+
+
+def test_a_number_that_is_far_too_large_leaves_the_bins_of_the_others():
+    sample = columns().float()[:, :1]
+    spoilt = torch.cat([sample, torch.tensor([[1e30]])])
+    shares, expected = (PiecewiseLinear(1).fit(rows).shares(sample) for rows in (spoilt, sample))
+    torch.testing.assert_close(shares[:, :7], expected[:, :7], atol=0.1, rtol=0)  # the last bin ends there now
 
 
 def test_the_output_is_centred_and_of_ordinary_size():
@@ -114,6 +122,18 @@ def test_it_is_saved_with_its_bins(tmp_path):
     encoder = Encoder(Chain([Features(6), PiecewiseLinear(6, 3).fit(sample)]), 4).eval()
     encoder.save(tmp_path / "model")
     assert torch.equal(load_encoder(tmp_path / "model")(sample).mu, encoder(sample).mu)
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (5, 4), (3,), (0, 3)])
+def test_refuses_a_sample_of_another_shape(shape):
+    with pytest.raises(ValueError, match=r"sample = .*is not the shape of features; pass features \(N, 3\)"):
+        PiecewiseLinear(3).fit(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_refuses_a_sample_that_is_not_finite(value):
+    with pytest.raises(ValueError, match="sample = 'NaN or inf': not a finite number"):
+        PiecewiseLinear(1).fit(torch.tensor([[1.0], [value]]))
 
 
 @pytest.mark.parametrize(("arguments", "name"), [((0, 8), "features"), ((3, 0), "bins")])

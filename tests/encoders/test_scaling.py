@@ -84,3 +84,13 @@ def test_it_is_saved_with_what_it_was_fitted_to(tmp_path):
     encoder.save(tmp_path / "model")
     again = load_encoder(tmp_path / "model")
     assert torch.equal(again(rows).mu, encoder(rows).mu)
+
+
+@pytest.mark.parametrize("build", [BoundedScale, UnitScale, DirectionAndLength])
+def test_a_number_that_is_far_too_large_has_a_finite_answer(build):
+    """Its square does not fit into float32. It counts like the largest number whose square does."""
+    front = Chain([Standardise(3).fit(1e-6 * torch.randn(50, 3)), build(3)])
+    rows = torch.tensor([[1e12, 0.0, 0.0], [1e20, 0.0, 0.0], [3e38, 0.0, 0.0]])
+    out = front(rows)
+    assert out.isfinite().all()
+    torch.testing.assert_close(out[1:], out[:1].expand(2, 3 + (build is DirectionAndLength)), rtol=1e-3, atol=1e-6)

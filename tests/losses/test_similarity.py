@@ -59,6 +59,18 @@ def test_elk_is_the_expected_likelihood():
     torch.testing.assert_close(value.exp(), integral)
 
 
+def test_a_point_is_not_its_own_negative():
+    """A point's overlap with itself is infinite; it is not counted, so the loss is that of its other negatives."""
+    q = posteriors(6)
+    anchor = VonMisesFisher(q.mu, torch.where(torch.arange(6) % 3 == 0, torch.inf, q.kappa.detach()))
+    positive = posteriors(6)
+    value = ELK(1.0).per_anchor(anchor, positive, None)
+    for i in range(6):
+        compared = (positive[i], *(anchor[j] for j in range(6) if j != i))
+        s = torch.stack([log_positivity(anchor[i], y, VMFKernel(math.inf)) for y in compared])
+        torch.testing.assert_close(value[i], torch.logsumexp(s, 0) - s[0] - math.log(5))  # ELK divides by their number
+
+
 def test_groups_of_a_batch_are_batches_of_their_own():
     anchor, positive = posteriors(12), posteriors(12)
     kernel = AcceptanceKernel(20.0)

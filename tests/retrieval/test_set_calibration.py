@@ -233,7 +233,10 @@ class TestRefused:
 
     def test_right_answers_that_are_not_in_the_index(self):
         questions, right, index, _, _ = questions_and_index(60, 50)
-        with pytest.raises(ValueError, match="for 60 of 60 questions no right answer is among the nearest 50 items"):
+        with pytest.raises(
+            ValueError,
+            match="no item of the index is a right answer of any question; pass answers that the index holds",
+        ):
             index.calibrate(questions, ["unknown"] * 60)
         with pytest.raises(ValueError, match=r"for 30 of 60 .* promise less than 0\.5"):
             index.calibrate(questions, right[:30] + ["unknown"] * 30)

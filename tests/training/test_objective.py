@@ -15,6 +15,12 @@ from tests.training.training_cases import SmallLoss, StoppedError, assert_same_r
 X = torch.rand(4, 4)
 
 
+def test_arrays_are_no_tensors():
+    encoder, loss = build()
+    with pytest.raises(ValueError, match="batch = 'ndarray': an encoder takes tensors"):
+        fit(encoder, loss, [(X.numpy(), X.numpy())], Recipe(steps=1), device="cpu")
+
+
 def test_the_mu_phase_sees_one_rolled_negative():
     encoder, _ = build()
     encoder.eval()

@@ -187,9 +187,11 @@ def embed(
     from aleator.retrieval import read_header
 
     with plain_errors(lambda: kept_in(unfinished_work(output), "the items that are done")):
-        collection = read_collection(data, labels, labels_optional=True, strict=strict)
+        trained = load_run(run)
+        columns = trained.table_columns
+        collection = read_collection(data, labels, labels_optional=True, strict=strict, columns=columns)
         written = embed_into(
-            load_run(run),
+            trained,
             collection,
             output,
             batch_size=batch_size,

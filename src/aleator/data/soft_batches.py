@@ -51,7 +51,8 @@ def match_weights(labels: Tensor, mass: Tensor | None = None) -> Tensor:
     Args:
         labels: Whole numbers (B,), classes or groups; or probabilities (B, C).
         mass: Share of each class in the collection, (C,): the mean of its P(c|x). For whole numbers the classes are
-            0, ..., C - 1. Default: ones, so that the weight is the probability that both items are of the same class.
+            0, ..., C - 1. A class of mass 0 counts for nothing. Default: ones, so that the weight is the
+            probability that both items are of the same class.
 
     Returns:
         Weights (B, B). For whole numbers: 1 / mass of the class if both items are of one class, else 0.
@@ -71,7 +72,7 @@ def match_weights(labels: Tensor, mass: Tensor | None = None) -> Tensor:
         same = (labels[:, None] == labels).to(torch.float32 if mass is None else mass.dtype)
         return same if mass is None else same / mass[labels]
     with matmul_precision("highest"):
-        return (labels if mass is None else labels / mass) @ labels.mT
+        return (labels if mass is None else (labels / mass).masked_fill(mass == 0, 0.0)) @ labels.mT
 
 
 class SoftLabelBatches(ItemBatches):

@@ -73,6 +73,9 @@ def _build(
             modes=spec.get("modes", 1),  # encoders saved before there were several modes
         )
     encoder.to(tensors["mu_head.weight"].dtype)
+    for name, own in [*encoder.named_parameters(), *encoder.named_buffers()]:
+        if name in tensors and own.is_floating_point():
+            own.data = own.data.to(tensors[name].dtype)  # the backbone may have another precision
     if encoder.kappa_head is not None:
         encoder.kappa_head.materialise(spec["kappa_features"])
     try:

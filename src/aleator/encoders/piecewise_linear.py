@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from aleator.encoders.backbones import register_backbone
-from aleator.foundation import require_at_least
+from aleator.foundation import even_sample, require, require_at_least
 
 _FEW_VALUES = 4  # in units of the bins: of a column with so few, each value counts alike, however frequent it is
+_MOST_ROWS = 2**20
+_LARGEST = 1e38  # differences of such numbers fit into float32
 _LEAST_DEVIATION = 0.3  # of what a bin gives, 0 to 1: one that is nearly always empty is not made large
 
 
@@ -21,7 +23,7 @@ class PiecewiseLinear(nn.Module):
 
     The bins of a feature have edges e_0 < e_1 < ..., quantiles of a sample. Bin t gives the share of it that lies below
     x, (x - e_t) / (e_(t + 1) - e_t), which is 0 for smaller x and 1 for larger. So a value far outside of the sample
-    counts like the sample's smallest or largest. A feature with fewer values than bins uses fewer; the others give 0.
+    counts like the sample's smallest or largest. Where quantiles are equal there are fewer bins; the others give 0.
 
     Edges, means and deviations are buffers: they are saved with the weights and not learned. Before `fit` all is 0.
 
@@ -59,11 +61,19 @@ class PiecewiseLinear(nn.Module):
         """Take the bins from a sample.
 
         Args:
-            sample: Features (N, F).
+            sample: Finite features (N, F). Of more than a million rows, some are looked at.
 
         Returns:
             The module itself.
+
+        Raises:
+            ValueError: If the sample is empty, has another shape, or holds a number that is not finite.
         """
+        fits = sample.dim() == 2 and sample.shape[1] == len(self.low) and len(sample) > 0
+        way_out = f"pass features (N, {len(self.low)})"
+        require(fits, "sample", tuple(sample.shape), "is not the shape of features", way_out)
+        sample = sample[even_sample(len(sample), _MOST_ROWS)]
+        require(bool(sample.isfinite().all()), "sample", "NaN or inf", "not a finite number", "leave such rows out")
         self.low.zero_()
         self.width.fill_(torch.inf)  # a bin that is not used
         levels = torch.linspace(0, 1, self.bins + 1, dtype=torch.float64, device=sample.device)
@@ -101,4 +111,5 @@ class PiecewiseLinear(nn.Module):
         return ((self._shares(x) - self.mean) / self.deviation).flatten(1)
 
     def _shares(self, x: Tensor) -> Tensor:
+        x = x.to(self.low).clamp(-_LARGEST, _LARGEST)  # inf / inf would be NaN where there is no bin
         return ((x.unsqueeze(-1) - self.low) / self.width).clamp(0, 1)

@@ -11,6 +11,7 @@ from aleator.encoders.backbones import register_backbone
 _LONGEST = 3.0  # of what is shortened, in units of its ordinary size
 _ROUNDING = 1e-6  # what differs by less, relative to its mean, differs by rounding
 _LEAST_DEVIATION = 1e-37  # smaller numbers have few digits in float32
+_LARGEST = 1e15  # the squares of a row of larger numbers would not fit into float32
 _LEAST_LENGTH = 1e-3  # of a row, whose ordinary length is sqrt(F): zeros have no logarithm
 _LEAST_SPREAD = 1e-3  # of log lengths: with less, they differ by rounding
 
@@ -78,7 +79,7 @@ class Standardise(_Scale):
         Returns:
             Features (B, F).
         """
-        return (x - self.mean) / self.deviation
+        return _squarable((x - self.mean) / self.deviation)
 
     def differences(self, x: Tensor) -> Tensor:
         """The same, but a feature that was constant in the sample is only centred. What it is now may be news.
@@ -147,6 +148,7 @@ class BoundedScale(_Scale):
         Returns:
             Features (B, F), whose rows have a root mean square below 3.
         """
+        x = _squarable(x)
         return _shortened(x, x.norm(dim=-1, keepdim=True) / self.out_features**0.5)
 
 
@@ -207,14 +209,19 @@ class DirectionAndLength(_Scale):
         return torch.cat([_unit_rows(x), _shortened(length, length)], -1)
 
 
+def _squarable(x: Tensor) -> Tensor:
+    """Numbers that can be squared and summed in float32; larger ones become the largest such number."""
+    return x.clamp(-_LARGEST, _LARGEST)
+
+
 def _unit_rows(x: Tensor) -> Tensor:
     """Rows (B, F) with root mean square 1."""
-    return F.normalize(x, dim=-1) * x.shape[-1] ** 0.5
+    return F.normalize(_squarable(x), dim=-1) * x.shape[-1] ** 0.5
 
 
 def _log_length(x: Tensor) -> Tensor:
     """Logarithm (B, 1) of the root mean square of each row (B, F). That of a row of zeros is finite, too."""
-    return x.norm(dim=-1, keepdim=True).clamp_min(_LEAST_LENGTH).log() - 0.5 * math.log(x.shape[-1])
+    return _squarable(x).norm(dim=-1, keepdim=True).clamp_min(_LEAST_LENGTH).log() - 0.5 * math.log(x.shape[-1])
 
 
 def _shortened(x: Tensor, size: Tensor) -> Tensor:

@@ -122,10 +122,11 @@ class SimilarityLoss(ContrastiveLoss):
             return self.similarity(groups[:, :, None], negative[:, None, :]).flatten(0, 1)
         if self.group is not None:
             logits = self._group_similarities(anchor, self.group)
-            return (logits + diagonal_mask(anchor[: self.group])).flatten(0, 1)
+            return _without(diagonal_mask(anchor[: self.group]), logits).flatten(0, 1)
         if process_count() == 1:
-            return self.self_similarity(anchor) + self_mask(anchor)
-        return self.similarity(anchor[:, None], anchor.map_tensors(gather_batch)[None, :]) + self_mask(anchor)
+            return _without(self_mask(anchor), self.self_similarity(anchor))
+        everyone = anchor.map_tensors(gather_batch)
+        return _without(self_mask(anchor), self.similarity(anchor[:, None], everyone[None, :]))
 
     def _group_similarities(self, anchor: PosteriorBatch, group: int) -> Tensor:
         """Similarities of the anchors of each group with each other, (B / group, group, group)."""
@@ -138,8 +139,13 @@ class SimilarityLoss(ContrastiveLoss):
         if first is not None:
             mask = torch.zeros_like(table)
             mask.diagonal(first).fill_(-math.inf)
-            table = table + mask
+            table = _without(mask, table)
         return torch.logsumexp(table, 1)
+
+
+def _without(mask: Tensor, table: Tensor) -> Tensor:
+    """-inf where a mask says so. Not their sum: that of +inf, as of a point with itself, and -inf would be NaN."""
+    return table.masked_fill(mask < 0, -math.inf)
 
 
 class InfoNCE(SimilarityLoss):

@@ -75,6 +75,8 @@ def calibrate_sets(
         assured, level = None, conformal_quantile(trial.level[used], coverage)
     if not np.isfinite(level):
         missed = int(np.isinf(trial.level).sum())
+        problem = "no item of the index is a right answer of any question"
+        require(missed < count, "right", count, problem, "pass answers that the index holds")
         reject(
             "coverage",
             coverage,

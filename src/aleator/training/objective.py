@@ -13,6 +13,7 @@ Or it is a `SoftBatch`: B items with the match weights of all pairs, for `loss.s
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -146,6 +147,8 @@ def joined_inputs(anchor: Any, positive: Any, negative: Any) -> tuple[Any, int, 
         "pass negatives of shape (B, M, ...) with M >= 1, (G, M, ...) for G groups of anchors, or None",
     )
     if not isinstance(anchor, torch.Tensor):
+        is_array = isinstance(anchor, np.ndarray)
+        require(not is_array, "batch", type(anchor).__name__, "an encoder takes tensors", "use torch.as_tensor")
         return [*anchor, *positive, *(item for row in negative or () for item in row)], B, M
     parts = [anchor, positive] if negative is None else [anchor, positive, negative.flatten(0, 1)]
     for name, part in zip(("positive", "negative"), parts[1:], strict=False):

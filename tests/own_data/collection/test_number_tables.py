@@ -1,9 +1,13 @@
-"""Tables of numbers as collections: features, labels, and rows that cannot be used."""
+"""Tables of numbers and words as collections: features, labels, and rows that cannot be used."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from aleator.own_data import Settings, embed, read_collection, read_embedded, train
+from aleator.own_data.collection.number_tables import with_columns
 
 
 def table(path, *rows: str):
@@ -97,31 +101,110 @@ def test_a_number_that_single_precision_does_not_hold_is_left_out(tmp_path):
 
 
 def test_rows_that_cannot_be_used_are_listed_and_left_out(tmp_path):
-    path = table(tmp_path / "x.csv", "a,b,label", "1,2,u", "1,,u", "nan,2,v", "3,oops,v", "5,6,v", "7,8,")
+    path = table(tmp_path / "x.csv", "a,b,label", "1,2,u", "1,-inf,u", "1e39,2,v", "3,oops,v", "5,6,v", "7,8,")
     with pytest.raises(ValueError, match="4 of 6 items cannot be used"):
         read_collection(path)
     collection = read_collection(path, strict=False)
     assert collection.ids() == [0, 4]
     reasons = [problem.reason for problem in collection.problems]
     assert reasons == [
-        "b: is empty",
-        "a: 'nan' is not a finite number",
+        "b: '-inf' is not a finite number",
+        "a: '1e39' is not a finite number",
         "b: 'oops' is not a finite number",
         "label: is empty",
+    ]
+
+
+def test_words_and_empty_cells_are_features(tmp_path):
+    path = table(tmp_path / "x.csv", "age,colour,label", "10,red,u", ",blue,v", "NA,red,u", "30,,v", "50,red,u")
+    collection = read_collection(path)
+    assert collection.columns == ["age", "age is empty", "colour is empty", "colour = blue", "colour = red"]
+    expected = [[10, 0, 0, 0, 1], [30, 1, 0, 1, 0], [30, 1, 0, 0, 1], [30, 0, 1, 0, 0], [50, 0, 0, 0, 1]]
+    assert collection.raw(0, 5).tolist() == expected
+    assert collection.notes == [
+        "column age: 2 empty cells count as its median 30, and a feature says which they are",
+        "column colour: 3 words are features",
     ]
 
 
 @pytest.mark.parametrize(
     ("header", "row", "message"),
     [
-        ("a,b,species", "1,2,rose", "its column species holds no numbers; call it label"),
-        ("name,species", "x,rose", "has the columns name, species; name one of them path or text"),
-        ("id,label", "1,rose", "has the columns id, label"),
+        ("file,class", "cat/1.png,cat", None),
+        ("file,label", "cat/1.png,cat", "has the columns file, and none holds numbers.*call the item of each row path"),
+        ("id,label", "1,rose", "has no column but ids and labels"),
     ],
 )
-def test_columns_of_words_are_named_with_the_way_out(tmp_path, header, row, message):
-    with pytest.raises(ValueError, match=message):
-        read_collection(table(tmp_path / "x.csv", header, row))
+def test_a_table_without_features_is_named_with_the_way_out(tmp_path, header, row, message):
+    path = table(tmp_path / "x.csv", header, row, row.replace("1", "2"))
+    if message is None:
+        (note, _) = read_collection(path).notes
+        assert note == "column file: left out, it holds names of images; call it path if it is the item of each row"
+    else:
+        with pytest.raises(ValueError, match=message):
+            read_collection(path)
+
+
+def test_a_table_without_labels_is_not_trained_on(tmp_path):
+    path = table(tmp_path / "x.csv", "a,b,species", "1,2,rose", "3,4,lily")
+    with pytest.raises(ValueError, match="has no labels; call its column of classes label"):
+        train(read_collection(path), tmp_path / "run", device="cpu")
+
+
+def mixed_table(path, count: int = 120, labels: bool = True):
+    """A class that depends on a word, on whether a cell is empty, and on a number. Each row has its own name."""
+    generator = np.random.default_rng(count)
+    header = "name,colour,age,size" + ",label" * labels
+    rows = []
+    for i in range(count):
+        known, red, size = (generator.random() < p for p in (0.7, 0.5, 0.5))
+        truth = (red + known + size) >= 2
+        cells = [
+            f"Name {i}",
+            "red" if red else "blue",
+            f"{generator.integers(20, 80)}" if known else "",
+            f"{1.5 * size}",
+        ]
+        rows.append(",".join(cells + [["no", "yes"][truth]] * labels))
+    return table(path, header, *rows)
+
+
+def test_a_run_on_words_reads_later_tables_as_it_read_the_first(tmp_path):
+    settings = Settings(steps=150, width=32, members=2)
+    known = read_collection(mixed_table(tmp_path / "known.csv", 300))
+    run = train(known, tmp_path / "run", settings, device="cpu", rivals=False)
+    assert run.metrics["label_accuracy"] > 0.9
+    assert [column.name for column in run.table_columns] == ["colour", "age", "size"]
+    # Columns in another order, one more, a word that is new, no empty cell, and a column of numbers without a number.
+    rows = ("3,new,,red,41", "2,other,1.5,green,50", "1,names,1.5,blue,")
+    new = table(tmp_path / "new.csv", "extra,name,size,colour,age", *rows)
+    by_hand = np.float32([[0, 1, 41, 0, 0], [0, 0, 50, 0, 1.5], [1, 0, 50.0, 1, 1.5]])
+    names = ["colour = blue", "colour = red", "age", "age is empty", "size"]
+    ages = known.raw(0, 300)[:, names.index("age")]
+    by_hand[2, 2] = np.median(ages[known.raw(0, 300)[:, names.index("age is empty")] == 0])
+    by_hand[0, 4] = np.median(known.raw(0, 300)[:, names.index("size")])
+    for collection in (read_collection(new), read_collection(new, columns=run.table_columns)):
+        lines = []
+        path = embed(run, collection, tmp_path / "new.safetensors", device="cpu", log=lines.append, replace=True)
+        np.testing.assert_allclose(read_embedded(path).q.mu, run.posteriors(by_hand).mu, atol=1e-4)
+        assert "columns that the run does not use: extra, name" in lines
+
+
+def test_a_known_column_of_words_may_hold_numbers_later(tmp_path):
+    rows = [f"{'A7' if i % 3 else '7'},{i % 5},{'uv'[i % 2]}" for i in range(60)]
+    known = read_collection(table(tmp_path / "known.csv", "code,x,label", *rows))
+    columns = known.items.chosen
+    assert columns[0].words == ("7", "A7")
+    later = table(tmp_path / "later.csv", "code,x", "7,1", "7,2")
+    for collection in (read_collection(later, columns=columns), with_columns(read_collection(later), columns)):
+        assert collection.raw(0, 2)[:, :2].tolist() == [[1, 0], [1, 0]]
+    words = table(tmp_path / "words.csv", "code,x", "A7,many", "A7,few")
+    with pytest.raises(
+        ValueError, match="its column x holds words, such as 'many', and the run was trained on numbers"
+    ):
+        with_columns(read_collection(words), columns)
+    with pytest.raises(ValueError, match=r"2 of 2 items cannot be used"):
+        read_collection(words, columns=columns)
 
 
 def test_train_and_embed_take_a_table_of_numbers(tmp_path):
@@ -147,13 +230,32 @@ def test_a_run_knows_the_names_of_its_columns(tmp_path):
     path = table(tmp_path / "train.csv", "length,width,label", *rows)
     run = train(read_collection(path), tmp_path / "run", Settings(steps=1, width=8), device="cpu", rivals=False)
     for header, problem in {
-        "width,length": "has the columns in another order than the training data; .*: length, width",
         "length,height": "lacks width and has height, unlike the training data",
-        "length": "lacks width, unlike the training data",
+        "length": "lacks width, unlike the training data; give it the columns of the training data: length, width",
     }.items():
         other = table(tmp_path / "other.csv", header, ",".join("12"[: header.count(",") + 1]))
         with pytest.raises(ValueError, match=problem):
             embed(run, read_collection(other), tmp_path / "other.safetensors", device="cpu")
+        rows = [",".join("1234"[i] for _ in header.split(",")) + f",{'xyxy'[i]}" for i in range(4)]
+        labelled = read_collection(table(tmp_path / "labelled.csv", f"{header},label", *rows))
+        with pytest.raises(ValueError, match=problem):
+            train(labelled, tmp_path / "next", Settings(start=str(tmp_path / "run")), device="cpu")
+    one, other = (
+        embed(run, read_collection(table(tmp_path / f"{name}.csv", *rows)), tmp_path / f"{name}.safetensors")
+        for name, rows in (("same", ("length,width", "1,2")), ("turned", ("width,length", "2,1")))
+    )
+    assert torch.equal(read_embedded(one).q.mu, read_embedded(other).q.mu)
+
+
+def test_a_run_of_an_older_release_knows_the_names_of_its_columns(tmp_path):
+    rows = [f"{i % 7},{i % 2},{'xy'[i % 2]}" for i in range(60)]
+    known = read_collection(table(tmp_path / "train.csv", "a,b,label", *rows))
+    run = train(known, tmp_path / "run", Settings(steps=1, width=8), device="cpu", rivals=False)
+    older = replace(run, config={name: value for name, value in run.config.items() if name != "columns"})
+    assert [column.name for column in older.table_columns] == ["a", "b"]
+    path = table(tmp_path / "new.csv", "b,a", "1,2", "1,")
+    with pytest.raises(ValueError, match=r"row 1 of .*new\.csv': has a number that is not finite"):
+        embed(older, read_collection(path), tmp_path / "new.safetensors", device="cpu")
 
 
 def test_a_column_that_float32_cannot_resolve_is_named(tmp_path):

@@ -1,6 +1,7 @@
 """The estimator of scikit-learn: it learns, and it works where estimators work."""
 
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -182,3 +183,11 @@ def test_the_checks_of_scikit_learn():
     failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
     assert not failed
     assert sum(r["status"] == "passed" for r in results) > 50
+
+
+def test_its_model_takes_nothing_from_a_run_that_lies_about(run, features, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows, labels = blobs()
+    model = al.AleatorClassifier(**SMALL | {"steps": 1}).fit(rows, labels).to_model()
+    shutil.copytree(run.folder, tmp_path / "AleatorClassifier")
+    assert not (model.save_pretrained("saved") / "items.npz").exists()

@@ -79,3 +79,17 @@ def test_half_of_the_networks_see_the_columns_of_a_table_in_bins(columns, member
     assert encoder(features).kappa.shape == (60,)
     frozen = preparation._head_encoder(features, settings | {"backbone": "hf:some/network"}, first_kappa=1.0)
     assert not any(isinstance(part, PiecewiseLinear) for part in frozen.modules())
+
+
+@pytest.mark.parametrize("largest", [1e12, 3e38])
+def test_one_number_that_is_far_too_large_does_not_hide_the_others(largest):
+    """The mean of its column is useless, and the deviation too. The bins still tell the other rows apart."""
+    rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    rows[7, 0] = largest
+    settings = {"backbone": "features", "width": 8, "dropout": 0.0, "members": 2, "dim": 4, "modes": 1}
+    encoder = preparation._head_encoder(rows, settings, first_kappa=1.0)
+    moved = rows[8:9].repeat(2, 1)
+    moved[1, 0] += 1.0
+    q = encoder(moved)
+    assert q.kappa.isfinite().all()
+    assert (q.mu[0] - q.mu[1]).abs().max() > 1e-3

@@ -15,7 +15,7 @@ from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.problems import Problem, stop_at
 from aleator.own_data.collection.reading_ahead import BATCH_SIZES, spans
-from aleator.own_data.embedding.embedding import require_fit
+from aleator.own_data.embedding.embedding import fitted
 from aleator.own_data.embedding.readable import prepare_readable
 from aleator.own_data.embedding.rows import stream_rows
 from aleator.own_data.learning.defaults import PRETRAINED
@@ -77,7 +77,7 @@ def audit_features(
     if run is None:
         way_out = "pass a run of `aleator train`, or a .npy file of features"
         reject("data", str(collection.source), f"{collection.kind} have no features yet", way_out)
-    require_fit(collection, run)
+    collection = fitted(collection, run)
     network, saw_labels = _network(run)
     width = _width(network, run, collection, device)
     path = cache / "features.rows"

@@ -28,7 +28,7 @@ class Collection:
         problems: Items that are left out because they cannot be used, and why.
         names: Ids of features and texts: the column id of their table, or, for a part of a file, the number of each
             item in it. None: the numbers from 0.
-        note: What a user should know about how it was read; empty if there is nothing to say.
+        note: What a user should know about its ids; empty if there is nothing to say.
 
     Examples:
         >>> from pathlib import Path
@@ -64,6 +64,11 @@ class Collection:
         """The names of the features, if they have names."""
         named = self.items.columns if isinstance(self.items, FeatureFile) else None
         return None if named is None else list(named)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know about how it was read, a line each."""
+        return [self.note] * bool(self.note) + list(self.items.notes if isinstance(self.items, FeatureFile) else ())
 
     def raw(self, start: int, stop: int) -> Any:
         """Some items in the form that `Inputs.prepare` takes.

@@ -1,76 +1,165 @@
-"""Tables of numbers: each row is an item, each column a feature, and a column `label` or `group` says what matches."""
+"""Tables: each row is an item, its columns are features, and a column `label` or `group` says what matches."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from aleator.foundation import reject, require
+from aleator.foundation import require
 from aleator.own_data.collection.arrays import FeatureFile, coarse_columns
+from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import LABEL_COLUMNS
+from aleator.own_data.collection.object_store import AnyPath
+from aleator.own_data.collection.table_columns import (
+    Cells,
+    Column,
+    choose_columns,
+    holds_numbers,
+    is_empty,
+    is_number,
+    read_cells,
+)
 from aleator.own_data.collection.tables import Table
 
 _NO_FEATURES = ("id", "", *LABEL_COLUMNS)  # spreadsheets and pandas leave the column of row numbers without a name
 
-_LARGEST = float(np.finfo(np.float32).max)
-
 
 class TableFeatures(FeatureFile):
-    """Features (N, F) in the columns of a table. They are in memory, like the table itself.
+    """Features (N, F) in the columns of a table. They are in memory.
 
     Args:
-        table: The table. Every cell of the columns is a finite number.
-        columns: The columns that are features, in order.
+        path: The file.
+        cells: The cells of each column, by its name.
+        chosen: The features of the columns. Default: chosen from the cells.
+
+    Attributes:
+        chosen: The features of each column.
+        notes: What a user should know about how they were chosen.
     """
 
-    def __init__(self, table: Table, columns: list[str]):
-        self.path = table.path
-        rows = np.array([[table.number(row[name]) for name in columns] for row in table.rows])
-        self.columns, self.coarse = tuple(columns), coarse_columns(rows, columns)
+    def __init__(self, path: AnyPath, cells: dict[str, Cells], chosen: Sequence[Column] | None = None):
+        self.path, self.cells = path, cells
+        if chosen is None:
+            self.chosen, self.notes = choose_columns(cells)
+            way_out = "call the item of each row path or text, or two of them first and second (pairs of paths)"
+            shown = f"has the columns {', '.join(cells)}" if cells else "has no column but ids and labels"
+            problem = f"{shown}, and none holds numbers or words that come back in other rows"
+            require(bool(self.chosen), "data", str(path), problem, way_out)
+        else:
+            self.chosen, self.notes = list(chosen), self._compare(chosen)
+        used = {column.name for column in self.chosen}
+        unused = [list(map(str, cells[name])) for name in cells if name not in used]
+        self.names_of_rows = ["\0".join(row) for row in zip(*unused, strict=True)] if unused else None
+        self.columns = tuple(name for column in self.chosen for name in column.feature_names)
+        rows = np.concatenate([column.features(cells[column.name]) for column in self.chosen], 1)
+        self.coarse = coarse_columns(rows, self.columns)
         self._rows = rows.astype(np.float32)
-        self.shape: tuple[int, int] = (len(table), len(columns))
+        self.shape: tuple[int, int] = rows.shape
+
+    def _compare(self, chosen: Sequence[Column]) -> list[str]:
+        """Raise if a column is missing. Returns a note about those that are no features, if there are any."""
+        known, named = [column.name for column in chosen], list(self.cells)
+        missing, more = ([name for name in one if name not in other] for one, other in ((known, named), (named, known)))
+        shown = " and ".join(
+            f"{word} {_listed(names, 5)}" for word, names in (("lacks", missing), ("has", more)) if names
+        )
+        way_out = f"give it the columns of the training data: {_listed(known, 20)}"
+        require(not missing, "data", str(self.path), f"{shown}, unlike the training data", way_out)
+        return [f"columns that the run does not use: {_listed(more, 5)}"] if more else []
+
+    def like(self, chosen: Sequence[Column]) -> "TableFeatures":
+        """The same table with the features that were chosen for another one. Columns are found by their names.
+
+        Args:
+            chosen: The features of each column.
+
+        Returns:
+            The table. A note names columns that are no features.
+
+        Raises:
+            ValueError: If a column is missing, or holds words in place of numbers.
+        """
+        return TableFeatures(self.path, self.cells, chosen)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"cells": {}}  # other processes need the features alone
 
     def _read(self, start: int, stop: int) -> np.ndarray:
         return self._rows[start:stop]
 
 
-def feature_columns(table: Table) -> list[str]:
-    """The columns of a table that are features: all but ids and labels.
+def with_columns(collection: Collection, chosen: Sequence[Column] | None) -> Collection:
+    """A collection with the features that were chosen for another table.
+
+    Args:
+        collection: Any collection. One that is no table stays as it is.
+        chosen: The features of each column; None, too, leaves it as it is.
+
+    Returns:
+        The collection.
+
+    Raises:
+        ValueError: If a column is missing, or holds words in place of numbers.
+    """
+    if chosen is None or not isinstance(collection.items, TableFeatures):
+        return collection
+    return replace(collection, items=collection.items.like(chosen))
+
+
+def number_columns(table: Table, chosen: Sequence[Column] | None = None) -> list[str]:
+    """The columns of a table that hold numbers.
 
     Args:
         table: A table without paths and texts.
+        chosen: The features of each column, if they are known already.
 
     Returns:
-        Their names, in order.
+        Their names, without ids and labels.
+    """
+    if chosen is not None:
+        return [column.name for column in chosen if column.words is None and column.name in table.header]
+    return [name for name in _columns(table) if holds_numbers(table.column(name), table.number)]
+
+
+def table_features(table: Table, numbers: list[str], chosen: Sequence[Column] | None = None) -> TableFeatures:
+    """The features of a table without paths and texts.
+
+    Args:
+        table: The table.
+        numbers: The columns of numbers, in which every cell is a number or empty; see `require_numbers`.
+        chosen: The features of each column. Default: chosen from the table.
+
+    Returns:
+        The features.
 
     Raises:
-        ValueError: If one of them does not hold numbers. The error says how to name it.
+        ValueError: If no column has any, or one is missing. The error says how to name them.
     """
-    columns = [name for name in table.header if name not in _NO_FEATURES]
-    shown = f"has the columns {', '.join(table.header)}"
-    words = [name for name in columns if not any(_is_number(table, i, name) for i in range(len(table)))]
-    if len(words) > 1 or len(words) == len(columns):
-        way_out = "name one of them path or text, or two of them first and second (pairs of paths)"
-        reject("data", str(table.path), shown, f"{way_out}; a table of numbers may have one other column, label")
-    way_out = "call it label if it is the class of each row, path or text if it is the item; or leave it out"
-    require(not words, "data", str(table.path), f"its column {words[0] if words else ''} holds no numbers", way_out)
-    return columns
+    cells = {
+        name: read_cells(table.column(name), table.number if name in numbers else None) for name in _columns(table)
+    }
+    return TableFeatures(table.path, cells, chosen)
 
 
 def require_numbers(table: Table, index: int, columns: list[str]) -> None:
-    """Raise unless the cells of a row are finite numbers.
+    """Raise unless the cells of a row are finite numbers, or empty.
 
     Args:
         table: The table.
         index: The row.
-        columns: The columns that are features.
+        columns: The columns of numbers.
     """
     for name in columns:
         cell = table.rows[index][name]
-        problem = f"{cell!r} is not a finite number" if cell.strip() else "is empty"
-        require(_is_number(table, index, name), name, table.where(index), problem, "fill it in, or remove the row")
+        usable = is_empty(cell) or is_number(cell, table.number)
+        way_out = "write a number, leave the cell empty, or remove the row"
+        require(usable, name, table.where(index), f"{cell!r} is not a finite number", way_out)
 
 
-def _is_number(table: Table, index: int, name: str) -> bool:
-    """Whether a cell holds a finite number, also in single precision."""
-    try:
-        return abs(table.number(table.rows[index][name])) <= _LARGEST
-    except ValueError:
-        return False
+def _columns(table: Table) -> list[str]:
+    return [name for name in table.header if name not in _NO_FEATURES]
+
+
+def _listed(names: list[str], most: int) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

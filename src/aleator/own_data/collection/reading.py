@@ -4,7 +4,7 @@
     folder/*.png                            images without labels
     items.csv                               a column `path` or `text`, and `label`, `group`, or one column for each
                                             class with its probability; or two columns `first`, `second`: pairs
-    numbers.csv                             a column of numbers for each feature, and `label` or `group`; as every
+    numbers.csv                             columns of numbers and words, and `label` or `group`; as every
                                             table, it may have a column `id` with the names of its rows
     features.npy                            (N, F), with labels in a second file: .npy or .csv
     items.txt                               one text per line
@@ -39,10 +39,11 @@ from aleator.own_data.collection.labels import (
     require_label,
     rows_by_id,
 )
-from aleator.own_data.collection.number_tables import TableFeatures, feature_columns, require_numbers
+from aleator.own_data.collection.number_tables import number_columns, require_numbers, table_features
 from aleator.own_data.collection.object_store import AnyPath, ObjectPath, is_object
 from aleator.own_data.collection.parquet import FEATURES, ParquetFeatures, parquet_columns, read_parquet_table
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at, usable_rows
+from aleator.own_data.collection.table_columns import Column
 from aleator.own_data.collection.tables import Table, read_table, read_text
 
 ITEM_COLUMNS = ("path", "text")
@@ -61,12 +62,13 @@ def read_collection(
     labels_optional: bool = False,
     strict: bool = True,
     storage_options: Mapping[str, str] | None = None,
+    columns: Sequence[Column] | None = None,
 ) -> Collection:
     """Read a collection and check it.
 
     Args:
         source: A folder of images, with or without class folders; a .csv file with a column `path` or `text`, with the
-            columns `first` and `second`, or with a column of numbers for each feature; a .npy file of features (N, F);
+            columns `first` and `second`, or with columns of numbers and words; a .npy file of features (N, F);
             a .parquet file with a column `features` (lists of F numbers) or the columns of a .csv file; or a .txt file
             with one text per line. A folder and a .parquet file may be on an object store: s3://bucket/name.
         labels: Labels of .npy features, of the images of a folder, of the lines of a .txt file, or of the rows of a
@@ -77,6 +79,8 @@ def read_collection(
             `Collection.problems` lists them.
         storage_options: Options of the object store, as `CredibleIndex.open` takes them. Default: the usual environment
             variables.
+        columns: The features of the columns of a table, `run.table_columns` of the run that it is read for. Default:
+            chosen from the table.
 
     Returns:
         The collection. Images are not decoded yet, and features are not in memory.
@@ -101,7 +105,7 @@ def read_collection(
         if ending == ".parquet" and FEATURES in parquet_columns(place):
             return _read_parquet_features(place, labels_path)
         table = read_parquet_table(place, parquet_columns(place)) if ending == ".parquet" else read_table(Path(place))
-        collection = _read_items(table)
+        collection = _read_items(table, columns)
     elif ending == "a folder":
         collection = _read_folder(place, labels_optional, labels_path)
     elif ending == ".txt":
@@ -276,13 +280,13 @@ def _read_parquet_features(path: AnyPath, labels_path: Path | None) -> Collectio
     return Collection("features", path, rows, None, labels, names=names, note=note)
 
 
-def _read_items(table: Table) -> Collection:
+def _read_items(table: Table, columns_of_run: Sequence[Column] | None) -> Collection:
     path = table.path
     if set(PAIR_COLUMNS) <= set(table.header):
         return _read_pairs(table)
     item_columns = [name for name in ITEM_COLUMNS if name in table.header]
     if not item_columns:
-        return _read_numbers(table)
+        return _read_numbers(table, columns_of_run)
     require(
         len(item_columns) == 1, "data", str(path), "has the columns path and text", "rename the one that is no item"
     )
@@ -309,19 +313,19 @@ def _read_items(table: Table) -> Collection:
     return Collection("text", path, items, None, labels, problems=tuple(problems), names=names, note=note)
 
 
-def _read_numbers(table: Table) -> Collection:
-    """Rows of features from a table of numbers."""
-    columns = feature_columns(table)
+def _read_numbers(table: Table, chosen: Sequence[Column] | None) -> Collection:
+    """Rows of features from a table of numbers and words."""
+    numbers = number_columns(table, chosen)
     named = [name for name in LABEL_COLUMNS if name in table.header]
 
     def check(index: int) -> None:
-        require_numbers(table, index, columns)
+        require_numbers(table, index, numbers)
         require_label(table, index, named)
 
     usable, problems = usable_rows(table, check)
     if not len(usable):
         stop_at(problems, len(table))
-    rows, labels = TableFeatures(usable, columns), labels_from_table(usable, named)
+    rows, labels = table_features(usable, numbers, chosen), labels_from_table(usable, named)
     names, note = _names(table, usable)
     return Collection("features", table.path, rows, None, labels, problems=tuple(problems), names=names, note=note)
 

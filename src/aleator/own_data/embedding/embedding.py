@@ -33,6 +33,7 @@ from aleator.foundation import (
 )
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.left_out import describe_left_out, leave_out
+from aleator.own_data.collection.number_tables import with_columns
 from aleator.own_data.collection.problems import Problem, stop_at
 from aleator.own_data.collection.reading_ahead import BATCH_SIZES
 from aleator.own_data.collection.used_items import item_digests, marked_records, used_as
@@ -109,7 +110,7 @@ def embed(
     require(alone, "engine", engine, "has no workers and no address", "pass engine=ray")
     if workers is not None:
         require_at_least("workers", workers, 1, "leave it out")
-    require_fit(collection, run)
+    collection = fitted(collection, run)
     batch_size = BATCH_SIZES[collection.kind] if batch_size is None else batch_size
     require_at_least("batch_size", batch_size, 1, "leave it out")
     identity = {"fingerprint": run.fingerprint, "items": collection.digest()}
@@ -169,8 +170,8 @@ def embed(
             if len(problems) == count:
                 stop_at(list(problems.values()), count)
             collection = leave_out(collection, problems)
-            if collection.note:
-                log(collection.note)
+            for note in collection.notes:
+                log(note)
             report = describe_left_out(collection)
             if report:
                 log(report)
@@ -191,27 +192,18 @@ def embed(
     return output
 
 
-def require_fit(collection: Collection, run: Run) -> None:
-    """Raise unless the encoder takes the items of the collection."""
+def fitted(collection: Collection, run: Run) -> Collection:
+    """The collection with the features that a run takes. Raise if its encoder does not take the items."""
     source, inputs = str(collection.source), run.inputs
     problem = f"holds {collection.kind}, and the run was trained on {inputs.kind}"
     require(collection.kind == inputs.kind, "data", source, problem, f"pass a collection of {inputs.kind}")
-    if collection.kind == "features":
-        width = collection.features
-        known, named = run.config.get("data", {}).get("columns"), collection.columns
-        if known and named:
-            _require_columns(source, named, known)
-        problem = f"has rows of {width}, the run takes {inputs.features}"
-        require(width == inputs.features, "data", source, problem, "pass features of the network it was trained on")
-
-
-def _require_columns(source: str, named: list[str], known: list[str]) -> None:
-    """Raise unless a table has the columns that a run was trained on, in the same order."""
-    missing, more = ([name for name in one if name not in other] for one, other in ((known, named), (named, known)))
-    shown = [f"{word} {', '.join(names[:5])}" for word, names in (("lacks", missing), ("has", more)) if names]
-    way_out = f"give it the columns of the training data: {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}"
-    require(not shown, "data", source, f"{' and '.join(shown)}, unlike the training data", way_out)
-    require(named == known, "data", source, "has the columns in another order than the training data", way_out)
+    if collection.kind != "features":
+        return collection
+    collection = with_columns(collection, run.table_columns)
+    width = collection.features
+    problem = f"has rows of {width}, the run takes {inputs.features}"
+    require(width == inputs.features, "data", source, problem, "pass features of the network it was trained on")
+    return collection
 
 
 def _name_of(run: Run) -> dict[str, str]:

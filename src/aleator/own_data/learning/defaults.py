@@ -157,7 +157,7 @@ def choose_settings(
     _require_backbone(settings["backbone"], collection.kind)
     from_scratch = settings["backbone"] in FROM_SCRATCH
     table = settings["backbone"] == "features" and is_table(collection.features)
-    in_bins = "; half of them see the columns in bins" if table else ""
+    in_bins = "; some of them see the columns in bins" if table else ""
 
     lift = match_lift(labels, len(collection))
     settings["modes"] = 1 if settings["modes"] is None else settings["modes"]

@@ -135,7 +135,8 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
             )
         config = run.config | {"data": run.config["data"] | {"source": "features"}}
         self.classes_ = classes
-        self.model_ = AleatorModel(replace(run, folder=Path("AleatorClassifier"), config=config))
+        folder = Path("AleatorClassifier (in memory)")  # its name in messages; no files are there
+        self.model_ = AleatorModel(replace(run, folder=folder, config=config))
         self.metrics_ = run.metrics
         self._n_features_out = run.encoder.dim
         return self

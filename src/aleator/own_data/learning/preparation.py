@@ -267,10 +267,10 @@ def _head_encoder(features: Tensor, settings: dict[str, Any], first_kappa: float
         layers = [standardise, scale, member(scale)]
     elif settings["backbone"] == "features" and is_table(width):
         # Trees are good at tables, because they find steps in a column. Half of the networks see the columns in bins,
-        # so that they find steps, too.
-        bins = PiecewiseLinear(width).fit(standardise(sample))
-        fronts = [scale if k < count / 2 else bins for k in range(count)]
-        layers = [standardise, Ensemble([Chain([front, member(front)]) for front in fronts])]
+        # so that they find steps, too. A number that is far too large spoils a mean, but no bins.
+        bins = PiecewiseLinear(width).fit(sample)
+        plain = [Chain([standardise, scale, member(scale)]) for _ in range(count - count // 2)]
+        layers = [Ensemble(plain + [Chain([bins, member(bins)]) for _ in range(count // 2)])]
     else:
         layers = [standardise, scale, Ensemble([member(scale) for _ in range(count)])]
     encoder = Encoder(Chain(layers), settings["dim"], modes=settings["modes"])

@@ -22,6 +22,10 @@ def require_trainable(collection: Collection) -> Labels:
     labels, source = collection.labels, str(collection.source)
     if labels is None:
         way_out = "put images into class folders, name a column label, or pass --labels with features or texts"
+        if collection.columns is not None:
+            way_out = (
+                "call its column of classes label, or pass --labels; a column of texts or paths is called text or path"
+            )
         reject("data", source, "has no labels", way_out)
     _require_precise(collection)
     if labels.kind == "pairs":

@@ -33,6 +33,7 @@ from aleator.foundation import (
     write_json,
 )
 from aleator.matching import MatchMaps, VMFKernel
+from aleator.own_data.collection.table_columns import Column
 from aleator.own_data.measuring.answers import Answers, load_answers, save_answers
 from aleator.own_data.measuring.evaluation import figures
 from aleator.own_data.measuring.views import posteriors_and_views
@@ -94,6 +95,14 @@ class Run:
     def label_names(self) -> tuple[str, ...]:
         """Names of the labels of `label_probabilities`; empty if the run has none."""
         return () if self.answers.labels is None else self.answers.labels.names
+
+    @property
+    def table_columns(self) -> list[Column] | None:
+        """The features of each column of a table, as the run was trained on them; None if it was no table."""
+        if "columns" in self.config:
+            return [Column.from_dict(fields) for fields in self.config["columns"]]
+        names = self.config.get("data", {}).get("columns")  # older runs, on columns of numbers
+        return None if names is None else [Column(name) for name in names]
 
     def label_probabilities(self, items: Any) -> Tensor:
         """Probability of each label, for raw items.

@@ -1,0 +1,183 @@
+"""How the columns of a table become features: numbers as they are, words one by one, and cells that are empty.
+
+A column of numbers is one feature. If cells are empty, they count as its median, and one more feature says which they
+are. A column of words is one feature for each frequent word, 1 where it stands and 0 elsewhere. The columns are chosen
+from the table that a run is trained on, and later tables get the same features.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aleator.data import IMAGE_SUFFIXES
+from aleator.foundation import require
+
+_LARGEST = float(np.finfo(np.float32).max)
+_EMPTY = {"", "na", "n/a", "nan", "null", "?"}  # as spreadsheets, R, pandas, databases and archives write it
+_ERRORS, _FEW_ERRORS = 0.1, 3  # cells of a column of numbers that may be something else: a share, or so many
+_LONG = 40  # letters: longer cells are sentences
+_MOST_WORDS = 32  # of a column, the most frequent
+_LEAST_SHARE = 0.01  # of the rows: what is rarer is no feature, because a network learns such a row by heart
+_FEW_ROWS = 20  # a table with fewer does not tell frequent words from others
+_LEAST_COVERED = 0.5  # of the rows, by frequent words: otherwise the words are names
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table, and the features that it becomes.
+
+    Args:
+        name: Its name in the header.
+        fill: What an empty cell of a column of numbers counts as. None: no cell may be empty.
+        marks_empty: Whether one more feature says which cells are empty.
+        words: The words that are features, for a column of words. None: a column of numbers.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.own_data.collection.table_columns import Column
+        >>> Column("age", fill=30.0, marks_empty=True).features(np.array([12.0, np.nan]))
+        array([[12.,  0.],
+               [30.,  1.]])
+        >>> Column("colour", words=("blue", "red")).features(["red", "blue", "green"])
+        array([[0., 1.],
+               [1., 0.],
+               [0., 0.]])
+    """
+
+    name: str
+    fill: float | None = None
+    marks_empty: bool = False
+    words: tuple[str, ...] | None = None
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "Column":
+        """The column that `to_dict` described."""
+        words = fields.get("words")
+        return cls(**fields | {"words": None if words is None else tuple(words)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that are not at their defaults, as JSON values."""
+        fields = {"name": self.name, "fill": self.fill, "marks_empty": self.marks_empty, "words": self.words}
+        return {name: value for name, value in fields.items() if value is not None and value is not False}
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the features, in order."""
+        if self.words is not None:
+            return [f"{self.name} = {word}" if word else f"{self.name} is empty" for word in self.words]
+        return [self.name] + [f"{self.name} is empty"] * self.marks_empty
+
+    def features(self, cells: "Cells") -> np.ndarray:
+        """The features of some rows.
+
+        Args:
+            cells: Cells of the column, n of them; see `read_cells`.
+
+        Returns:
+            Features (n, k) in float64; NaN where a cell is empty and must not be.
+
+        Raises:
+            ValueError: If this is a column of numbers, and the cells are words.
+        """
+        if self.words is not None:
+            if isinstance(cells, np.ndarray):
+                cells = ["" if math.isnan(number) else f"{number:g}" for number in cells.tolist()]
+            return (np.array(cells, object)[:, None] == np.array(self.words, object)).astype(np.float64)
+        if not isinstance(cells, np.ndarray):
+            word = next((cell for cell in cells if cell), None)
+            problem = f"its column {self.name} holds words, such as {word!r}, and the run was trained on numbers"
+            require(word is None, "data", self.name, problem, "give it numbers, or leave its cells empty")
+            cells = np.full(len(cells), np.nan)
+        empty = np.isnan(cells)
+        numbers = cells if self.fill is None else np.where(empty, self.fill, cells)
+        return np.stack([numbers, empty] if self.marks_empty else [numbers], 1).astype(np.float64)
+
+
+Cells = np.ndarray | list[str]  # of one column: numbers (N,) in float64, NaN where empty; or words, "" where empty
+
+
+def is_empty(cell: str) -> bool:
+    """Whether a cell says that nothing is known: nothing, NA, NaN, null or ?."""
+    return cell.strip().lower() in _EMPTY
+
+
+def is_number(cell: str, number: Callable[[str], float]) -> bool:
+    """Whether a cell holds a finite number, also in single precision.
+
+    Args:
+        cell: The cell.
+        number: The number in a cell; it raises a ValueError if there is none.
+    """
+    try:
+        return abs(number(cell)) <= _LARGEST
+    except ValueError:
+        return False
+
+
+def holds_numbers(cells: Sequence[str], number: Callable[[str], float]) -> bool:
+    """Whether a column holds numbers; a few cells may hold something else, which is then an error of their rows."""
+    filled = [cell for cell in cells if not is_empty(cell)]
+    others = sum(not is_number(cell, number) for cell in filled)
+    return others < len(filled) and others <= max(_FEW_ERRORS, _ERRORS * len(filled))
+
+
+def read_cells(cells: Sequence[str], number: Callable[[str], float] | None) -> Cells:
+    """The cells of a column as numbers or as words.
+
+    Args:
+        cells: The cells as texts.
+        number: The number in a cell, for a column of numbers, where each cell is a number or empty. None: words.
+
+    Returns:
+        Numbers or words.
+    """
+    if number is None:
+        return ["" if is_empty(cell) else cell.strip() for cell in cells]
+    return np.array([math.nan if is_empty(cell) else number(cell) for cell in cells], np.float64)
+
+
+def choose_columns(table: dict[str, Cells]) -> tuple[list[Column], list[str]]:
+    """Choose the features of each column.
+
+    Args:
+        table: The cells of each column that is no id and no label, by its name.
+
+    Returns:
+        The columns that are features, in order; and a note for each in which cells are empty, of words, or left out.
+    """
+    columns, notes = [], []
+    for name, cells in table.items():
+        column, note = _of_numbers(name, cells) if isinstance(cells, np.ndarray) else _of_words(name, cells)
+        columns += [column] if column else []
+        notes += [f"column {name}: {note}"] if note else []
+    return columns, notes
+
+
+def _of_numbers(name: str, cells: np.ndarray) -> tuple[Column, str]:
+    empty = int(np.isnan(cells).sum())
+    column = Column(name, float(np.nanmedian(cells)), 0 < empty >= _LEAST_SHARE * len(cells))
+    if not empty:
+        return column, ""
+    also = ", and a feature says which they are" if column.marks_empty else ""
+    return column, f"{empty} empty cells count as its median {column.fill:g}{also}"
+
+
+def _of_words(name: str, cells: list[str]) -> tuple[Column | None, str]:
+    counts = Counter(cells)
+    if set(counts) == {""}:
+        return None, "left out, it is empty"
+    if any(cell.lower().endswith(IMAGE_SUFFIXES) for cell in counts):
+        return None, "left out, it holds names of images; call it path if it is the item of each row"
+    if np.median([len(cell) for cell in cells]) > _LONG:
+        return None, "left out, it holds sentences; call it text if it is the item of each row"
+    least = 1 if len(cells) < _FEW_ROWS else max(2, _LEAST_SHARE * len(cells))
+    words = [word for word, count in counts.most_common(_MOST_WORDS) if count >= least]
+    if sum(counts[word] for word in words) < _LEAST_COVERED * len(cells):
+        return None, f"left out, its words are names ({len(counts)} different ones in {len(cells)} rows)"
+    rarer = len(counts) - len(words)
+    note = f"{len(words)} words are features" + (f", {rarer} rarer ones are not" if rarer else "")
+    return Column(name, words=tuple(sorted(words))), note
