@@ -74,6 +74,9 @@ def test_mistakes_are_one_line(files, tmp_path):
     assert "holds no index" in run("query", tmp_path / "nowhere", files / "items.npz", code=2)
     assert "no such file" in run("index", "build", tmp_path / "new", tmp_path / "none.npz", code=2)
     assert "unknown ending" in run("index", "build", tmp_path / "new", files / "items.jsonl", code=2)
+    (tmp_path / "items.parquet").touch()
+    parquet = run("index", "build", tmp_path / "new", tmp_path / "items.parquet", code=2)
+    assert "use .npz or .safetensors; .parquet is for other programs" in parquet
     (tmp_path / "bad.jsonl").write_text('{"label": 1}')
     output = run("index", "build", tmp_path / "new", files / "items.npz", "--items", tmp_path / "bad.jsonl", code=2)
     assert "not a JSON object with an id" in output

@@ -188,3 +188,8 @@ def test_items_that_are_less_certain(location, modes):
         asked = np.array([0.0, 2.5, left[3], 100.0])
         expected = [(left < np.float32(value)).mean() for value in asked]
         assert index.surer_than(asked).tolist() == pytest.approx(expected)
+
+
+def test_a_fingerprint_that_a_person_gave_is_shown_whole():
+    assert encoder_name({"fingerprint": "encoder-b"}) == "encoder-b"
+    assert encoder_name({"fingerprint": "1a2b3c4d5e6f"}) == "1a2b3c4d"

@@ -71,7 +71,7 @@ def test_help_has_an_example():
         (["{gallery}", "--host", "no.such.host.invalid"], "is not an address of this machine"),
         (["{gallery}", "--port", "{taken}"], "cannot be used"),
         (["{gallery}", "--port", "0", "--model", "{model}"], "the index was made by the encoder"),
-        (["{gallery}", "--port", "0", "--model", "nowhere"], "there is no such folder"),
+        (["{gallery}", "--port", "0", "--model", "nowhere"], "--model 'nowhere': there is no such folder"),
         (["{gallery}", "--port", "0", "--root", "nowhere"], "there is no such folder"),
         (["{gallery}", "--port", "0", "--token", "short"], "token"),
         (["{gallery}", "--port", "0", "--workers", "0"], "is not a number of processes"),

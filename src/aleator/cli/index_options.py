@@ -43,5 +43,5 @@ def open_index(location: str, fingerprint: str | None, header: Mapping[str, str]
     facts = {"fingerprint": made_by} if fingerprint else header
     names = encoder_name(facts), encoder_name(index.encoder)
     index.close()
-    problem = f"are made by the encoder {names[0]}, and the index by {names[1]}"
+    problem = f"were made by the encoder {names[0]}, the index by {names[1]}"
     reject("posteriors", str(posteriors), problem, "embed with the encoder of the index, or build a new index")

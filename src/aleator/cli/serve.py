@@ -109,11 +109,13 @@ class _Settings:
 
 def _make_app(settings: _Settings) -> "tuple[Any, CredibleIndex]":
     """The application, and its index."""
-    from aleator.foundation import resolve_device
+    from aleator.foundation import require, resolve_device
     from aleator.own_data import load_run
     from aleator.web import Metrics, create_app, set_up_logs
 
     set_up_logs(cast("LogFormat", settings.log_format))
+    there = settings.model is None or settings.model.is_dir()
+    require(there, "model", str(settings.model), "there is no such folder", "name one that `aleator train` made")
     run = None if settings.model is None else load_run(settings.model, resolve_device(settings.device))
     index = _open(settings.location, None if run is None else run.fingerprint)
     try:

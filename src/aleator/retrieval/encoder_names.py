@@ -1,8 +1,10 @@
 """Names of encoders for people: the run and the day of its training. The fingerprint alone identifies an encoder."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+_CHECKSUM = re.compile("[0-9a-f]{10,}")  # of an encoder; a name that a user gave is shown whole
 _SHOWN = 8  # digits of a fingerprint that a person can compare
 
 
@@ -23,7 +25,9 @@ def encoder_name(facts: Mapping[str, Any]) -> str:
         >>> encoder_name({"fingerprint": "1a2b3c4d5e6f"})
         '1a2b3c4d'
     """
-    digits = str(facts.get("fingerprint") or "unknown")[:_SHOWN]
+    digits = str(facts.get("fingerprint") or "unknown")
+    if _CHECKSUM.fullmatch(digits):
+        digits = digits[:_SHOWN]
     run, day = facts.get("run"), facts.get("trained")
     if not run:
         return digits

@@ -38,7 +38,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         array([ 5., 50.])
     """
     require(path.is_file(), "posteriors", str(path), "there is no such file", "name an .npz or .safetensors file")
-    require(path.suffix in _ENDINGS, "posteriors", str(path), "has an unknown ending", "use .npz or .safetensors")
+    way_out = "use .npz or .safetensors" + ("; .parquet is for other programs" if path.suffix == ".parquet" else "")
+    require(path.suffix in _ENDINGS, "posteriors", str(path), "has an unknown ending", way_out)
     try:
         arrays = _from_npz(path) if path.suffix == ".npz" else _from_safetensors(path)
     except Exception as damage:  # zip and safetensors each have their own errors

@@ -160,8 +160,8 @@ def test_a_file_of_labels_is_joined_by_path(pets):
     ]
     assert [problem.reason for problem in collection.problems] == [
         "is empty",
-        "has no row in labels.csv",
-        "has no row in labels.csv",
+        f"has no row in labels.csv, where paths start in {pets}",
+        f"has no row in labels.csv, where paths start in {pets}",
     ]
     pairs = write(pets.parent / "pairs.csv", "first,second\ndog/2.png,dog/1.png\n")
     assert read_collection(pets, pairs).labels.values.tolist() == [[4, 3]]

@@ -39,12 +39,12 @@ def test_an_empty_cell_counts_as_the_median_and_is_marked_if_it_is_not_rare():
     some = np.array([1.0, 2.0, 9.0, np.nan])
     (column,), (note,) = choose_columns({"c": some})
     assert column == Column("c", fill=2.0, marks_empty=True)
-    assert note == "column c: 1 empty cells count as its median 2, and a feature says which they are"
+    assert note == "column c: 1 empty cell counts as its median 2, and a feature says which they are"
     assert column.features(some).tolist() == [[1, 0], [2, 0], [9, 0], [2, 1]]
     rare = np.append(np.arange(199.0), np.nan)
     (column,), (note,) = choose_columns({"c": rare})
     assert column == Column("c", fill=99.0)
-    assert note == "column c: 1 empty cells count as its median 99"
+    assert note == "column c: 1 empty cell counts as its median 99"
     (column,), notes = choose_columns({"c": np.arange(5.0)})
     assert column == Column("c", fill=2.0)  # a later table may have an empty cell
     assert notes == []
@@ -53,7 +53,7 @@ def test_an_empty_cell_counts_as_the_median_and_is_marked_if_it_is_not_rare():
 def test_frequent_words_are_features_and_names_are_not():
     assert words_of(["b", "a", "b", ""]) == (("", "a", "b"), "column c: 3 words are features")
     frequent = ["x"] * 500 + ["y"] * 485 + ["rare"] * 5 + [f"n{i}" for i in range(10)]
-    assert words_of(frequent) == (("x", "y"), "column c: 2 words are features, 11 rarer ones are not")
+    assert words_of(frequent) == (("x", "y"), "column c: 2 words are features, 11 rarer left out")
     names = [f"n{i}" for i in range(600)] + ["x"] * 400
     assert words_of(names) == (None, "column c: left out, its words are names (601 different ones in 1000 rows)")
     many = [f"w{i % 60:02}" for i in range(6000)]  # the words are even: 32 of 60 are kept
@@ -86,3 +86,13 @@ def test_a_column_of_words_that_holds_numbers_now():
 def test_a_column_of_numbers_that_is_empty_now():
     assert Column("c", 4.0, True).features(["", ""]).tolist() == [[4, 1], [4, 1]]
     assert np.isnan(Column("c").features(["", ""])).all()
+
+
+@pytest.mark.parametrize("cells", [["3,600", "1,000", "2,5"], ["0,523", "", "1,5"]])
+def test_numbers_with_a_comma_are_not_taken_for_words(cells):
+    with pytest.raises(ValueError, match=r"column price.*it holds '.*', whose comma may separate.*by semicolons"):
+        choose_columns({"price": cells})
+
+
+def test_a_word_that_stands_everywhere_says_nothing():
+    assert words_of(["u"] * 30) == (None, "column c: left out, it holds 'u' in every row")

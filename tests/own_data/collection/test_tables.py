@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from aleator.own_data import read_collection
-from aleator.own_data.collection.tables import Table
+from aleator.own_data.collection.tables import Table, read_table
 from tests.own_data.conftest import write
 
 
@@ -100,3 +100,23 @@ def test_numbers_with_decimal_commas_need_another_separator(pets):
 def test_line_separators_inside_cells_do_not_end_a_row(tmp_path):
     collection = read_collection(write(tmp_path / "t.csv", "text,label\none \u2028 still one,a\ntwo,b\n"))
     assert collection.items == ["one \u2028 still one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("a;b\n1.201;801,5", 1201.0),  # a decimal comma in the table: points group
+        ("a;b\n1.201;1.115,50", 1201.0),
+        ("a\tb\n-12.345.678\t0,5", -12345678.0),
+        ("a;b\n1.201;7", 1.201),  # nothing decides
+        ("a;b;c\n1.201;0,5;1.5", 1.201),  # another cell has a decimal point
+        ("a;b;c\n1.201;0,5;0.125", 1.201),
+        ("a;b\n0.201;0,5", 0.201),  # no number begins with a group of zeros
+        ('a,b\n1.201,"0,5"', 1.201),
+    ],
+)
+def test_points_group_where_commas_are_decimal_signs(tmp_path, lines, expected):
+    (tmp_path / "x.csv").write_text(lines + "\n")
+    table = read_table(tmp_path / "x.csv")
+    assert table.number(table.rows[0]["a"]) == expected
+    assert table.select([0]).number(table.rows[0]["a"]) == expected

@@ -164,3 +164,10 @@ def test_a_posteriors_file_is_written_as_before(run, collection, whole, tmp_path
     assert unfinished_work(output) == tmp_path / "all.partial"
     with pytest.raises(ValueError, match="are for object stores"):
         embed_into(run, collection, tmp_path / "x.safetensors", storage_options={})
+
+
+def test_another_ending_is_answered_with_all_that_can_be_written(run, collection, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"has another ending; name it .safetensors or .parquet; or an index, such as lance:"
+    ):
+        embed_into(run, collection, str(tmp_path / "out"), device="cpu")

@@ -131,7 +131,11 @@ def test_the_seed_decides():
     ("rows", "labels", "message"),
     [
         (np.zeros((20, 2)), np.zeros(20), "1 class"),
-        (np.zeros((8, 2)), np.arange(8) % 2, "too few items to hold out 20 % of them; add items of each class$"),
+        (
+            np.zeros((8, 2)),
+            np.arange(8) % 2,
+            r"data = 'X': too few items \(8\) to hold out 20 % of them; add items of each class$",
+        ),
         (1e8 + np.arange(60.0).reshape(20, 3), np.arange(20) % 2, "data = 'X': column 0.*float32"),
         (
             np.where(np.arange(40) == 7, -1e300, 0).reshape(20, 2),

@@ -62,6 +62,15 @@ def test_what_does_not_fit_is_refused(run, features, settings, problem):
         train(read_collection(features / "x.npy", features / "y.npy"), features / "run", settings)
 
 
+def test_data_that_grew_are_not_a_matter_of_digests(run, features, tmp_path):
+    rows, labels = np.load(features / "x.npy"), np.load(features / "y.npy")
+    np.save(tmp_path / "x.npy", np.concatenate([rows, rows[:1]]))
+    np.save(tmp_path / "y.npy", np.concatenate([labels, labels[:1]]))
+    problem = r"another run \(its data were others: 400 items then, 401 now\); .*--from .* continues it in a new folder"
+    with pytest.raises(ValueError, match=problem):
+        train(read_collection(tmp_path / "x.npy", tmp_path / "y.npy"), features / "run", QUICK, device="cpu")
+
+
 def test_a_folder_of_something_else_is_left_alone(features, tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ValueError, match="is not empty"):

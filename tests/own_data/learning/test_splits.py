@@ -1,10 +1,13 @@
 """Splits: what is held out, and which collections can be learned from."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from aleator.own_data import read_collection
 from aleator.own_data.collection.parts import select_labels
+from aleator.own_data.collection.problems import Problem
 from aleator.own_data.learning.splits import (
     allowed_share,
     describe_copies,
@@ -100,7 +103,7 @@ def refused(collection, share):
 def test_too_few_items_to_hold_out_and_a_share_that_would_do(tmp_path):
     few = labelled(tmp_path, [0, 0, 1, 1])
     for share, shown in ((0.2, "20 %"), (0.5, "50 %"), (0.001, "<1 %")):
-        expected = f"data = 4: too few items to hold out {shown} of them; add items of each class"
+        expected = f"data = '{few.source}': too few items (4) to hold out {shown} of them; add items of each class"
         assert refused(few, share) == expected  # no share would do
     eight = labelled(tmp_path, np.repeat(np.arange(30), 8))
     assert refused(eight, 0.2).endswith("; add items of each class; or pass holdout=0.5")
@@ -172,3 +175,16 @@ def test_features_that_float32_cannot_tell_apart_are_refused(tmp_path):
         require_trainable(read_collection(tmp_path / "x.npy", tmp_path / "y.npy"))
     np.save(tmp_path / "x.npy", x - x.mean(0))
     require_trainable(read_collection(tmp_path / "x.npy", tmp_path / "y.npy"))
+
+
+def test_measurements_are_no_classes(tmp_path):
+    problem = "its labels are 50 different numbers, such as .*, and not classes; make classes of them"
+    with pytest.raises(ValueError, match=problem):
+        require_trainable(labelled(tmp_path, [f"{i / 7:.3f}" for i in range(50)]))
+    assert require_trainable(labelled(tmp_path, [f"{i % 5 / 2}" for i in range(50)])).kind == "classes"
+
+
+def test_what_is_left_out_is_said_where_too_little_is_left(tmp_path):
+    collection = replace(labelled(tmp_path, [1, 1, 1]), problems=(Problem("x", "has no row", "add one"),) * 3)
+    with pytest.raises(ValueError, match="has one class only, without 3 items that cannot be used"):
+        require_trainable(collection)

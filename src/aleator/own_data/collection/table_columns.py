@@ -6,6 +6,7 @@ from the table that a run is trained on, and later tables get the same features.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from aleator.data import IMAGE_SUFFIXES
-from aleator.foundation import require
+from aleator.foundation import reject, require
 
 _LARGEST = float(np.finfo(np.float32).max)
 _EMPTY = {"", "na", "n/a", "nan", "null", "?"}  # as spreadsheets, R, pandas, databases and archives write it
 _ERRORS, _FEW_ERRORS = 0.1, 3  # cells of a column of numbers that may be something else: a share, or so many
+_COMMA_NUMBER = re.compile(r"[+-]?\d[\d.]*,\d[\d.,]*")
 _LONG = 40  # letters: longer cells are sentences
 _MOST_WORDS = 32  # of a column, the most frequent
 _LEAST_SHARE = 0.01  # of the rows: what is rarer is no feature, because a network learns such a row by heart
@@ -163,7 +165,8 @@ def _of_numbers(name: str, cells: np.ndarray) -> tuple[Column, str]:
     if not empty:
         return column, ""
     also = ", and a feature says which they are" if column.marks_empty else ""
-    return column, f"{empty} empty cells count as its median {column.fill:g}{also}"
+    count = _counted(empty, "empty cell counts", "empty cells count")
+    return column, f"{count} as its median {column.fill:g}{also}"
 
 
 def _of_words(name: str, cells: list[str]) -> tuple[Column | None, str]:
@@ -174,10 +177,23 @@ def _of_words(name: str, cells: list[str]) -> tuple[Column | None, str]:
         return None, "left out, it holds names of images; call it path if it is the item of each row"
     if np.median([len(cell) for cell in cells]) > _LONG:
         return None, "left out, it holds sentences; call it text if it is the item of each row"
+    commas = [cell for cell in cells if _COMMA_NUMBER.fullmatch(cell)]
+    if len(commas) > len(cells) / 2:
+        problem = f"it holds {commas[0]!r}, whose comma may separate thousands or decimals"
+        way_out = (
+            "write 3600 or 3.6 for 3,600; or separate the cells of the table by semicolons, if it is a decimal comma"
+        )
+        reject("data", f"column {name}", problem, way_out)
     least = 1 if len(cells) < _FEW_ROWS else max(2, _LEAST_SHARE * len(cells))
     words = [word for word, count in counts.most_common(_MOST_WORDS) if count >= least]
     if sum(counts[word] for word in words) < _LEAST_COVERED * len(cells):
         return None, f"left out, its words are names ({len(counts)} different ones in {len(cells)} rows)"
+    if len(counts) == 1 and len(cells) >= _FEW_ROWS:
+        return None, f"left out, it holds {cells[0]!r} in every row"
     rarer = len(counts) - len(words)
-    note = f"{len(words)} words are features" + (f", {rarer} rarer ones are not" if rarer else "")
-    return Column(name, words=tuple(sorted(words))), note
+    note = f"{_counted(len(words), 'word is a feature', 'words are features')}"
+    return Column(name, words=tuple(sorted(words))), note + (f", {rarer} rarer left out" if rarer else "")
+
+
+def _counted(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"

@@ -4,13 +4,16 @@ import codecs
 import csv
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aleator.foundation import reject, require
 from aleator.own_data.collection.object_store import AnyPath
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
+_GROUPED_BY_POINTS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
+_DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
 _THOUSANDS = {sign: re.compile(rf"[+-]?\d{{1,3}}(\{sign}\d{{3}})+") for sign in (",", ".")}
 
 
@@ -18,7 +21,8 @@ _THOUSANDS = {sign: re.compile(rf"[+-]?\d{{1,3}}(\{sign}\d{{3}})+") for sign in 
 class Table:
     """A CSV file: its column names, its rows, the number of each, and what separates cells.
 
-    Rows are numbered as in a spreadsheet: the header is row 1, and empty rows count.
+    Rows are numbered as in a spreadsheet: the header is row 1, and empty rows count. If
+    `points_group`, 1.201 is 1201.
     """
 
     path: AnyPath
@@ -26,6 +30,7 @@ class Table:
     rows: list[dict[str, str]]
     lines: list[int]
     separator: str = ","
+    points_group: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -43,6 +48,8 @@ class Table:
 
         Where semicolons or tabs separate cells, it may have a decimal comma.
         """
+        if self.points_group and _GROUPED_BY_POINTS.fullmatch(cell.strip()):
+            return float(cell.strip().replace(".", ""))
         try:
             return float(cell)
         except ValueError:
@@ -55,7 +62,7 @@ class Table:
     def select(self, indices: Sequence[int]) -> "Table":
         """Some rows of the table, in the order of their indices."""
         rows, lines = [self.rows[i] for i in indices], [self.lines[i] for i in indices]
-        return Table(self.path, self.header, rows, lines, self.separator)
+        return replace(self, rows=rows, lines=lines)
 
     def require_filled(self, name: str, way_out: str = "fill it in") -> None:
         """Raise if a cell of a column is empty."""
@@ -104,7 +111,17 @@ def read_table(path: Path) -> Table:
     except csv.Error as damage:
         reject("data", f"line {reader.line_num} of {path}", f"is not valid CSV ({damage})", "export it again")
     require(bool(rows), "data", str(path), "has no row", "write one row per item below the header")
-    return Table(path, header, rows, lines, separator)
+    return Table(path, header, rows, lines, separator, separator != "," and _points_group(rows))
+
+
+def _points_group(rows: list[dict[str, str]]) -> bool:
+    """Whether 1.201 is 1201 in a table: other cells have a decimal comma, and none has what must be a decimal point."""
+    commas = False
+    for cell in (cell.strip() for row in rows for cell in row.values()):
+        commas = commas or _DECIMAL_COMMA.fullmatch(cell) is not None
+        if _DECIMAL_POINT.fullmatch(cell) and not _GROUPED_BY_POINTS.fullmatch(cell):
+            return False
+    return commas
 
 
 def separator_of(header: str) -> str:

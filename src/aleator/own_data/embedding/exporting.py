@@ -80,6 +80,8 @@ def embed_into(
         require("#" not in name, "output", name, "an older version cannot change", "leave out the #")
         return _into_lance(run, collection, name, replace, storage_options, options)
     require(storage_options is None, "storage_options", "given", "are for object stores", "leave them out")
+    way_out = "name it .safetensors or .parquet; or an index, such as lance:folder/ or s3://bucket/name"
+    require(name.endswith(".safetensors"), "output", name, "has another ending", way_out)
     return str(embed(run, collection, output, replace=replace, **options))
 
 

@@ -368,8 +368,8 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
             untrained or not different,
             "output",
             str(folder),
-            f"belongs to another run (other {', '.join(different)})",
-            "name a new folder, or repeat the command that started it",
+            f"belongs to another run ({different})",
+            f"name a new folder, or repeat the command that started it; --from {folder} continues it in a new folder",
         )
         write = bool(different)
         if write and group.first:
@@ -384,9 +384,13 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
     return (folder / "metrics.json").is_file()
 
 
-def _differences(stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
-    """Names of settings and properties of the data that differ; the data may have moved to another path."""
-    return [name for part in ("settings", "data") for name in _different(part, stored, config)]
+def _differences(stored: dict[str, Any], config: dict[str, Any]) -> str:
+    """What differs: names of settings, and the data, which may have moved to another path; empty if nothing does."""
+    settings, data = (_different(part, stored, config) for part in ("settings", "data"))
+    before, now = stored["data"].get("items"), config["data"]["items"]
+    counts = f": {before} items then, {now} now" if before != now else ""
+    said = [f"other {', '.join(settings)}"] if settings else []
+    return "; ".join(said + [f"its data were others{counts}"] * bool(data))
 
 
 def _different(part: str, stored: dict[str, Any], config: dict[str, Any]) -> list[str]:

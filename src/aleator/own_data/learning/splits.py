@@ -10,6 +10,7 @@ from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.parts import Split, can_be_evaluated
+from aleator.own_data.collection.table_columns import is_number
 from aleator.own_data.learning.out_of_bag import PARTS
 from aleator.own_data.measuring.evaluation import evaluation_labels
 
@@ -33,12 +34,24 @@ def require_trainable(collection: Collection) -> Labels:
     counts = labels.counts()
     for c in np.flatnonzero(counts == 0)[:1]:
         reject("data", f"class {labels.names[c]} of {source}", "has no item", "leave it out")
-    require(len(counts) >= 2, "data", source, "has one class only", "add items of another class")
+    left_out = f", without {len(collection.problems)} items that cannot be used" if collection.problems else ""
+    require(len(counts) >= 2, "data", source, f"has one class only{left_out}", "add items of another class")
+    if labels.kind == "classes":
+        _require_classes(labels, source)
     if labels.kind in ("classes", "groups"):
         shared = int((counts > 1).sum())
-        problem = f"fewer than two {labels.kind} have two items"
+        problem = f"fewer than two {labels.kind} have two items{left_out}"
         require(shared >= 2, "data", source, problem, f"check the {labels.kind}, or add items")
     return labels
+
+
+def _require_classes(labels: Labels, source: str) -> None:
+    """Raise if the labels are measurements: numbers with decimals, most of which stand once."""
+    measured = sum("." in name and is_number(name, float) for name in labels.names)
+    once = int((labels.counts() == 1).sum())
+    problem = f"its labels are {len(labels.names)} different numbers, such as {labels.names[0]}, and not classes"
+    way_out = "make classes of them, such as low and high"
+    require(2 * measured <= len(labels.names) or 2 * once <= len(labels.names), "data", source, problem, way_out)
 
 
 def _require_precise(collection: Collection) -> None:
@@ -71,7 +84,8 @@ def describe_copies(digests: np.ndarray, split: Split) -> str:
     known = np.isin(digests[split.test], digests[split.train]).sum()
     if known:
         return f"{known} of {len(split.test)} test items are copies of items that are trained on: figures are too good"
-    return f"{copies} items are copies of others; equal items are all trained on or all held out" if copies else ""
+    are = "item is a copy of another" if copies == 1 else "items are copies of others"
+    return f"{copies} {are}; equal items are all trained on or all held out" if copies else ""
 
 
 def split_items(
@@ -96,7 +110,7 @@ def split_items(
         seen = np.zeros(len(collection), bool)
     split = _split(grouping, share, seed, seen, digests)
     if split is None:
-        _reject_too_few(grouping, labels, share, seed, seen, digests)
+        _reject_too_few(str(collection.source), grouping, labels, share, seed, seen, digests)
     return split
 
 
@@ -122,11 +136,14 @@ def _split(grouping: Labels, share: float, seed: int, seen: np.ndarray, digests:
 
 
 def _reject_too_few(
-    grouping: Labels, labels: Labels, share: float, seed: int, seen: np.ndarray, digests: np.ndarray | None
+    source: str, grouping: Labels, labels: Labels, share: float, seed: int, seen: np.ndarray, digests: np.ndarray | None
 ) -> NoReturn:
     """Raise the error for items that cannot be split, with a share that would do, if there is one."""
-    new = f" that are new ({np.count_nonzero(~seen)} of {len(seen)})" if seen.any() else ""
-    problem, way_out = f"too few items{new} to hold out {percent(share)} of them", "add items of each class"
+    new = f"that are new ({np.count_nonzero(~seen)} of {len(seen)})" if seen.any() else f"({len(seen)})"
+    problem, way_out = (
+        f"too few items {new} to hold out {percent(share)} of them",
+        "add items of each class",
+    )
     if grouping.kind == "groups":
         groups = np.count_nonzero(grouping.counts() > 1)
         link = "the pairs link them into " if labels.kind == "pairs" else ""
@@ -135,7 +152,7 @@ def _reject_too_few(
     enough = [other for other in (0.2, *_LARGER_SHARES) if _split(grouping, other, seed, seen, digests)]
     if enough:
         way_out += f"; or pass holdout={enough[0]:g}"
-    reject("data", len(seen), problem, way_out)
+    reject("data", source, problem, way_out)
 
 
 def split_at_random(count: int, seed: int) -> Split:
