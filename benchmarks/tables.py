@@ -14,6 +14,7 @@ Logistic regression and the MLP choose their regularisation by cross-validation;
 import argparse
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -84,16 +85,21 @@ def measure(probabilities: np.ndarray, numbers: np.ndarray) -> dict[str, float |
 
 def compare(path: Path) -> dict[str, Any]:
     """One table: its size, and each classifier's measures, one for each split."""
+    torch.set_num_threads(1)
+    X, y = read_table(path)
+    return compare_classifiers(path.stem, X, y, classifiers())
+
+
+def compare_classifiers(table: str, X: np.ndarray, y: np.ndarray, compared: dict[str, Any]) -> dict[str, Any]:
+    """The size of a table, and the measures of classifiers by their names, one for each split."""
     import warnings
 
     from sklearn.model_selection import StratifiedShuffleSplit
 
     warnings.simplefilter("ignore")  # an MLP says that more iterations would help
-    torch.set_num_threads(1)
-    X, y = read_table(path)
     splits = list(StratifiedShuffleSplit(SPLITS, test_size=HELD_OUT, random_state=0).split(X, y))
     methods: dict[str, Any] = {}
-    for name, classifier in classifiers().items():
+    for name, classifier in compared.items():
         rows, began = [], time.process_time()
         for train, test in splits:
             fitted = classifier.fit(X[train], y[train])
@@ -101,7 +107,7 @@ def compare(path: Path) -> dict[str, Any]:
         seconds = round((time.process_time() - began) / SPLITS, 1)
         methods[name] = {**{measure: [row[measure] for row in rows] for measure in MEASURES}, "seconds": seconds}
     shape = {"rows": len(X), "columns": X.shape[1], "classes": len(np.unique(y))}
-    return {"table": path.stem, **shape, "methods": methods}
+    return {"table": table, **shape, "methods": methods}
 
 
 def summary(tables: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -145,11 +151,12 @@ def show(means: dict[str, dict[str, float]]) -> None:
         print(f"best {label}: {'ours' if best == OURS else best}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run(compare: Callable[[Path], dict[str, Any]], description: str | None, name: str) -> None:
+    """Compare on all tables of a folder that the command line names; print and write the results."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of .csv files")
     parser.add_argument("--jobs", type=int, default=2, help="tables at the same time")
-    parser.add_argument("--output", type=Path, default=Path("results/own-data/tables.json"))
+    parser.add_argument("--output", type=Path, default=Path(f"results/own-data/{name}.json"))
     options = parser.parse_args()
     began = time.time()
     paths = sorted(options.folder.glob("*.csv"), key=lambda path: -path.stat().st_size)  # long ones first
@@ -165,8 +172,8 @@ def main() -> None:
         print(f"== {name}")
         show(means)
     provenance = describe_run(began, torch.device("cpu"))
-    write_json(options.output, {"experiment": "tables", "provenance": provenance, "summary": by_size, "tables": tables})
+    write_json(options.output, {"experiment": name, "provenance": provenance, "summary": by_size, "tables": tables})
 
 
 if __name__ == "__main__":
-    main()
+    run(compare, __doc__, "tables")
