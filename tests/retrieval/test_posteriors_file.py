@@ -69,15 +69,15 @@ def test_a_file_without_a_header_has_default_match_settings(tmp_path, arrays):
     np.savez(tmp_path / "q.npz", mu=arrays[0], kappa=arrays[1])
     header = read_header(tmp_path / "q.npz")
     assert header == {}
-    kernel, prior, maps = match_settings(header)
+    kernel, prior, maps = match_settings(header, tmp_path)
     assert (float(kernel.kappa_pos), prior) == (float(VMFKernel().kappa_pos), 0.5)
     assert not maps.calibrated
     (tmp_path / "q.safetensors").write_bytes(b"something else")
     assert read_header(tmp_path / "q.safetensors") == {}
     fitted = MatchMaps(LogOddsMap((0.0, 1.0), (0.5, 0.75)), LogOddsMap((0.0, 1.0), (0.1, 0.3)))
-    kernel, prior, maps = match_settings(match_header(VMFKernel(7.0), 0.1, fitted))
+    kernel, prior, maps = match_settings(match_header(VMFKernel(7.0), 0.1, fitted), tmp_path)
     assert (float(kernel.kappa_pos), prior, maps) == (7.0, 0.1, fitted)
-    kernel, prior, maps = match_settings(HEADER)
+    kernel, prior, maps = match_settings(HEADER, tmp_path)
     assert (float(kernel.kappa_pos), prior) == (12.5, 0.25)
     assert not maps.calibrated
 

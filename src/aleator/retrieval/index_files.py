@@ -52,7 +52,7 @@ def index_from_file(
         2
     """
     header = read_header(posteriors)
-    kernel, written_prior, maps = match_settings(header)
+    kernel, written_prior, maps = match_settings(header, posteriors)
     if kappa_pos is not None:
         kernel, maps = VMFKernel(kappa_pos), MatchMaps()
     if prior is None:

@@ -76,14 +76,14 @@ def read_posteriors(path: Path) -> VonMisesFisher | VMFMixture:
         reject_numbers(path, one_line(problem))
 
 
-def match_settings(header: Mapping[str, str]) -> tuple[VMFKernel, float, MatchMaps]:
-    """Kernel, prior and maps of match probabilities, from a header; defaults where the header has none."""
+def match_settings(header: Mapping[str, str], path: Path) -> tuple[VMFKernel, float, MatchMaps]:
+    """Kernel, prior and maps of match probabilities, from the header of a file; defaults where it has none."""
     try:
         kernel = VMFKernel(float(header["kappa_pos"])) if "kappa_pos" in header else VMFKernel()
         maps = MatchMaps.from_dict(json.loads(header["maps"]) if "maps" in header else None)
         return kernel, float(header.get("prior", DEFAULT_PRIOR)), maps
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        reject("posteriors", "the header", f"cannot be read ({one_line(problem)})", "write the file again")
+        reject("posteriors", str(path), f"its header cannot be read ({one_line(problem)})", "write the file again")
 
 
 def match_header(kernel: VMFKernel, prior: float, maps: MatchMaps) -> dict[str, str]:

@@ -253,6 +253,9 @@ def test_a_run_of_an_older_release_knows_the_names_of_its_columns(tmp_path):
     run = train(known, tmp_path / "run", Settings(steps=1, width=8), device="cpu", rivals=False)
     older = replace(run, config={name: value for name, value in run.config.items() if name != "columns"})
     assert [column.name for column in older.table_columns] == ["a", "b"]
+    for damaged in ([{"title": "a"}], 7, ["a"]):
+        with pytest.raises(ValueError, match=r"config\.json"):
+            _ = replace(run, config=run.config | {"columns": damaged}).table_columns
     path = table(tmp_path / "new.csv", "b,a", "1,2", "1,")
     with pytest.raises(ValueError, match=r"row 1 of .*new\.csv': has a number that is not finite"):
         embed(older, read_collection(path), tmp_path / "new.safetensors", device="cpu")

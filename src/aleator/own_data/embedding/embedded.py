@@ -139,7 +139,7 @@ def read_embedded(path: str | Path) -> EmbeddedCollection:
     path = Path(path).expanduser()
     q = read_posteriors(path)
     header = read_header(path)
-    kernel, prior, maps = match_settings(header)
+    kernel, prior, maps = match_settings(header, path)
     records = read_records(path, len(q))
     fingerprint, source = header.get("fingerprint"), header.get("source")
     marked = header.get("used") == "marked"

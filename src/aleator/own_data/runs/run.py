@@ -100,7 +100,8 @@ class Run:
     def table_columns(self) -> list[Column] | None:
         """The features of each column of a table, as the run was trained on them; None if it was no table."""
         if "columns" in self.config:
-            return [Column.from_dict(fields) for fields in self.config["columns"]]
+            with using_contents(self.folder / "config.json", _WAY_OUT):
+                return [Column.from_dict(fields) for fields in self.config["columns"]]
         names = self.config.get("data", {}).get("columns")  # older runs, on columns of numbers
         return None if names is None else [Column(name) for name in names]
 

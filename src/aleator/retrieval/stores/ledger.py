@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aleator.foundation import DamagedFileError, reject, require
-from aleator.retrieval.items import Items, decode_id
+from aleator.retrieval.items import Items, decode_id, is_readable
 from aleator.retrieval.stores.ledger_checks import (
     WAY_OUT,
     add_to_total,
@@ -229,12 +229,15 @@ class Ledger:
 
     def describe(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
         """Key and metadata as JSON text, by row. An item that does not match its checksum is damage."""
-        digest = "i.digest" if has_totals(self._db) else "NULL"
+        checked = has_totals(self._db)
+        digest = "i.digest" if checked else "NULL"
         select = f"SELECT i.row, i.key, i.note, {digest} FROM json_each(?) AS k JOIN items AS i ON i.row = k.value"
         described = {}
         for row, key, metadata, expected in self._db.execute(select, (json.dumps(sorted(set(rows.tolist()))),)):
             if expected is not None and item_digest(row, key, metadata) != expected:
                 raise self.damage(f"the id or the metadata of item {row} do not match their checksum")
+            if not checked and not is_readable(key, metadata):  # of an older release
+                raise self.damage(f"the id or the metadata of item {row} cannot be read")
             described[row] = (key, metadata)
         return described
 
@@ -291,6 +294,8 @@ class Ledger:
             packed = numbers.reshape(-1, dim + 2)
             counts = [len(mu) // (4 * (dim + 2)) for _, _, mu in added]
             return np.repeat(rows, counts), packed[:, 1], packed[:, 2:], packed[:, 0]
+        if not all(isinstance(kappa, int | float) for _, kappa, _ in added):
+            raise self.damage("the certainty of an added item is not a number")
         kappa = np.array([kappa for _, kappa, _ in added], np.float32)
         return rows, kappa, numbers.reshape(-1, dim), None
 

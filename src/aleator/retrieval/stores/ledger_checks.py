@@ -83,7 +83,7 @@ def verify_tables(db: sqlite3.Connection, path: Path) -> None:
     (written,) = db.execute("PRAGMA user_version").fetchone()
     if totals.pop("format", written) != written:
         raise DamagedFileError(path, "the number of its format does not match its checksum", WAY_OUT)
-    for table in sorted({*table_names(db), *totals}):
+    for table in sorted({*table_names(db), *totals}, key=str):
         if table not in _TABLES or table not in totals or table_total(db, table) != totals[table]:
             content = _TABLES.get(table, "its checksums")
             raise DamagedFileError(path, f"{content} do not match their checksum", WAY_OUT)
