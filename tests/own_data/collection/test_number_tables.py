@@ -174,7 +174,8 @@ def test_a_run_on_words_reads_later_tables_as_it_read_the_first(tmp_path):
     known = read_collection(mixed_table(tmp_path / "known.csv", 300))
     run = train(known, tmp_path / "run", settings, device="cpu", rivals=False)
     assert run.metrics["label_accuracy"] > 0.9
-    assert [column.name for column in run.table_columns] == ["colour", "age", "size"]
+    assert [column.name for column in run.table_columns] == ["name", "colour", "age", "size"]
+    assert run.table_columns[0].words == ()
     # Columns in another order, one more, a word that is new, no empty cell, and a column of numbers without a number.
     rows = ("3,new,,red,41", "2,other,1.5,green,50", "1,names,1.5,blue,")
     new = table(tmp_path / "new.csv", "extra,name,size,colour,age", *rows)
@@ -187,7 +188,12 @@ def test_a_run_on_words_reads_later_tables_as_it_read_the_first(tmp_path):
         lines = []
         path = embed(run, collection, tmp_path / "new.safetensors", device="cpu", log=lines.append, replace=True)
         np.testing.assert_allclose(read_embedded(path).q.mu, run.posteriors(by_hand).mu, atol=1e-4)
-        assert "columns that the run does not use: extra, name" in lines
+        assert "columns that the run does not use: extra" in lines
+    nameless = table(tmp_path / "nameless.csv", "colour,age,size", "blue,,1.5")
+    path = embed(run, read_collection(nameless), tmp_path / "nameless.safetensors", device="cpu")
+    np.testing.assert_allclose(read_embedded(path).q.mu[0], run.posteriors(by_hand[2:]).mu[0], atol=1e-4)
+    again = embed(run, known, tmp_path / "known.safetensors", device="cpu")
+    assert any(record.get("used") == "training" for record in read_embedded(again).records)
 
 
 def test_a_known_column_of_words_may_hold_numbers_later(tmp_path):

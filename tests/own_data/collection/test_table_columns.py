@@ -9,9 +9,10 @@ from aleator.own_data.collection.table_columns import Column, choose_columns, ho
 
 
 def words_of(cells):
-    """The words of a column that are features, and the note; no words if it is left out."""
-    columns, notes = choose_columns({"c": cells})
-    return (columns[0].words if columns else None), (notes[0] if notes else "")
+    """The words of a column that are features, and the note."""
+    (column,), (note,) = choose_columns({"c": cells})
+    assert column.features(cells).shape == (len(cells), len(column.words))
+    return column.words, note
 
 
 @pytest.mark.parametrize("cell", ["", "  ", "NA", "n/a", "nan", "NaN", "NULL", "?"])
@@ -55,19 +56,25 @@ def test_frequent_words_are_features_and_names_are_not():
     frequent = ["x"] * 500 + ["y"] * 485 + ["rare"] * 5 + [f"n{i}" for i in range(10)]
     assert words_of(frequent) == (("x", "y"), "column c: 2 words are features, 11 rarer left out")
     names = [f"n{i}" for i in range(600)] + ["x"] * 400
-    assert words_of(names) == (None, "column c: left out, its words are names (601 different ones in 1000 rows)")
+    assert words_of(names) == ((), "column c: left out, its words are names (601 different ones in 1000 rows)")
     many = [f"w{i % 60:02}" for i in range(6000)]  # the words are even: 32 of 60 are kept
     assert len(words_of(many)[0]) == 32
 
 
 def test_items_are_no_features():
-    assert words_of(["a.PNG", "b.png"])[0] is None
+    assert words_of(["a.PNG", "b.png"])[0] == ()
     assert "call it text if" in words_of(["It is a long sentence, and has many words in it."] * 30)[1]
-    assert words_of(["", ""]) == (None, "column c: left out, it is empty")
+    assert words_of(["", ""]) == ((), "column c: left out, it is empty")
 
 
 def test_what_a_column_becomes_is_kept_as_json():
-    columns = [Column("a"), Column("b", 0.1, True), Column("c", 2.5), Column("d", words=("", "u"))]
+    columns = [
+        Column("a"),
+        Column("b", 0.1, True),
+        Column("c", 2.5),
+        Column("d", words=("", "u")),
+        Column("e", words=()),
+    ]
     stored = json.loads(json.dumps([column.to_dict() for column in columns]))
     assert stored[0] == {"name": "a"}
     assert [Column.from_dict(fields) for fields in stored] == columns
@@ -95,4 +102,4 @@ def test_numbers_with_a_comma_are_not_taken_for_words(cells):
 
 
 def test_a_word_that_stands_everywhere_says_nothing():
-    assert words_of(["u"] * 30) == (None, "column c: left out, it holds 'u' in every row")
+    assert words_of(["u"] * 30) == ((), "column c: left out, it holds 'u' in every row")

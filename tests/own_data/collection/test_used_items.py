@@ -76,3 +76,7 @@ def test_rows_of_one_table_with_other_names_are_other_items(tmp_path):
     same.write_text(path.read_text() + path.read_text().split("\n", 1)[1])
     again = item_digests(read_collection(same))
     assert again[:60].tolist() == again[60:].tolist() == digests.tolist()
+    more = tmp_path / "more.csv"  # a column that the run does not know says nothing about copies
+    more.write_text("name,age,label,note\n" + "".join(f"n{i // 2},{i % 3 + 20},u,{i}\n" for i in range(60)))
+    columns = read_collection(path).items.chosen
+    assert item_digests(read_collection(more, columns=columns)).tolist() == digests.tolist()

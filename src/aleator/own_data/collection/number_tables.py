@@ -45,22 +45,23 @@ class TableFeatures(FeatureFile):
             way_out = "call the item of each row path or text, or two of them first and second (pairs of paths)"
             shown = f"has the columns {', '.join(cells)}" if cells else "has no column but ids and labels"
             problem = f"{shown}, and none holds numbers or words that come back in other rows"
-            require(bool(self.chosen), "data", str(path), problem, way_out)
+            require(any(column.feature_names for column in self.chosen), "data", str(path), problem, way_out)
         else:
             self.chosen, self.notes = list(chosen), self._compare(chosen)
-        used = {column.name for column in self.chosen}
-        unused = [list(map(str, cells[name])) for name in cells if name not in used]
-        self.names_of_rows = ["\0".join(row) for row in zip(*unused, strict=True)] if unused else None
-        self.columns = tuple(name for column in self.chosen for name in column.feature_names)
-        rows = np.concatenate([column.features(cells[column.name]) for column in self.chosen], 1)
+        names = [cells[column.name] for column in self.chosen if not column.feature_names and column.name in cells]
+        self.names_of_rows = ["\0".join(map(str, row)) for row in zip(*names, strict=True)] if names else None
+        used = [column for column in self.chosen if column.feature_names]
+        self.columns = tuple(name for column in used for name in column.feature_names)
+        rows = np.concatenate([column.features(cells[column.name]) for column in used], 1)
         self.coarse = coarse_columns(rows, self.columns)
         self._rows = rows.astype(np.float32)
         self.shape: tuple[int, int] = rows.shape
 
     def _compare(self, chosen: Sequence[Column]) -> list[str]:
         """Raise if a column is missing. Returns a note about those that are no features, if there are any."""
-        known, named = [column.name for column in chosen], list(self.cells)
-        missing, more = ([name for name in one if name not in other] for one, other in ((known, named), (named, known)))
+        known, named = [column.name for column in chosen if column.feature_names], list(self.cells)
+        missing = [name for name in known if name not in named]
+        more = [name for name in named if name not in (column.name for column in chosen)]
         shown = " and ".join(
             f"{word} {_listed(names, 5)}" for word, names in (("lacks", missing), ("has", more)) if names
         )

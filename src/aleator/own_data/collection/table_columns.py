@@ -36,7 +36,8 @@ class Column:
         name: Its name in the header.
         fill: What an empty cell of a column of numbers counts as. None: no cell may be empty.
         marks_empty: Whether one more feature says which cells are empty.
-        words: The words that are features, for a column of words. None: a column of numbers.
+        words: The words that are features, for a column of words; none of a column that is left out. None: a column of
+            numbers.
 
     Examples:
         >>> import numpy as np
@@ -149,12 +150,16 @@ def choose_columns(table: dict[str, Cells]) -> tuple[list[Column], list[str]]:
         table: The cells of each column that is no id and no label, by its name.
 
     Returns:
-        The columns that are features, in order; and a note for each in which cells are empty, of words, or left out.
+        The columns, in order; and a note for each in which cells are empty, that is of words, or that is left out.
     """
     columns, notes = [], []
     for name, cells in table.items():
-        column, note = _of_numbers(name, cells) if isinstance(cells, np.ndarray) else _of_words(name, cells)
-        columns += [column] if column else []
+        if isinstance(cells, np.ndarray):
+            column, note = _of_numbers(name, cells)
+        else:
+            words, note = _words_of(name, cells)
+            column = Column(name, words=words)
+        columns.append(column)
         notes += [f"column {name}: {note}"] if note else []
     return columns, notes
 
@@ -169,14 +174,15 @@ def _of_numbers(name: str, cells: np.ndarray) -> tuple[Column, str]:
     return column, f"{count} as its median {column.fill:g}{also}"
 
 
-def _of_words(name: str, cells: list[str]) -> tuple[Column | None, str]:
+def _words_of(name: str, cells: list[str]) -> tuple[tuple[str, ...], str]:
+    """The words of a column that are features, and the note."""
     counts = Counter(cells)
     if set(counts) == {""}:
-        return None, "left out, it is empty"
+        return (), "left out, it is empty"
     if any(cell.lower().endswith(IMAGE_SUFFIXES) for cell in counts):
-        return None, "left out, it holds names of images; call it path if it is the item of each row"
+        return (), "left out, it holds names of images; call it path if it is the item of each row"
     if np.median([len(cell) for cell in cells]) > _LONG:
-        return None, "left out, it holds sentences; call it text if it is the item of each row"
+        return (), "left out, it holds sentences; call it text if it is the item of each row"
     commas = [cell for cell in cells if _COMMA_NUMBER.fullmatch(cell)]
     if len(commas) > len(cells) / 2:
         problem = f"it holds {commas[0]!r}, whose comma may separate thousands or decimals"
@@ -187,12 +193,12 @@ def _of_words(name: str, cells: list[str]) -> tuple[Column | None, str]:
     least = 1 if len(cells) < _FEW_ROWS else max(2, _LEAST_SHARE * len(cells))
     words = [word for word, count in counts.most_common(_MOST_WORDS) if count >= least]
     if sum(counts[word] for word in words) < _LEAST_COVERED * len(cells):
-        return None, f"left out, its words are names ({len(counts)} different ones in {len(cells)} rows)"
+        return (), f"left out, its words are names ({len(counts)} different ones in {len(cells)} rows)"
     if len(counts) == 1 and len(cells) >= _FEW_ROWS:
-        return None, f"left out, it holds {cells[0]!r} in every row"
+        return (), f"left out, it holds {cells[0]!r} in every row"
     rarer = len(counts) - len(words)
-    note = f"{_counted(len(words), 'word is a feature', 'words are features')}"
-    return Column(name, words=tuple(sorted(words))), note + (f", {rarer} rarer left out" if rarer else "")
+    note = _counted(len(words), "word is a feature", "words are features")
+    return tuple(sorted(words)), note + (f", {rarer} rarer left out" if rarer else "")
 
 
 def _counted(number: int, one: str, several: str) -> str:
