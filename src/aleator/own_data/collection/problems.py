@@ -68,6 +68,11 @@ def usable_rows(table: Table, check: Callable[[int], None]) -> tuple[Table, list
     return (table.without(problems) if problems else table), list(problems.values())
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """The first names in words: "a, b and 3 more"."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def describe_problems(problems: Sequence[Problem], total: int) -> str:
     """One report of all problems: how many, what, the first names and the way out.
 
@@ -92,9 +97,8 @@ def describe_problems(problems: Sequence[Problem], total: int) -> str:
     lines = [f"{len(problems)} of {total} items cannot be used:"]
     by_size = sorted(kinds.values(), key=len, reverse=True)
     for alike in by_size[:_LINES]:
-        names = ", ".join(problem.item for problem in alike[:_NAMED])
-        more = f" and {len(alike) - _NAMED} more" if len(alike) > _NAMED else ""
-        lines.append(f"  {len(alike)} x {alike[0].reason}: {names}{more}; {alike[0].way_out}")
+        names = listed([problem.item for problem in alike], _NAMED)
+        lines.append(f"  {len(alike)} x {alike[0].reason}: {names}; {alike[0].way_out}")
     if len(by_size) > _LINES:
         lines.append(f"  {sum(map(len, by_size[_LINES:]))} x other problems")
     return "\n".join(lines)

@@ -215,11 +215,8 @@ def _label_images(
     labelled, used = [], []
     for path, row in zip(paths, rows, strict=True):
         if row is None:
-            problems.append(
-                Problem(
-                    f"{folder}/{path}", f"has no row in {labels_path.name}, where paths start in {folder}", "add one"
-                )
-            )
+            missing = f"has no row in {labels_path.name}, where paths start in {folder}"
+            problems.append(Problem(f"{folder}/{path}", missing, "add one"))
             continue
         try:
             require_label(table, row, columns)

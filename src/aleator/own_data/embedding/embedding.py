@@ -104,13 +104,7 @@ def embed(
         torch.Size([3, 4])
     """
     output = Path(output).expanduser()
-    require(
-        output.suffix == ".safetensors",
-        "output",
-        str(output),
-        "has another ending",
-        "name it .safetensors",
-    )
+    require(output.suffix == ".safetensors", "output", str(output), "has another ending", "name it .safetensors")
     require_one_of("engine", engine, get_args(Engine))
     alone = engine == "ray" or (workers is None and address is None)
     require(alone, "engine", engine, "has no workers and no address", "pass engine=ray")

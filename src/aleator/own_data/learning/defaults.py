@@ -205,8 +205,9 @@ def choose_settings(
             choose("steps", steps, f"{passes_of_each:.0f} passes of each network over the training items")
         learning_rate = 4e-3 if bagged else 2e-3 if with_classes else 1e-3
         choose("learning_rate", learning_rate, "highest rate of the one-cycle schedule")
-        weight_decay = _WEIGHT_DECAY_OF_SMALL_TABLE if bagged and table else _WEIGHT_DECAY if with_classes else 1e-4
-        choose("weight_decay", weight_decay, "for a small table" if bagged and table else "for a head on features")
+        if bagged and table:
+            choose("weight_decay", _WEIGHT_DECAY_OF_SMALL_TABLE, "for a small table")
+        choose("weight_decay", _WEIGHT_DECAY if with_classes else 1e-4, "for a head on features")
         dropout = 0.0 if not with_classes else 0.5 if labels.kind == "soft" else 0.2
         choose("dropout", dropout, f"for a head on features and {labels.kind}")
         choose(

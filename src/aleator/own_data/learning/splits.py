@@ -10,6 +10,7 @@ from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.parts import Split, can_be_evaluated
+from aleator.own_data.collection.problems import listed
 from aleator.own_data.collection.table_columns import is_number
 from aleator.own_data.learning.out_of_bag import PARTS
 from aleator.own_data.measuring.evaluation import evaluation_labels
@@ -57,9 +58,14 @@ def _require_classes(labels: Labels, source: str) -> None:
 def _require_precise(collection: Collection) -> None:
     """Raise if float32, which everything is computed in, can hardly tell the values of a feature apart."""
     coarse = collection.items.coarse if isinstance(collection.items, FeatureFile) else ()
-    shown = ", ".join(coarse[:5]) + (f" and {len(coarse) - 5} more" if len(coarse) > 5 else "")
     way_out = "subtract the mean from such a feature, or leave it out"
-    require(not coarse, "data", str(collection.source), f"{shown}: float32 cannot tell the values apart", way_out)
+    require(
+        not coarse,
+        "data",
+        str(collection.source),
+        f"{listed(coarse, 5)}: float32 cannot tell the values apart",
+        way_out,
+    )
 
 
 def describe_single_items(labels: Labels) -> str:
@@ -72,8 +78,7 @@ def describe_single_items(labels: Labels) -> str:
     single = np.flatnonzero(labels.counts() == 1)
     if not len(single):
         return ""
-    more = f" and {len(single) - _NAMED} more" if len(single) > _NAMED else ""
-    names = ", ".join(labels.names[c] for c in single[:_NAMED]) + more
+    names = listed([labels.names[c] for c in single], _NAMED)
     has = "class has" if len(single) == 1 else "classes have"
     return f"{len(single)} {has} one item only ({names}), which is trained on; no question tests such a class"
 
@@ -140,10 +145,7 @@ def _reject_too_few(
 ) -> NoReturn:
     """Raise the error for items that cannot be split, with a share that would do, if there is one."""
     new = f"that are new ({np.count_nonzero(~seen)} of {len(seen)})" if seen.any() else f"({len(seen)})"
-    problem, way_out = (
-        f"too few items {new} to hold out {percent(share)} of them",
-        "add items of each class",
-    )
+    problem, way_out = f"too few items {new} to hold out {percent(share)} of them", "add items of each class"
     if grouping.kind == "groups":
         groups = np.count_nonzero(grouping.counts() > 1)
         link = "the pairs link them into " if labels.kind == "pairs" else ""
