@@ -18,6 +18,7 @@ from aleator.fused import (  # noqa: E402
     interpolant,
     leaky_layers,
     mean_share,
+    mean_sigmoid,
     network_posteriors,
     outputs,
     pairs,
@@ -183,6 +184,19 @@ def test_mean_shares_compile(share, averaged, compiled):
     mean = mean_share.fused_log_mean_share(share, averaged)
     mean_share.fused_log_mean_share_backward(mean, share, mean, averaged)
     assert compiled == ["_mean_share_kernel", "_mean_share_backward_kernel"]
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize(
+    "cosines",
+    [torch.zeros(512, 512, 33), torch.zeros(512, 33, 512).permute(2, 0, 1), torch.zeros(1, 1, 1)],
+    ids=["first", "last", "one"],
+)
+def test_mean_sigmoids_compile(cosines, learned, compiled):
+    a = torch.ones(())
+    mean = mean_sigmoid.fused_log_mean_sigmoid(cosines, a, a, 1)
+    mean_sigmoid.fused_log_mean_sigmoid_backward(mean, cosines, a, a, mean, 1, learned)
+    assert compiled == ["_mean_sigmoid_kernel", "_mean_sigmoid_backward_kernel"]
 
 
 @pytest.mark.parametrize("dim", [1, 10, 1024])

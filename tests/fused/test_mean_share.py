@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import aleator as al
 from aleator.losses import mean_share as module
 from aleator.losses.mean_share import log_mean_share, plain_log_mean_share
 from tests.fused.interpreted import INTERPRETED, device_with_fused
@@ -42,20 +41,3 @@ def test_a_share_that_is_zero_or_not_a_number(device):
     mean = log_mean_share(share)
     torch.testing.assert_close(mean[:2].exp(), torch.tensor([0.5, 1.0], device=device))
     assert mean[2].isnan()
-
-
-@pytest.mark.parametrize("negatives", [1, 3])
-def test_hib_has_its_means_from_it(negatives, device):
-    torch.manual_seed(1)
-    x = torch.randn(6, 2 + negatives, 5, device=device, requires_grad=True)
-
-    def loss(x):
-        q = al.VonMisesFisher(torch.nn.functional.normalize(x, dim=-1), 10.0)
-        noise = tuple(one.to(x.dtype) for one in fixed)
-        return al.HIB(4.0, -2.0, samples=70)(q[:, 0], q[:, 1], q[:, 2:], noise=noise)
-
-    fixed = [torch.randn(70, 6, *shape, 5, device=device) for shape in ((), (), (negatives,))]
-    exact = x.detach().double().requires_grad_()
-    torch.testing.assert_close(loss(x).double(), loss(exact), rtol=1e-5, atol=1e-6)
-    expected = torch.autograd.grad(loss(exact), exact)[0]
-    torch.testing.assert_close(torch.autograd.grad(loss(x), x)[0].double(), expected, rtol=1e-3, atol=1e-5)

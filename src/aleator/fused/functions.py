@@ -6,6 +6,7 @@ from aleator.fused.grid import fused_log_grid
 from aleator.fused.interpolant import fused_interpolated_backward, fused_interpolated_totals, sorted_side
 from aleator.fused.leaky_layers import fused_leaky_layer_backward, fused_leaky_layers, fused_leaky_layers_backward
 from aleator.fused.mean_share import fused_log_mean_share, fused_log_mean_share_backward
+from aleator.fused.mean_sigmoid import fused_log_mean_sigmoid, fused_log_mean_sigmoid_backward
 from aleator.fused.network_posteriors import fused_network_posteriors
 from aleator.fused.outputs import fused_bounded_kappa, fused_directions, fused_directions_backward
 from aleator.fused.pairs import fused_pair_cosines, fused_pair_gradients
@@ -38,6 +39,8 @@ __all__ = [
     "fused_log_growth",
     "fused_log_mean_share",
     "fused_log_mean_share_backward",
+    "fused_log_mean_sigmoid",
+    "fused_log_mean_sigmoid_backward",
     "fused_log_totals",
     "fused_log_totals_backward",
     "fused_network_posteriors",

@@ -1,4 +1,4 @@
-"""Mean over the samples, as a logarithm: of the positive's softmax share (softmax_share.py) or of a probability."""
+"""Mean over the samples of the positive's softmax share (losses/softmax_share.py), as a logarithm."""
 
 import math
 from typing import Any
@@ -14,7 +14,7 @@ def log_mean_share(share: Tensor, averaged: int = 1) -> Tensor:
     """log of the mean over the samples, (B,), from log shares (K, B).
 
     Args:
-        share: Log shares, or other logarithms of numbers between 0 and 1.
+        share: Log shares.
         averaged: Number of negatives, if their values are averaged in the denominator and not summed; 1 if summed.
     """
     if fused_kernels(share) is not None and share.dtype == torch.float32 and share.numel():

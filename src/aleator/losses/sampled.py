@@ -9,6 +9,7 @@ from torch import Generator, Tensor, nn
 from aleator.foundation import gather_batch, require, require_count
 from aleator.losses.base import ContrastiveLoss, are_own_negatives, candidates, negative_count, self_mask
 from aleator.losses.mean_share import log_mean_share, share_among_average
+from aleator.losses.mean_sigmoid import log_mean_sigmoid
 from aleator.losses.sampled_cosines import sampled_cosines
 from aleator.losses.soft_targets import log_shares_of
 from aleator.losses.softmax_share import (
@@ -277,14 +278,25 @@ class HIB(SampledLoss):
         noise: Noise | None = None,
     ) -> Tensor:
         if isinstance(anchor, VonMisesFisher):
-            to_positive, to_negatives = self.cosines(anchor, positive, negative, generator, noise)
-            match = self._log_mean_sigmoid(self.a * to_positive + self.b)  # (B,)
-            mismatch = self._log_mean_sigmoid(-(self.a * to_negatives + self.b))  # (B, M): 1 - s(x) = s(-x)
+            match, mismatch = self._matches(anchor, positive, negative, _Draw(self.samples, generator, noise))
         else:
             match, mismatch = self._mixture_matches(anchor, positive, negative, generator, noise)
         if negative is None:
             mismatch = mismatch.masked_fill(self_mask(anchor) < 0, 0.0)
         return -match - mismatch.sum(-1) / negative_count(anchor, negative)
+
+    def _matches(
+        self, anchor: VonMisesFisher, positive: PosteriorBatch, negative: PosteriorBatch | None, draw: "_Draw"
+    ) -> tuple[Tensor, Tensor]:
+        """Log probabilities to match the positive (B,) and not to match the negatives (B, M)."""
+        if are_own_negatives(negative, anchor):
+            cosines = draw.candidate_cosines(draw.anchor_samples(anchor), positive, negative)
+            match, mismatch = log_mean_sigmoid(cosines, self.a, self.b, 1).split((1, cosines.shape[-1] - 1), -1)
+        else:
+            to_positive, to_negatives = self.cosines(anchor, positive, negative, draw.generator, draw.noise)
+            match = log_mean_sigmoid(to_positive.unsqueeze(-1), self.a, self.b, 1)
+            mismatch = log_mean_sigmoid(to_negatives, self.a, self.b, 0)
+        return match.squeeze(-1), mismatch
 
     def _mixture_matches(
         self,
@@ -297,14 +309,11 @@ class HIB(SampledLoss):
         """Log probabilities to match the positive (B,) and not to match the negatives (B, M), for mixtures."""
         drawn = weighted_cosines(self.samples, anchor, positive, negative, generator, noise)
         pairs = drawn.log_anchor.unsqueeze(-1) + drawn.log_positive.unsqueeze(-2)
-        match = log_mean(self._log_mean_sigmoid(self.a * drawn.to_positive + self.b), pairs, (-2, -1))
+        of_components = log_mean_sigmoid(drawn.to_positive, self.a, self.b, drawn.to_positive.shape[-1])
+        match = log_mean(of_components, pairs, (-2, -1))
         pairs = drawn.log_anchor[:, None, :, None] + drawn.log_negatives.unsqueeze(-2)
-        mismatch = log_mean(self._log_mean_sigmoid(-(self.a * drawn.to_negatives + self.b)), pairs, (-2, -1))
+        mismatch = log_mean(log_mean_sigmoid(drawn.to_negatives, self.a, self.b, 0), pairs, (-2, -1))
         return match, mismatch
-
-    def _log_mean_sigmoid(self, x: Tensor) -> Tensor:
-        """log of the mean over the samples, (K, ...) -> (...)."""
-        return log_mean_share(nn.functional.logsigmoid(x).flatten(1)).view(x.shape[1:])
 
 
 class _Draw(NamedTuple):
