@@ -95,7 +95,7 @@ class FeatureFile:
         finite = np.isfinite(features).all(1)
         if not finite.all():
             row = start + int(np.flatnonzero(~finite)[0])
-            reject("features", f"row {row} of {self.path}", "has a number that is not finite", "leave it out")
+            reject("data", f"row {row} of {self.path}", "has a number that is not finite", "leave it out")
         return features
 
     def stamp(self) -> str:
