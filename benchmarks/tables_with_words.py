@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import aleator as al
-from aleator.own_data.collection.table_columns import Cells, choose_columns, holds_numbers, is_number, read_cells
+from aleator.own_data.collection.table_columns import Cells, choose_columns, read_numbers, read_words
 from aleator.own_data.collection.tables import read_table as read_cells_of_file
 from benchmarks.tables import OURS, classifiers, compare_classifiers, run, some_rows
 
@@ -84,11 +84,8 @@ def read_columns(path: Path) -> tuple[np.ndarray, np.ndarray]:
     y = np.array(table.column(table.header[-1]))
     columns = []
     for name in table.header[:-1]:
-        texts = table.column(name)
-        if holds_numbers(texts, table.number):
-            columns.append(read_cells([text if is_number(text, table.number) else "" for text in texts], table.number))
-        else:
-            columns.append(read_cells(texts, None))
+        numbers = read_numbers(table.column(name), table.number)
+        columns.append(numbers.values if numbers.are_most else read_words(table.column(name)))
     X = np.array([np.array(column, object) for column in columns], object).T
     return some_rows(X, y)
 

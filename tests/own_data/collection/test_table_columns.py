@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from aleator.own_data.collection.table_columns import Column, choose_columns, holds_numbers, is_empty, read_cells
+from aleator.own_data.collection.table_columns import Column, choose_columns, is_empty, read_numbers, read_words
 
 
 def words_of(cells):
@@ -18,8 +18,8 @@ def words_of(cells):
 @pytest.mark.parametrize("cell", ["", "  ", "NA", "n/a", "nan", "NaN", "NULL", "?"])
 def test_these_cells_are_empty(cell):
     assert is_empty(cell)
-    assert np.isnan(read_cells(["1", cell], float)[1])
-    assert read_cells(["a", cell], None) == ["a", ""]
+    assert np.isnan(read_numbers(["1", cell], float).values[1])
+    assert read_words(["a", cell]) == ["a", ""]
 
 
 @pytest.mark.parametrize("cell", ["0", "none", "-", "x", "inf"])
@@ -33,7 +33,17 @@ def test_these_are_not(cell):
 )
 def test_a_few_cells_of_a_column_of_numbers_may_be_wrong(numbers, others, expected):
     """So a typing error is named, and a column of codes of which some look like numbers is a column of words."""
-    assert holds_numbers(["1.5"] * numbers + ["x7"] * others + [""] * 5, float) == expected
+    column = read_numbers(["1.5"] * numbers + ["x7"] * others + [""] * 5, float)
+    assert column.are_most == expected
+    assert column.others == set(range(numbers, numbers + others))
+    np.testing.assert_equal(column.values, [1.5] * numbers + [np.nan] * (others + 5))
+
+
+@pytest.mark.parametrize("cell", ["inf", "-Infinity", "1e39", "x", "1.2.3"])
+def test_what_is_no_finite_number_in_single_precision_is_something_else(cell):
+    column = read_numbers(["7", cell], float)
+    assert column.others == {1}
+    np.testing.assert_equal(column.values, [7, np.nan])
 
 
 def test_an_empty_cell_counts_as_the_median_and_is_marked_if_it_is_not_rare():

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from aleator.foundation import require
+from aleator.foundation import reject, require
 from aleator.own_data.collection.arrays import FeatureFile, coarse_columns
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import LABEL_COLUMNS
@@ -15,11 +15,10 @@ from aleator.own_data.collection.problems import listed
 from aleator.own_data.collection.table_columns import (
     Cells,
     Column,
+    Numbers,
     choose_columns,
-    holds_numbers,
-    is_empty,
-    is_number,
-    read_cells,
+    read_numbers,
+    read_words,
 )
 from aleator.own_data.collection.tables import Table
 
@@ -95,7 +94,7 @@ def with_columns(collection: Collection, chosen: Sequence[Column] | None) -> Col
     return replace(collection, items=TableFeatures(collection.items.path, collection.items.cells, chosen))
 
 
-def number_columns(table: Table, chosen: Sequence[Column] | None = None) -> list[str]:
+def number_columns(table: Table, chosen: Sequence[Column] | None = None) -> dict[str, Numbers]:
     """The columns of a table that hold numbers.
 
     Args:
@@ -103,34 +102,41 @@ def number_columns(table: Table, chosen: Sequence[Column] | None = None) -> list
         chosen: The features of each column, if they are known already.
 
     Returns:
-        Their names, without ids and labels.
+        Their cells by their names, without ids and labels.
     """
     if chosen is not None:
-        return [column.name for column in chosen if column.words is None and column.name in table.header]
-    return [name for name in _columns(table) if holds_numbers(table.column(name), table.number)]
+        known = [column.name for column in chosen if column.words is None and column.name in table.header]
+        return {name: read_numbers(table.column(name), table.number) for name in known}
+    read = ((name, read_numbers(table.column(name), table.number)) for name in _columns(table))
+    return {name: cells for name, cells in read if cells.are_most}
 
 
-def table_features(table: Table, numbers: list[str], chosen: Sequence[Column] | None = None) -> TableFeatures:
+def table_features(
+    table: Table, usable: Table, numbers: dict[str, Numbers], chosen: Sequence[Column] | None = None
+) -> TableFeatures:
     """The features of a table without paths and texts.
 
     Args:
         table: The table.
-        numbers: The columns of numbers, in which every cell is a number or empty; see `require_numbers`.
-        chosen: The features of each column. Default: chosen from the table.
+        usable: Its rows that can be used; see `require_numbers`.
+        numbers: The columns of numbers of the whole table.
+        chosen: The features of each column. Default: chosen from the rows that can be used.
 
     Returns:
-        The features.
+        The features of the rows that can be used.
 
     Raises:
         ValueError: If no column has any, or one is missing. The error says how to name them.
     """
-    cells = {
-        name: read_cells(table.column(name), table.number if name in numbers else None) for name in _columns(table)
+    rows = np.searchsorted(table.lines, usable.lines)
+    cells: dict[str, Cells] = {
+        name: numbers[name].values[rows] if name in numbers else read_words(usable.column(name))
+        for name in _columns(table)
     }
     return TableFeatures(table.path, cells, chosen)
 
 
-def require_numbers(table: Table, index: int, columns: list[str]) -> None:
+def require_numbers(table: Table, index: int, columns: dict[str, Numbers]) -> None:
     """Raise unless the cells of a row are finite numbers, or empty.
 
     Args:
@@ -138,11 +144,10 @@ def require_numbers(table: Table, index: int, columns: list[str]) -> None:
         index: The row.
         columns: The columns of numbers.
     """
-    for name in columns:
-        cell = table.rows[index][name]
-        usable = is_empty(cell) or is_number(cell, table.number)
-        way_out = "write a number, leave the cell empty, or remove the row"
-        require(usable, name, table.where(index), f"{cell!r} is not a finite number", way_out)
+    for name, cells in columns.items():
+        if index in cells.others:
+            problem = f"{table.rows[index][name]!r} is not a finite number"
+            reject(name, table.where(index), problem, "write a number, leave the cell empty, or remove the row")
 
 
 def _columns(table: Table) -> list[str]:

@@ -326,7 +326,7 @@ def _read_numbers(table: Table, chosen: Sequence[Column] | None) -> Collection:
     usable, problems = usable_rows(table, check)
     if not len(usable):
         stop_at(problems, len(table))
-    rows, labels = table_features(usable, numbers, chosen), labels_from_table(usable, named)
+    rows, labels = table_features(table, usable, numbers, chosen), labels_from_table(usable, named)
     names, note = _names(table, usable)
     return Collection("features", table.path, rows, None, labels, problems=tuple(problems), names=names, note=note)
 

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,7 +78,7 @@ class Column:
         """The features of some rows.
 
         Args:
-            cells: Cells of the column, n of them; see `read_cells`.
+            cells: Cells of the column, n of them; see `read_numbers` and `read_words`.
 
         Returns:
             Features (n, k) in float64; NaN where a cell is empty and must not be.
@@ -121,26 +121,49 @@ def is_number(cell: str, number: Callable[[str], float]) -> bool:
         return False
 
 
-def holds_numbers(cells: Sequence[str], number: Callable[[str], float]) -> bool:
-    """Whether a column holds numbers; a few cells may hold something else, which is then an error of their rows."""
-    filled = [cell for cell in cells if not is_empty(cell)]
-    others = sum(not is_number(cell, number) for cell in filled)
-    return others < len(filled) and others <= max(_FEW_ERRORS, _ERRORS * len(filled))
+class Numbers(NamedTuple):
+    """The cells of a column, read as numbers.
+
+    Args:
+        values: The numbers (N,) in float64, NaN where a cell is empty or something else.
+        others: The rows whose cell is neither empty nor a finite number.
+    """
+
+    values: np.ndarray
+    others: frozenset[int]
+
+    @property
+    def are_most(self) -> bool:
+        """Whether the column is one of numbers; a few cells may be something else, which is an error of their rows."""
+        filled = len(self.others) + int(np.isfinite(self.values).sum())
+        return len(self.others) < filled and len(self.others) <= max(_FEW_ERRORS, _ERRORS * filled)
 
 
-def read_cells(cells: Sequence[str], number: Callable[[str], float] | None) -> Cells:
-    """The cells of a column as numbers or as words.
+def read_numbers(cells: Sequence[str], number: Callable[[str], float]) -> Numbers:
+    """Read the cells of a column as numbers.
 
     Args:
         cells: The cells as texts.
-        number: The number in a cell, for a column of numbers, where each cell is a number or empty. None: words.
+        number: The number in a cell; it raises a ValueError if there is none.
 
     Returns:
-        Numbers or words.
+        The numbers, and the rows that hold something else.
     """
-    if number is None:
-        return ["" if is_empty(cell) else cell.strip() for cell in cells]
-    return np.array([math.nan if is_empty(cell) else number(cell) for cell in cells], np.float64)
+    read = {}  # each text once: columns of words have few
+    for cell in set(cells):
+        if is_empty(cell):
+            read[cell] = math.nan
+        else:
+            read[cell] = number(cell) if is_number(cell, number) else math.inf
+    values = np.array([read[cell] for cell in cells], np.float64)
+    others = np.isinf(values)
+    values[others] = math.nan
+    return Numbers(values, frozenset(np.flatnonzero(others).tolist()))
+
+
+def read_words(cells: Sequence[str]) -> list[str]:
+    """Read the cells of a column as words, "" where one is empty."""
+    return ["" if is_empty(cell) else cell.strip() for cell in cells]
 
 
 def choose_columns(table: dict[str, Cells]) -> tuple[list[Column], list[str]]:
