@@ -52,11 +52,13 @@ def audit(
         require(is_run or source.suffix == ".npy", "source", str(source), "is neither a run nor features", way_out)
         require(data is not None or not is_run, "data", None, "a run has no items of its own", "name the items too")
         items = source if data is None else data
-        collection = read_collection(items, labels, labels_optional=True, strict=strict)
+        run = load_run(source) if is_run else None
+        columns = None if run is None else run.table_columns
+        collection = read_collection(items, labels, labels_optional=True, strict=strict, columns=columns)
         found = run_audit(
             collection,
             output,
-            run=load_run(source) if is_run else None,
+            run=run,
             features=None if is_run or data is None else source,
             folds=folds,
             seed=seed,

@@ -109,7 +109,7 @@ def train(
 
     Example: aleator train features.npy --labels labels.npy --output runs/head
     """
-    from aleator.own_data import Settings, read_collection
+    from aleator.own_data import Settings, load_run, read_collection
     from aleator.own_data import train as run_training
 
     settings = Settings(
@@ -136,7 +136,9 @@ def train(
         seed=seed,
     )
     with plain_errors(lambda: _kept_of_training(output)):
-        collection = read_collection(data, labels, strict=strict)
+        known = start is not None and start.expanduser().is_dir()  # `train` says what is wrong with another
+        columns = load_run(start).table_columns if known else None
+        collection = read_collection(data, labels, strict=strict, columns=columns)
         run = run_training(collection, output, settings, device=device, rivals=not no_rivals, strict=strict, log=say)
     if _first_process():
         _print_metrics(run.metrics, _measured_on(run))
