@@ -136,8 +136,9 @@ def train(
         seed=seed,
     )
     with plain_errors(lambda: _kept_of_training(output)):
-        known = start is not None and start.expanduser().is_dir()  # `train` says what is wrong with another
-        columns = load_run(start).table_columns if known else None
+        columns = None
+        if start is not None and start.expanduser().is_dir():  # `train` says what is wrong with another
+            columns = load_run(start).table_columns
         collection = read_collection(data, labels, strict=strict, columns=columns)
         run = run_training(collection, output, settings, device=device, rivals=not no_rivals, strict=strict, log=say)
     if _first_process():
