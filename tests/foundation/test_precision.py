@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from aleator.foundation.precision import matmul_precision
+from aleator.foundation.precision import matmul_precision, without_autocast
 
 
 @pytest.mark.parametrize("precision", ["high", "highest", None])
@@ -24,6 +24,19 @@ def test_it_is_restored_after_an_error(restored):
     with pytest.raises(KeyError):
         fail()
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_autocast_is_left_inside_and_kept_outside(on):
+    @without_autocast
+    def product(text, a, b):
+        return a @ b
+
+    a = torch.randn(3, 3)
+    with torch.autocast("cpu", torch.bfloat16, enabled=on):
+        assert torch.equal(product("", a, a), a @ a) is not on
+        assert product("", a, a).dtype == torch.float32
+        assert torch.is_autocast_enabled("cpu") is on
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from aleator import (
     InfoNCE,
     MCInfoNCE,
     VMFKernel,
+    VMFMixture,
     VonMisesFisher,
 )
 from aleator.losses import negative_count, self_mask
@@ -131,12 +132,28 @@ def test_gradients_reach_learnable_parameters():
         (lambda q: (q(3), q(3).float(), None), "positive = torch.float32.*anchors have torch.float64.*cast one"),
         (lambda q: (q(3, 1), q(3, 1), None), "anchor.*flatten"),
         (lambda q: (q(3).mu, q(3), None), "anchor = 'Tensor'.*not a posterior"),
+        (
+            lambda q: (q(3), as_mixture(q(3)), q(3, 2)),
+            "negative = 'VonMisesFisher of 1 modes': the positives are VMFMixture of 2 modes",
+        ),
     ],
 )
 def test_bad_input_is_named(case, arguments, message):
     loss, _ = case
     with pytest.raises(ValueError, match=message):
         loss(*arguments(posteriors))
+
+
+def as_mixture(q):
+    """The same density, as two equal halves."""
+    two = VonMisesFisher(torch.stack([q.mu, q.mu], -2), torch.stack([q.kappa, q.kappa], -1))
+    return VMFMixture(torch.full_like(two.kappa, 0.5).log(), two)
+
+
+def test_point_masses_have_no_likelihood():
+    points = VonMisesFisher(torch.eye(3), math.inf)
+    with pytest.raises(ValueError, match="positive = 'kappa = inf': two point masses have no likelihood"):
+        ELK()(points, points)
 
 
 def test_bad_parameters_are_named():

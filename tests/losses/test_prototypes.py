@@ -91,16 +91,31 @@ def test_an_encoder_learns_classes_and_sees_which_inputs_lie_between():
         ({"shares": [1.0]}, "shares"),
         ({"shares": [1.0, 0.0]}, "shares"),
         ({"shares": [1.0, 1.0], "pairs": -1.0}, "pairs"),
+        ({"shares": [1.0, 1.0], "most_paired": 2.5}, "most_paired"),
+        ({"shares": [1.0, 1.0], "dim": 1}, "dim"),
     ],
 )
 def test_bad_arguments(arguments, name):
     with pytest.raises(ValueError, match=rf"^{name} = "):
-        al.PrototypeLoss(dim=3, **arguments)
+        al.PrototypeLoss(**{"dim": 3, **arguments})
 
 
 def test_targets_need_a_column_for_each_class(loss, q):
     with pytest.raises(ValueError, match=r"^targets = "):
         loss.soft(q, torch.ones(6, 2))
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
+def test_targets_are_finite_and_not_negative(wrong, loss, q):
+    with pytest.raises(ValueError, match=r"^targets = .*not a finite weight of 0 or more"):
+        loss.soft(q, torch.full((6, 3), wrong))
+
+
+def test_what_it_cannot_compare_is_refused(loss, q):
+    with pytest.raises(ValueError, match="an empty batch has no loss"):
+        loss.soft(q[:0], torch.ones(0, 3))
+    with pytest.raises(ValueError, match="compares inputs with classes, not with positives; call its soft"):
+        loss(q, q)
 
 
 def test_agreement_adds_the_cross_entropy_of_two_labels_of_one_input(q):

@@ -247,3 +247,17 @@ def test_a_compiled_backbone_works():
         torch.testing.assert_close(encoder(x).mu, expected)
     finally:
         torch.compiler.reset()
+
+
+@pytest.mark.parametrize("dim", [2, 3, 64, 1024])
+def test_certainty_of_tiny_kappas(dim):
+    """2 log C(kappa) - log C(2 kappa) - log C(0): a difference that float64 would lose."""
+    kappa = torch.tensor([1e-12, 1e-9, 1e-6, 1e-4 * dim, 0.99e-3 * dim, 1.01e-3 * dim, 0.1 * dim], dtype=F64)
+    found = VonMisesFisher(torch.eye(dim, dtype=F64)[0], kappa).certainty
+    with mpmath.workdps(60):
+        wanted = [
+            2 * log_normaliser(dim, mpmath.mpf(k)) - log_normaliser(dim, mpmath.mpf(2 * k)) - log_normaliser(dim, 0)
+            for k in kappa.tolist()
+        ]
+        torch.testing.assert_close(found, torch.tensor([float(w) for w in wanted], dtype=F64), rtol=3e-9, atol=0)
+    assert (found.diff() > 0).all()

@@ -213,6 +213,9 @@ def test_another_encoder_is_refused(location):
         ({"p": 0.0}, "level"),
         ({"p": 1.0}, "level"),
         ({"p": math.nan}, "level"),
+        ({"p": None}, "level"),
+        ({"p": "0.5"}, "level"),
+        ({"by": "match", "threshold": None}, "threshold"),
         ({"limit": 0}, "limit = 0: not a positive whole number; pass 1 or more, or None for all"),
         ({"limit": 2.5}, r"limit = 2\.5: not a positive whole number"),
         ({"by": "match", "threshold": 1.0}, "threshold"),
@@ -229,6 +232,17 @@ def test_another_encoder_is_refused(location):
 def test_searches_that_make_no_sense(options, message):
     with pytest.raises(ValueError, match=message):
         CredibleIndex.build(some(3)).search(some(1), **options)
+
+
+@pytest.mark.parametrize("by", ["credible", "nearest", "match"])
+def test_searches_take_numbers_of_numpy_and_torch(by):
+    index, queries = CredibleIndex.build(some(30)), some(4)
+    plain = index.search(queries, 0.9, 2, by, threshold=0.01, prior=0.1)
+    of_numpy = index.search(
+        queries, np.float32(0.9), np.int64(2), by, threshold=torch.tensor(0.01), prior=torch.tensor(0.1)
+    )
+    assert [[hit.id for hit in hits] for hits in of_numpy] == [[hit.id for hit in hits] for hits in plain]
+    assert all(len(hits) <= 2 for hits in plain)
 
 
 @pytest.mark.parametrize("number", [-1, 2.5, math.nan, math.inf, "many"])

@@ -199,6 +199,8 @@ def test_other_bad_arguments():
         fit(encoder, loss, pairs, Recipe(steps=5, select="score"), validate=mean_kappa, device="cpu")
     with pytest.raises(ValueError, match="validate = 'float': not a Mapping; return a dict of metrics"):
         fit(encoder, loss, pairs, five, validate=lambda encoder: 0.5, device="cpu")
+    with pytest.raises(ValueError, match="validate = 'phase, step': the log has columns of this name"):
+        fit(encoder, loss, pairs, five, validate=lambda encoder: {"step": 9, "phase": 1, "m": 2}, device="cpu")
     with pytest.raises(ValueError, match="optimiser_options"):
         fit(encoder, loss, pairs, Recipe(steps=5, optimiser_options={"speed": 9}), device="cpu")
     with pytest.raises(ValueError, match="nothing to train"):

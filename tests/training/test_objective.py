@@ -180,3 +180,19 @@ class TestSeveralModes:
         resumed = run(tmp_path / "part", 99)
         for a, b in zip(whole.encoder(X)._tensors(), resumed.encoder(X)._tensors(), strict=True):
             assert torch.equal(a, b)
+
+
+def test_a_loss_of_ones_own_computes_in_float32():
+    """Also under bf16: a matrix product of unit vectors in it would be off by 1e-2."""
+    seen = []
+
+    class Alignment(nn.Module):
+        def forward(self, anchor, positive, negative):
+            z = anchor.rsample((8,), generator=torch.Generator().manual_seed(0))
+            seen.append(((anchor.mu @ positive.mu.mT).dtype, (z.norm(dim=-1) - 1).abs().max().item()))
+            return -(z * positive.mu).sum(-1).mean()
+
+    encoder, _ = build()
+    fit(encoder, Alignment(), pairs, Recipe(steps=2, precision="bf16"), device="cpu")
+    assert len(seen) == 2
+    assert all(dtype == torch.float32 and error < 1e-5 for dtype, error in seen)

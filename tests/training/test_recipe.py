@@ -82,6 +82,8 @@ def test_every_schedule_survives_a_single_step():
         ({"clip_norm": 0.0}, "clip_norm"),
         ({"validate_every": 0}, "validate_every"),
         ({"patience": 2}, "needs a metric"),
+        ({"optimiser_options": {"weight_decay": 5.0}}, r"pass Recipe\(weight_decay=5\.0\)"),
+        ({"optimiser_options": {"lr": 5.0}}, r"pass Recipe\(learning_rate=5\.0\)"),
         ({"keep_checkpoints": 1}, "keep_checkpoints"),
         ({"steps": 1, "phases": "mu-then-kappa"}, "at least two"),
     ],

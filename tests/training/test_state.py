@@ -17,7 +17,8 @@ def test_the_best_weights_are_kept():
         return {"score": {1: 0.1, 2: 0.9, 3: float("nan"), 4: 0.5}[len(weights)]}
 
     settings = Recipe(steps=4, validate_every=1, select="score", learning_rate=0.1)
-    result = fit(encoder, loss, pairs, settings, validate=validate, device="cpu")
+    with pytest.warns(UserWarning, match="validate reports NaN for 'score' at step 3, which counts as no better"):
+        result = fit(encoder, loss, pairs, settings, validate=validate, device="cpu")
     assert (result.best_step, result.best_value, result.stopped_early) == (2, 0.9, False)
     assert torch.equal(encoder.mu_head.weight, weights[2])
 

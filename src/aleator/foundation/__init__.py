@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         process_rank,
         require_equal_batches,
     )
-    from aleator.foundation.precision import matmul_precision
+    from aleator.foundation.precision import matmul_precision, without_autocast
     from aleator.foundation.provenance import command, describe_run
     from aleator.foundation.randomness import (
         derived_seed,
@@ -130,6 +130,7 @@ __all__ = [
     "unpack_state",
     "using_contents",
     "verify_checksums",
+    "without_autocast",
     "write_bundle",
     "write_checksums",
     "write_json",

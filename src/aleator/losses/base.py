@@ -147,7 +147,7 @@ class ContrastiveLoss(nn.Module):
             >>> round(al.ExactInfoNCE().soft(anchor, labels @ labels.T).item(), 3)
             0.693
         """
-        _check_anchor(anchor)
+        check_anchor(anchor)
         if candidates is not None:
             _check_posterior("candidates", candidates)
             _check_alike("candidates", candidates, anchor)
@@ -243,7 +243,7 @@ def diagonal_mask(rows: PosteriorBatch, parts: int = 1, own: int = 0) -> Tensor:
 
 
 def _check_batch(anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> None:
-    _check_anchor(anchor)
+    check_anchor(anchor)
     _check_posterior("positive", positive)
     if negative is not None:
         _check_posterior("negative", negative)
@@ -251,10 +251,11 @@ def _check_batch(anchor: PosteriorBatch, positive: PosteriorBatch, negative: Pos
     if negative is None:
         _check_batch_negatives(anchor)
     else:
-        _check_negative(negative, anchor)
+        _check_negative(negative, positive, anchor)
 
 
-def _check_anchor(anchor: PosteriorBatch) -> None:
+def check_anchor(anchor: PosteriorBatch) -> None:
+    """Raise unless these are posteriors of batch shape (B,), B > 0."""
     _check_posterior("anchor", anchor)
     shape = tuple(anchor.batch_shape)
     require(len(shape) == 1, "anchor", shape, "expected batch shape (B,)", "flatten the batch")
@@ -279,12 +280,15 @@ def _check_positive(positive: PosteriorBatch, anchor: PosteriorBatch) -> None:
     _check_alike("positive", positive, anchor)
 
 
-def _check_negative(negative: PosteriorBatch, anchor: PosteriorBatch) -> None:
+def _check_negative(negative: PosteriorBatch, positive: PosteriorBatch, anchor: PosteriorBatch) -> None:
     _check_alike("negative", negative, anchor)
     shape, batch = tuple(negative.batch_shape), len(anchor)
     fits = len(shape) == 2 and min(shape) > 0 and batch % shape[0] == 0
     problem = f"expected batch shape ({batch}, M), or (G, M) for G groups of anchors, G a divisor, with M >= 1"
     require(fits, "negative", shape, problem, "pass None to take negatives from the batch")
+    if shape[0] == batch:  # they are candidates beside the positive
+        kinds = [f"{type(q).__name__} of {q.modes} modes" for q in (negative, positive)]
+        require(kinds[0] == kinds[1], "negative", kinds[0], f"the positives are {kinds[1]}", "use one encoder")
 
 
 def _check_batch_negatives(anchor: PosteriorBatch) -> None:

@@ -29,9 +29,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aleator.foundation import matmul_precision, require, require_at_least
-from aleator.losses.base import ContrastiveLoss
-from aleator.losses.soft_targets import compared_candidates, log_shares_of, soft_cross_entropy
+from aleator.foundation import is_whole, matmul_precision, reject, require, require_at_least
+from aleator.losses.base import ContrastiveLoss, check_anchor
+from aleator.losses.soft_targets import check_targets, compared_candidates, log_shares_of, soft_cross_entropy
 from aleator.matching import VMFKernel, ZonalKernel, check_kernel, log_positivity, pairwise_log_positivity
 from aleator.posteriors import PosteriorBatch, VonMisesFisher
 
@@ -90,7 +90,9 @@ class PrototypeLoss(ContrastiveLoss):
         require((shares > 0) & shares.isfinite(), "shares", shares, "not positive", way_out)
         self.kernel = check_kernel(kernel if kernel is not None else VMFKernel())
         if most_paired is not None:
-            require_at_least("most_paired", most_paired, 2, "pass None to compare all inputs of a batch")
+            way_out = "pass None to compare all inputs of a batch"
+            require(is_whole(most_paired, 2), "most_paired", most_paired, "not a whole number from 2 on", way_out)
+        require(is_whole(dim, 2), "dim", dim, "not a whole number from 2 on", "pass the dimension of the posteriors")
         self.pairs, self.terms, self.agreement, self.most_paired = pairs, terms, agreement, most_paired
         self.direction = nn.Parameter(_first_directions(len(shares), dim))
         self.log_kappa = nn.Parameter(torch.full((len(shares),), math.log(_FIRST_KAPPA * dim)))
@@ -118,6 +120,10 @@ class PrototypeLoss(ContrastiveLoss):
         log_r = pairwise_log_positivity(q, self.prototypes, self.kernel, self.terms)
         return (log_r + self.log_shares_of_classes).log_softmax(1)
 
+    def per_anchor(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:
+        way_out = "call its soft with label rows, or train on LabelRowBatches"
+        return reject("loss", "PrototypeLoss", "compares inputs with classes, not with positives", way_out)
+
     def soft(
         self,
         anchor: PosteriorBatch,
@@ -139,11 +145,12 @@ class PrototypeLoss(ContrastiveLoss):
             A scalar.
 
         Raises:
-            ValueError: If `targets` does not have a column for each class.
+            ValueError: If `targets` does not have a column for each class, or holds a number that is negative or not
+                finite.
         """
-        shape, expected = tuple(targets.shape), (len(anchor), len(self.direction))
-        require(
-            shape == expected, "targets", shape, f"expected shape {expected}", "pass a row of labels for each input"
+        check_anchor(anchor)
+        check_targets(
+            targets, compared, (len(anchor), len(self.direction)), "class", "pass a row of labels for each input"
         )
         with torch.autocast(anchor.device.type, enabled=False), matmul_precision("highest"):
             value = soft_cross_entropy(self.log_probabilities(anchor), targets, compared)

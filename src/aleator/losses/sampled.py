@@ -126,6 +126,10 @@ class MCInfoNCE(SampledLoss):
     positive and its m-th negative. With few samples the estimate is biased towards too large a kappa, as the paper
     says. `ExactInfoNCE` has no such bias.
 
+    For mixtures the mean over the components of the anchor is outside the ratio, as that over its samples is. g is the
+    mean over the components of the positive, or of a negative. With few negatives this is another loss than the formula
+    on latents of randomly drawn components; for many it is the same. `ExactInfoNCE` and `HIB` know no such difference.
+
     Args:
         kernel: What counts as a match. Default: `VMFKernel()`.
         samples: Number K of samples of each posterior.

@@ -335,6 +335,10 @@ class ELK(SimilarityLoss):
         return self.scale.concentration(likelihood) * likelihood
 
     def per_anchor(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:
+        if anchor.device.type == "cpu":  # to ask a GPU would wait for it
+            points = [torch.isinf(q.components.kappa).any(-1) for q in (anchor, positive)]
+            way_out = "bound kappa, as the encoders of this library do"
+            require(~(points[0] & points[1]), "positive", "kappa = inf", "two point masses have no likelihood", way_out)
         return super().per_anchor(anchor, positive, negative) - math.log(negative_count(anchor, negative))
 
 

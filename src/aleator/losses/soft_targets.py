@@ -72,15 +72,19 @@ def check_soft_batch(
     compared: Tensor | None,
     group: int | None = None,
 ) -> None:
-    """Raise unless targets and mask fit the posteriors. The values of targets on a GPU are not read."""
-    B = len(anchor)
-    M = (group or B) if candidates is None else len(candidates)
-    problem = f"expected shape ({B}, {M}), one row for each anchor and one column for each candidate"
+    """Raise unless targets and mask fit the posteriors."""
+    count = (group or len(anchor)) if candidates is None else len(candidates)
+    check_targets(targets, compared, (len(anchor), count), "candidate", "pass match weights of all pairs")
+
+
+def check_targets(targets: Tensor, compared: Tensor | None, shape: tuple[int, int], column: str, way_out: str) -> None:
+    """Raise unless targets and mask have the shape. The values of targets on a GPU are not read."""
+    problem = f"expected shape {shape}, one row for each anchor and one column for each {column}"
     require_float("targets", targets)
-    require(tuple(targets.shape) == (B, M), "targets", tuple(targets.shape), problem, "pass match weights of all pairs")
+    require(tuple(targets.shape) == shape, "targets", tuple(targets.shape), problem, way_out)
     if compared is not None:
-        mask = compared.dtype == torch.bool and tuple(compared.shape) == (B, M)
-        require(mask, "compared", compared, f"expected booleans of shape ({B}, {M})", "pass None to compare all")
+        mask = compared.dtype == torch.bool and tuple(compared.shape) == shape
+        require(mask, "compared", compared, f"expected booleans of shape {shape}", "pass None to compare all")
     if targets.device.type == "cpu":
         usable = torch.isfinite(targets) & (targets >= 0)
         require(usable, "targets", targets, "not a finite weight of 0 or more", "pass probabilities to match")

@@ -60,7 +60,7 @@ class ZonalKernel(nn.Module):
 
     Args:
         fn: Maps a float64 tensor of cosines in [-1, 1] to values >= 0, elementwise. It need not be normalised. It must
-            be smooth: the series of a function with a jump does not converge. Only subclasses leave it out.
+            be smooth: the series of a function with a jump or a kink does not converge. Only subclasses leave it out.
 
     Attributes:
         resolution: Smallest useful tolerance of `terms`. A smaller one would only add the noise of quadrature.

@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Size, Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
-from aleator.foundation import require, require_float
+from aleator.foundation import require, require_float, without_autocast
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.estimates import entropy_bounds, entropy_estimate, kl_estimate
 from aleator.posteriors.overlap import log_overlap, unit_directions
@@ -335,6 +335,7 @@ def _leap(q: VMFMixture, z: Tensor) -> Tensor:
     return torch.where((_log_density(q, leap) > _log_density(q, second)).unsqueeze(-1), leap, second)
 
 
+@without_autocast
 def _step(q: VMFMixture, z: Tensor) -> Tensor:
     """sum_k w_k vMF_k(z) kappa_k mu_k, normalised, which is never less likely than z; (B, K, D)."""
     parts, log_weights = q.components, q.log_weights

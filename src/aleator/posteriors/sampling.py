@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from aleator.foundation import first_derivatives_only, require_not_compiled
+from aleator.foundation import first_derivatives_only, require_not_compiled, without_autocast
 from aleator.fused import fused_kernels
 from aleator.special import AngleTable, angle_table
 
@@ -32,6 +32,7 @@ def draw_noise(count: int, like: Tensor, generator: Generator | None) -> Tensor:
     return noise
 
 
+@without_autocast
 def sample_from_noise(mu: Tensor, kappa: Tensor, noise: Tensor, overwrite: bool) -> Tensor:
     """Samples (K, B, D) from mu (B, D), kappa (B,) and noise (K, B, D), which may be overwritten."""
     require_not_compiled("noise")
@@ -90,6 +91,7 @@ def plain_sample(z: Tensor, mu: Tensor, kappa: Tensor, table: AngleTable, slopes
     return angle_slope
 
 
+@without_autocast
 def plain_sample_backward(
     grad: Tensor, z: Tensor, mu: Tensor, slope: Tensor | None, need_mu: bool
 ) -> tuple[Tensor | None, Tensor | None]:

@@ -15,7 +15,14 @@ from torch import Generator, Size, Tensor
 from torch.distributions import Distribution, constraints, register_kl
 from torch.distributions.constraints import Constraint
 
-from aleator.foundation import reject, require, require_float, require_not_compiled, require_probability
+from aleator.foundation import (
+    reject,
+    require,
+    require_float,
+    require_not_compiled,
+    require_probability,
+    without_autocast,
+)
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.caps import cap_angle, cap_mass
 from aleator.posteriors.overlap import log_overlap, unit_directions
@@ -25,6 +32,8 @@ from aleator.special import bessel_ratio, growth_shortfall, log_growth, log_sphe
 
 # How far a length may be from 1. A normalised float32 vector of a few thousand entries stays well within it.
 _UNIT_TOLERANCE = 1e-3
+# Share of D below which `certainty` is a series in kappa; its next term is then 1e-12 of it.
+_SMALL_SHARE = 1e-3
 
 
 class _UnitVector(Constraint):
@@ -163,8 +172,12 @@ class VonMisesFisher(PosteriorBatch):
         0 for kappa = 0, inf for a point mass. S is the area of the sphere. `VMFMixture.certainty` is its counterpart
         for several modes.
         """
-        kappa = self.kappa.double()
-        return log_overlap(self.dim, torch.zeros_like(kappa), kappa, kappa).to(self.kappa.dtype)
+        kappa, D = self.kappa.double(), self.dim
+        small = kappa < _SMALL_SHARE * D
+        part = torch.where(small, kappa, 0.0).square()
+        series = part / D * (1 - 3.5 * part / (D * (D + 2)))  # the closed form is a difference, which loses its digits
+        value = log_overlap(D, torch.zeros_like(kappa), kappa, kappa)
+        return torch.where(small, series, value).to(self.kappa.dtype)
 
     @property
     def mean(self) -> Tensor:
@@ -231,7 +244,8 @@ class VonMisesFisher(PosteriorBatch):
             sample_shape: How many samples of each posterior.
             generator: Source of randomness. Default: torch's global generator.
             noise: Standard normal numbers of the shape of the result, instead of random ones. With the same noise the
-                result is a smooth function of mu and kappa.
+                result is a smooth function of mu and kappa. Its gradient in mu is not that of this function, but that
+                of a sample which turns with mu: both are unbiased for expectations, and this one varies less.
 
         Returns:
             Unit vectors, shape (*sample_shape, ..., D).
@@ -351,6 +365,7 @@ class VonMisesFisher(PosteriorBatch):
             require(~kappa.isnan(), "factor", factor, "0 times inf is no concentration", way_out)
         return self._derive(q.mu, kappa)
 
+    @without_autocast
     def rotate(self, rotation: Tensor) -> "VonMisesFisher":
         if self._validate_args:
             product = rotation @ rotation.mT

@@ -249,7 +249,12 @@ class CredibleIndex(AnsweringIndex):
         require_one_of("by", by, get_args(SearchBy))
         if limit is not None:
             require_count("limit", limit, "pass 1 or more, or None for all")
-        require(0 <= threshold < 1, "threshold", threshold, "is not in [0, 1)", "pass for example 0.5")
+        limit, p, threshold, prior = (plain_number(value) for value in (limit, p, threshold, prior))
+        if by == "credible":
+            is_level = isinstance(p, int | float) and 0 < p < 1
+            require(is_level, "p", p, "is not a level inside (0, 1)", "pass for example 0.95")
+        in_range = isinstance(threshold, int | float) and 0 <= threshold < 1
+        require(in_range, "threshold", threshold, "is not in [0, 1)", "pass for example 0.5")
         prior = self.prior if prior is None else prior
         require_probability("prior", prior, "pass for example 0.5")
         self._require_encoder(fingerprint)

@@ -312,6 +312,8 @@ class _Training:
             with torch.no_grad(), preserved_randomness(self.device):
                 reported = self.validate(self.encoder)
             require_type("validate", reported, Mapping, 'return a dict of metrics, such as {"recall_at_1": 0.9}')
+            taken = sorted({"step", "phase"} & set(reported))
+            require(not taken, "validate", ", ".join(taken), "the log has columns of this name", "rename the metric")
             metrics = {name: float(value) for name, value in reported.items()}
         return self.fabric.broadcast(metrics)
 

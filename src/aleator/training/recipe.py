@@ -57,7 +57,8 @@ class Recipe:
         kappa_learning_rate: Highest learning rate of a kappa phase. Default: `learning_rate`. A kappa head whose
             range was set before training is sensitive: a deep one may need a tenth of mu's rate.
         weight_decay: Weight decay of the encoder's parameters. Parameters of the loss are not decayed.
-        optimiser_options: Further arguments of the optimiser, such as `betas` or `momentum`.
+        optimiser_options: Further arguments of the optimiser, such as `betas` or `momentum`. `lr` and `weight_decay`
+            are arguments of the recipe.
         schedule: "constant"; "step" (times `step_factor` after every `step_every`); "cosine" (down to zero);
             "one-cycle" (Smith and Topin 2018: up from 1/25 over the first 30 % of the phase, then down to 1/250000,
             both along cosines).
@@ -145,6 +146,10 @@ class Recipe:
         require(0 < self.step_every <= 1, "step_every", self.step_every, "not a fraction of a phase", "try 0.25")
         require(0 < self.mu_fraction < 1, "mu_fraction", self.mu_fraction, "not inside (0, 1)", "try 0.5")
         require_at_least("weight_decay", self.weight_decay, 0)
+        for option, own in (("lr", "learning_rate"), ("weight_decay", "weight_decay")):
+            way_out = f"pass Recipe({own}={self.optimiser_options.get(option)})"
+            problem = f"the recipe has {own} for it"
+            require(option not in self.optimiser_options, "optimiser_options", option, problem, way_out)
         require_at_least("warmup_steps", self.warmup_steps, 0)
         require_at_least("keep_checkpoints", self.keep_checkpoints, 2)
         require(

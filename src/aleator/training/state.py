@@ -1,6 +1,7 @@
 """`TrainingState`: how far a run has come, and its best weights so far."""
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,9 @@ class TrainingState:
             f"choose one of {', '.join(metrics) or 'the metrics that it reports (none)'}",
         )
         value = metrics[recipe.select]
+        if math.isnan(value):
+            problem = f"validate reports NaN for {recipe.select!r} at step {self.done}, which counts as no better"
+            warnings.warn(problem, stacklevel=2)
         sign = 1 if recipe.select_mode == "max" else -1
         best_so_far = -math.inf if self.best is None else sign * self.best["value"]
         if sign * value > best_so_far:  # False for NaN
