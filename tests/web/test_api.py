@@ -432,3 +432,11 @@ def test_a_picture_is_sent_once_and_again_when_its_file_changes(tmp_path, run, s
     assert changed.content != first.content
     counted = client.get("/metrics").text
     assert ('aleator_pictures_total{cache="hit"} 1' in counted) == (size is not None)
+
+
+def test_addresses_and_methods_that_do_not_exist_are_answered_with_the_way_out(client):
+    for method, path, status in (("GET", "/api/nosuch", 404), ("DELETE", "/api/items", 405)):
+        answer = client.request(method, path)
+        assert answer.status_code == status
+        assert answer.json()["detail"].endswith("; /api/openapi.json lists the addresses and their methods")
+    refused(client.get("/api/item", params={"id": "no such"}), 404, "'no such'")

@@ -315,7 +315,7 @@ def test_errors_are_said_and_the_page_goes_on(visit, artefacts):
     assert alert.is_hidden()
     page.locator("#id").fill("no such item")
     page.locator("#id").press("Enter")
-    page.locator("#alert", has_text="No item has this id").wait_for()
+    page.locator("#alert", has_text="No item has the id").wait_for()
     ask_about_upload(page)
     assert alert.is_hidden()
 

@@ -161,6 +161,31 @@ def test_a_question_of_ones_own_survives_a_reload(visit):
     assert page.locator("#query-face img").evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 32
 
 
+@pytest.mark.parametrize("damaged", ["#item=50%", "#text=%E4%", "#item=50%25%"])
+def test_a_damaged_address_is_told_of_and_the_collection_is_shown(damaged, browser, address):
+    visit = Visit(browser, address)
+    page = visit.open("/" + damaged)
+    page.locator("#alert", has_text="The address of this page is cut off or damaged").wait_for()
+    seen(page).first.wait_for()
+    page.goto(address + "/#item")  # no question at all
+    assert page.locator("#query").is_hidden()
+    visit.context.close()
+    assert visit.findings == []
+
+
+def test_a_file_that_is_no_image_leaves_the_image_before_it(browser, address):
+    visit = Visit(browser, address)
+    visit.expected = ["status of 415", "status of 422", "status of 400"]
+    page = visit.open()
+    ask(page)
+    page.set_input_files("#file", {"name": "no.png", "mimeType": "image/png", "buffer": b"no image"})
+    page.get_by_role("alert").get_by_text("not an image").wait_for()
+    page.reload()
+    page.locator("#query-title", has_text="mine.png").wait_for()
+    visit.context.close()
+    assert visit.findings == []
+
+
 def test_on_a_phone_the_answer_comes_before_the_controls(visit):
     page = visit(viewport=PHONE)
     seen(page).first.wait_for()

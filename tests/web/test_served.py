@@ -53,6 +53,20 @@ def test_added_items_are_shown_and_can_be_asked_about_and_removed_ones_are_gone(
         assert "aleator_items 4" in client.get("/metrics").text
 
 
+def test_collections_of_one_name_are_told_apart(tmp_path):
+    """Marks and images that the browser keeps belong to one of them."""
+    infos = []
+    for place in ("one", "other", "one"):
+        location = tmp_path / place / "index"
+        if not location.exists():
+            location.parent.mkdir()
+            CredibleIndex.build(VonMisesFisher(torch.eye(4), 5.0), location=location).close()
+        with CredibleIndex.open(location) as index, TestClient(create_app(index)) as client:
+            infos.append(client.get("/api/collection").json())
+    assert {info["name"] for info in infos} == {"index"}
+    assert infos[0]["key"] == infos[2]["key"] != infos[1]["key"]
+
+
 def test_it_is_read_only_if_it_has_changed(folder):
     with CredibleIndex.open(folder) as index:
         service = Service(index, None, None, Limits())

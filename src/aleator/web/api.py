@@ -74,7 +74,7 @@ def make_router(service: Service) -> APIRouter:
         served = service.served
         position = served.collection.find(id)
         if position is None:
-            problem = "no item has this id; an item that was added is known after a few seconds"
+            problem = f"no item has the id {id[:200]!r}; an item that was added is known after a few seconds"
             raise ProblemError(404, problem)
         return served, position
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 import aleator
 from aleator.foundation import require
@@ -168,6 +169,15 @@ def _add_errors(app: FastAPI) -> None:
         where, given = ".".join(steps)[:200] or "the request", first.get("input")
         shown = f" = {given!r}" if isinstance(given, str | int | float) and len(repr(given)) <= 100 else ""
         return AsciiJSONResponse({"detail": f"{where}{shown}: {first['msg']}"}, 422)
+
+    @app.exception_handler(StarletteHTTPException)
+    async def not_there(request: Request, error: StarletteHTTPException) -> Response:
+        way_out = "/api/openapi.json lists the addresses and their methods"
+        problems = {404: "there is no such address", 405: f"this address does not take {request.method}"}
+        problem = problems.get(error.status_code)
+        return AsciiJSONResponse(
+            {"detail": f"{problem}; {way_out}" if problem else error.detail}, error.status_code, error.headers
+        )
 
     @app.exception_handler(ProblemError)
     async def refused(_: Request, error: ProblemError) -> Response:

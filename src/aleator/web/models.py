@@ -126,6 +126,7 @@ class CollectionInfo(BaseModel):
     """What the collection holds, and which questions the server can answer."""
 
     name: str
+    key: str = Field(description="Tells the collection from others of its name. It says nothing else.")
     items: int = Field(description="Number of items.")
     dim: int = Field(description="Dimension of the posteriors.")
     certainty: CertaintyDistribution

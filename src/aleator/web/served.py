@@ -1,11 +1,13 @@
 """Everything that the server shows, as of one moment: items, label probabilities, findings of an audit."""
 
 import contextlib
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aleator.evaluation import LabelModel
+from aleator.foundation import redacted
 from aleator.retrieval import CredibleIndex, Promise
 from aleator.web.collection import CollectionView
 from aleator.web.findings import Findings
@@ -50,6 +52,7 @@ def read_served(
     images = pictures and collection.paths
     info = CollectionInfo(
         name=_name(index.location),
+        key=_key(index.location),
         items=len(collection),
         dim=index.dim,
         certainty=collection.distribution(),
@@ -88,6 +91,12 @@ def _label_model(index: CredibleIndex, run: "Run | None") -> LabelModel | None:
         with contextlib.suppress(ValueError):  # the items have fewer than two labels
             return index.label_model()
     return None if run is None else run.answers.labels
+
+
+def _key(location: str | None) -> str:
+    """A digest of the place of the collection: folders in different places may have one name."""
+    place = location if location is None or "://" in location else str(Path(location).resolve())
+    return hashlib.sha256(redacted(str(place)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _name(location: str | None) -> str:

@@ -24,8 +24,8 @@ export class Marks {
   }
 
   // Each collection has its own marks.
-  open(name) {
-    this.#place = `aleator marks ${name}`;
+  open(key) {
+    this.#place = `aleator marks ${key}`;
     try {
       for (const item of JSON.parse(localStorage.getItem(this.#place) ?? "[]")) this.#items.set(item.key, item);
     } catch {

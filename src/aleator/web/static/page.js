@@ -32,7 +32,8 @@ let tab = "least-sure";
 let shown = []; // [tile, item] pairs in the grid
 let level = 95; // of the credible set, in percent
 let threshold = 50; // least match probability, in percent
-let droppedImage = null; // the last image of the user; the address of the page cannot name it
+let droppedImage = null; // the last image of the user that was answered; the address of the page cannot name it
+let offeredImage = null; // one that was not yet
 let wanted = null; // label of the hits that are shown alone
 let kept = null; // the question that others are compared with
 let pending = new AbortController();
@@ -53,6 +54,7 @@ function waysToSearch(kind) {
   if (promised.hidden && by() === "promised") document.querySelector('input[name="by"][value="credible"]').checked = true;
 }
 
+// Whether it was answered.
 async function ask(next, { focus = false } = {}) {
   pending.abort();
   pending = new AbortController();
@@ -75,10 +77,12 @@ async function ask(next, { focus = false } = {}) {
       window.scrollTo({ top: 0 });
       ($("grid").querySelector('.open[tabindex="0"]') ?? $("panel")).focus({ preventScroll: true });
     }
+    return true;
   } catch (error) {
-    if (error.name === "AbortError") return;
+    if (error.name === "AbortError") return false;
     complain(error.message);
     if (answer === null && shown.length === 0) browse();
+    return false;
   } finally {
     if (!signal.aborted) $("grid").removeAttribute("aria-busy");
   }
@@ -91,12 +95,35 @@ function go(hash) {
 }
 
 async function follow({ focus = true } = {}) {
-  const [kind, value] = location.hash.slice(1).split(/=(.*)/s);
-  if (kind === "item") ask({ kind, key: decodeURIComponent(value) }, { focus });
-  else if (kind === "text") ask({ kind, text: decodeURIComponent(value) }, { focus });
-  else if (kind === "features") ask({ kind, features: decodeURIComponent(value).split(",").map(Number) }, { focus });
-  else if (kind === "image" && (droppedImage ??= await keptImage(info.name))) ask({ kind, file: droppedImage }, { focus });
+  const [kind, coded] = location.hash.slice(1).split(/=(.*)/s);
+  if (kind === "image") return followImage({ focus });
+  const value = coded && decoded(coded);
+  if (!value) {
+    clear();
+    if (value === null) complain("The address of this page is cut off or damaged, so its question cannot be read.");
+  } else if (kind === "item") ask({ kind, key: value }, { focus });
+  else if (kind === "text") ask({ kind, text: value }, { focus });
+  else if (kind === "features") ask({ kind, features: value.split(",").map(Number) }, { focus });
   else clear();
+}
+
+function decoded(value) {
+  try {
+    return decodeURIComponent(value);
+  } catch {
+    return null;
+  }
+}
+
+// An image takes the place of the one before once it was answered: the file may be no image at all.
+async function followImage({ focus }) {
+  const file = offeredImage ?? (droppedImage ??= await keptImage(info.key));
+  offeredImage = null;
+  if (!file) return clear();
+  if ((await ask({ kind: "image", file }, { focus })) && file !== droppedImage) {
+    droppedImage = file;
+    keepImage(info.key, file);
+  }
 }
 
 const openItem = (item) => go(`#item=${encodeURIComponent(item.key)}`);
@@ -104,8 +131,7 @@ const openItem = (item) => go(`#item=${encodeURIComponent(item.key)}`);
 function askImage(file) {
   if (!file) return;
   if (file.size > info.upload_bytes) return complain(`The image is larger than ${megabytes(info.upload_bytes)}.`);
-  droppedImage = file;
-  keepImage(info.name, file);
+  offeredImage = file;
   go("#image");
 }
 
@@ -473,7 +499,7 @@ async function start() {
   }
   if (!info) return;
   introduce();
-  marks.open(info.name);
+  marks.open(info.key);
   wire();
   if (info.model === "images") wireDropping($("drop"), askImage);
   showIntro(!introWasRead() && !/^#(item|text|features|image)/.test(location.hash));
