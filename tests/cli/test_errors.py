@@ -141,3 +141,9 @@ def test_stopped_work_is_kept_and_goes_on(tmp_path, features, monkeypatch):
     assert again.exit_code == 0, again.output
     assert "goes on: 200 of 400 items are done" in again.stderr
     assert "400 items" in again.stdout
+
+
+def test_what_is_not_utf8_is_shown_as_ascii():
+    with pytest.raises(UnicodeEncodeError) as caught:
+        "caf\udce9".encode()
+    assert in_words_of_the_command(caught.value).startswith(r"'caf\udce9' is not UTF-8; rename the file")

@@ -151,7 +151,9 @@ def test_the_figure_shows_the_pictures(asked, monkeypatch):
     with Image.open(asked / "a.png") as image:
         assert min(image.size) > 100
     drawn.clear()
-    run_command(*command, "--root", asked)  # no pictures there: a chart
+    for name in ("items", "questions"):
+        (asked / name).rename(asked / f"other-{name}")
+    run_command(*command)  # no pictures: a chart
     assert drawn == []
 
 
@@ -193,3 +195,49 @@ def test_items_that_are_less_certain(location, modes):
 def test_a_fingerprint_that_a_person_gave_is_shown_whole():
     assert encoder_name({"fingerprint": "encoder-b"}) == "encoder-b"
     assert encoder_name({"fingerprint": "1a2b3c4d5e6f"}) == "1a2b3c4d"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--by", "match", "--p", 0.9), "--p 0.9: has no effect with --by match; leave it out"),
+        (("--by", "nearest", "--threshold", 0.1), "--threshold 0.1: has no effect with --by nearest"),
+        (("--root", "."), "--root '.': has no effect without --figure; leave it out"),
+        (("--figure", "a.png", "--root", "/nowhere"), "--root '/nowhere': there is no such folder"),
+        (("--figure", "a.png", "--root", "index"), "--root 'index': holds no picture of a query or a hit"),
+        (("--figure", "a.foo"), "--figure 'a.foo': has an unknown ending; use one of "),
+        (("--filter", '{"label": {"foo": 1}}'), "--filter['label'] 'foo': not known"),
+        (("--promise",), "LOCATION 'index': is not calibrated; run `aleator index calibrate`"),
+    ],
+)
+def test_options_without_effect_and_wrong_ones_are_named(asked, monkeypatch, options, message):
+    monkeypatch.chdir(asked)
+    said = run_command("query", "index", "questions.safetensors", *options, code=2)
+    assert said.stderr.startswith(message)
+    assert not (asked / "a.png").exists()
+
+
+def test_pictures_lie_in_the_root_or_where_they_were_embedded_from(asked):
+    (asked / "items").rename(asked / "moved")
+    command = ("query", asked / "index", asked / "questions.safetensors", "--limit", 2, "--figure")
+    run_command(*command, asked / "blank.png")
+    run_command(*command, asked / "both.png", "--root", asked / "moved")
+    assert (asked / "both.png").read_bytes() != (asked / "blank.png").read_bytes()
+    (asked / "moved").rename(asked / "items")
+    run_command(*command, asked / "before.png")
+    assert (asked / "both.png").read_bytes() == (asked / "before.png").read_bytes()
+
+
+def test_a_filter_that_no_item_passes_is_told_of(asked):
+    command = ("query", asked / "index", asked / "questions.safetensors", "--filter")
+    none = run_command(*command, '{"label": "zebra"}')
+    assert 'label": "zebra"}: no item of the index passes it' in none.stderr
+    assert "a larger --p" not in none.output
+    some = run_command(*command, '{"label": "dog"}', "--p", 0.01)
+    assert "passes it" not in some.stderr
+    assert "no items in its 1 % credible set; a larger --p finds more" in some.stdout
+
+
+def test_items_that_are_there_already_are_named_with_their_file(asked):
+    said = run_command("index", "add", asked / "index", asked / "items.safetensors", code=2)
+    assert said.stderr.startswith("POSTERIORS 'i0.png': already in the index")

@@ -188,7 +188,9 @@ def test_more_samples_approach_the_exact_expectation():
 
 def test_posteriors_of_different_numbers_of_modes_are_refused():
     anchor, positive, _ = triple(None)
-    with pytest.raises(ValueError, match="negative = .VMFMixture of 3 modes.: the positives are VMFMixture of 2 modes"):
+    with pytest.raises(
+        ValueError, match=r"negative = .VMFMixture of 3 modes.: the positives are VMFMixture of 2 modes"
+    ):
         ExactInfoNCE()(anchor, positive, mixture(6, 4, modes=3, dim=4))
 
 

@@ -83,10 +83,13 @@ def in_words_of_the_command(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in _REASONS:
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         return f"{place}{_REASONS[error.errno]} ({error.strerror})"
+    if isinstance(error, UnicodeEncodeError):  # Python has read bytes of another encoding as halves of letters
+        return f"{ascii(error.object)} is not UTF-8; rename the file, or write the text again"
     names = _names_of_parameters()
     if isinstance(error, BadArgumentError):
-        shown = names.get(error.argument)
-        start = f"{error.argument} = {error.value}" if shown is None else f"{shown} {error.value}"
+        argument, bracket, part = error.argument.partition("[")  # filter['label'] is a part of --filter
+        shown = names.get(argument)
+        start = f"{error.argument} = {error.value}" if shown is None else f"{shown}{bracket}{part} {error.value}"
         return f"{start}: {_translated(error.problem, names)}; {_translated(error.way_out, names)}"
     return _translated(str(error), names)
 
@@ -105,6 +108,8 @@ def _names_of_parameters() -> dict[str, str]:
     for parameter in context.command.params:
         options = [option for option in parameter.opts if option.startswith("--")]
         names[str(parameter.name)] = options[0] if options else str(parameter.name).upper()
+    if "posteriors" in names:
+        names.setdefault("ids", names["posteriors"])  # which come with them
     return names
 
 

@@ -19,7 +19,7 @@ from aleator.foundation import percent, require
 Data = Annotated[
     Path,
     typer.Argument(
-        help="folder with class folders of images, .csv or .parquet table, .npy features, or .txt (a text per line)"
+        help="folder with class folders of images, table (.csv, .tsv, .parquet), .npy features, .txt (a text per line)"
     ),
 ]
 LabelFile = Annotated[
@@ -120,7 +120,7 @@ def train(
         tune_learning_rate=tune_learning_rate,
         start=None if start is None else str(start),
         dim=dim,
-        modes=int(modes) if modes is not None and modes.isdigit() else modes,  # type: ignore[arg-type]  # as above
+        modes=int(modes) if modes is not None and modes.isdecimal() else modes,  # type: ignore[arg-type]  # as above
         kappa_pos=kappa_pos,
         batch_size=batch_size,
         steps=steps,
@@ -286,6 +286,7 @@ def rank(
     from aleator.stored import rank_stored
 
     with plain_errors():
+        require(not (as_json and to_csv), "csv", True, "is another format than --json", "leave out one of them")
         score: Any = by  # checked there
         rows = rank_stored(posteriors, limit or None, surest, score)
         if rows is None:  # they must be computed, with torch, which takes seconds to import

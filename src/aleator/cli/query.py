@@ -2,7 +2,9 @@
 
 import json
 import secrets
+import warnings
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -11,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aleator.cli.errors import plain_errors
+from aleator.cli.errors import plain_errors, say
 from aleator.cli.index_options import AsJson, Fingerprint, Location, Posteriors, Prior, open_index
 from aleator.cli.label_text import could_be
-from aleator.foundation import percent, reject
+from aleator.foundation import percent, reject, require
 
 if TYPE_CHECKING:
     from aleator.posteriors import PosteriorBatch
@@ -71,12 +73,19 @@ def query(
     with plain_errors():
         if promise:
             _require_no_choice(context)
+        _require_effect(context, by)
+        if root is not None:
+            require(root.is_dir(), "root", str(root), "there is no such folder", "name the folder with the pictures")
+        if figure is not None:
+            _require_kind_of_figure(figure)
         conditions = _conditions(filter)
         q, header = read_posteriors(posteriors), read_header(posteriors)
         ids, metadata = read_items_beside(posteriors) if posteriors.suffix == ".safetensors" else (None, None)
         answers_beside = read_answers(posteriors)
         with open_index(location, fingerprint, header, posteriors) as index:
             if promise:
+                way_out = "run `aleator index calibrate` with questions whose right answers are known"
+                require(index.promise is not None, "location", location, "is not calibrated", way_out)
                 _show_promised(index, q, ids, as_json)
                 return
             how = cast("SearchBy", by)  # `search` checks it
@@ -84,8 +93,9 @@ def query(
             found = index.search(q, p, counted, how, threshold=threshold, filter=conditions, prior=prior, exact=exact)
             if conditions and not any(found):
                 _require_known_keys(index, q, conditions)
+            passable = not conditions or any(found) or _passes(index, q, conditions)
             surer_than = index.surer_than(_kappas(q)).tolist()
-            sources = [root or _folder(facts.get("source")) for facts in (header, index.encoder)]
+            sources = [_folder(facts.get("source")) for facts in (header, index.encoder)]
         questions = _describe_questions(q, *answers_beside)
         for number, (question, hits) in enumerate(zip(questions, found, strict=True)):
             name = number if ids is None else ids[number]
@@ -93,24 +103,53 @@ def query(
             _describe_answer(question, number, name, surer_than[number], hits, whole, limit)
         answers = [hits if limit is None else hits[:limit] for hits in found]
         if figure is not None:
-            _save_figure(figure, questions, metadata, answers, sources)
+            _save_figure(figure, questions, metadata, answers, sources, root)
     if as_json:
         for question, hits in zip(questions, answers, strict=True):
             question["hits"] = [hit._asdict() for hit in hits]
         print(json.dumps(questions))
         return
     for question, hits in zip(questions, answers, strict=True):
-        _print_question(question, by, p, threshold)
+        _print_question(question, by, p, threshold, passable)
         if hits:
             _print_hits(question, group_by_mode(hits), q.modes > 1)
     print(f"{sum(map(len, answers))} hits for {len(answers)} queries")
+    if not passable:
+        say(f"--filter {filter}: no item of the index passes it")
+
+
+def _was_typed(context: typer.Context, name: str) -> bool:
+    """Whether an option is on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _require_effect(context: typer.Context, by: str) -> None:
+    """Raise if an option was passed that changes nothing."""
+    given = context.params
+    for name, without, has_effect in (
+        ("p", f"with --by {by}", by == "credible"),
+        ("threshold", f"with --by {by}", by == "match"),
+        ("root", "without --figure", given["figure"] is not None),
+    ):
+        if _was_typed(context, name) and not has_effect:
+            value = str(given[name]) if name == "root" else given[name]
+            reject(name, value, f"has no effect {without}", "leave it out")
+
+
+def _require_kind_of_figure(figure: Path) -> None:
+    """Raise unless a figure can be written with this ending."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    endings = sorted(f".{ending}" for ending in FigureCanvasBase.get_supported_filetypes())
+    way_out = f"use one of {' '.join(endings)}"
+    require(figure.suffix.lower() in endings, "figure", str(figure), "has an unknown ending", way_out)
 
 
 def _require_no_choice(context: typer.Context) -> None:
     """Raise if an option was passed that changes which items are found or shown: a promise has decided that."""
     for name in ("by", "p", "limit", "threshold", "prior", "filter", "exact", "figure", "root"):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if _was_typed(context, name):
             problem = "has no effect together with --promise, which has its own way to search"
             reject(name, context.params[name], problem, f"leave out --{name} or --promise")
 
@@ -134,6 +173,11 @@ def _require_known_keys(index: "CredibleIndex", q: "PosteriorBatch", conditions:
             known = ", ".join(dict.fromkeys(name for hit in near for name in hit.metadata))
             way_out = f"choose among {known}" if known else "the items have no metadata: leave it out"
             reject("filter", json.dumps(conditions), f"no item has the key {key!r}", way_out)
+
+
+def _passes(index: "CredibleIndex", q: "PosteriorBatch", conditions: dict[str, Any]) -> bool:
+    """Whether any item passes the conditions."""
+    return any(index.search(q[:1], limit=1, by="nearest", filter=conditions))
 
 
 def _kappas(q: Any) -> Any:
@@ -197,8 +241,8 @@ def _describe_answer(
     }
 
 
-def _print_question(question: dict[str, Any], by: str, p: float, threshold: float) -> None:
-    """What is known about a question and its set, in three lines."""
+def _print_question(question: dict[str, Any], by: str, p: float, threshold: float, passable: bool) -> None:
+    """What is known about a question and its set, in three lines. If no item is `passable`, a wider set has none."""
     number, id = question["query"], question["id"]
     name = f"query {number}" if id == number else f"query {number}: {id}"
     certainty = f"certainty {question['certainty_in_words']}: kappa {question['kappa']:.4g}, "
@@ -226,7 +270,7 @@ def _print_question(question: dict[str, Any], by: str, p: float, threshold: floa
             "credible": f"a larger --p finds more, and {nearest}",
             "match": f"a smaller --threshold finds more, and {nearest}",
         }
-        console.print(Text(f"no items {sets[by]}{f'; {wider[by]}' if by in wider else ''}"))
+        console.print(Text(f"no items {sets[by]}{f'; {wider[by]}' if by in wider and passable else ''}"))
         return
     console.print(Text(f"{size:,}{'' if question['size_is_exact'] else ' or more'} {items} {sets[by]}{named}"))
 
@@ -315,11 +359,27 @@ def _save_figure(
     questions: list[dict[str, Any]],
     metadata: "list[Any] | None",
     answers: "list[list[Hit]]",
-    folders: list[Path | None],
+    sources: list[Path | None],
+    root: Path | None,
 ) -> None:
-    """Write the figure of the answers: pictures where there are any, otherwise a chart."""
+    """Write the figure of the answers: pictures where there are any, otherwise a chart.
+
+    Pictures of questions and of items are looked for in `root`, and those that are not there in their own source.
+    """
     from aleator.own_data import plot_answers
     from aleator.retrieval import plot_hits
 
+    pictured_items = (metadata or [], [hit.metadata for hits in answers for hit in hits])
+    folders = [root if _holds(root, some) else own for some, own in zip(pictured_items, sources, strict=True)]
+    if root is not None:
+        problem = "holds no picture of a query or a hit"
+        require(root in folders, "root", str(root), problem, "name the folder that their paths start from")
     pictured = plot_answers(questions, metadata, answers, *folders)
-    (plot_hits(answers) if pictured is None else pictured).savefig(path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # of a script that the font does not have
+        (plot_hits(answers) if pictured is None else pictured).savefig(path)
+
+
+def _holds(root: Path | None, described: "Sequence[Mapping[str, Any]]") -> bool:
+    """Whether one of the pictures is in a folder."""
+    return root is not None and any((root / str(one["path"])).is_file() for one in described if one.get("path"))

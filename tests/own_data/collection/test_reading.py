@@ -1,9 +1,11 @@
 """Collections are read as they are; an error names the file and the row."""
 
+import os
+
 import numpy as np
 import pytest
 
-from aleator.own_data import read_collection
+from aleator.own_data import read_collection, read_labels_of
 from aleator.own_data.learning.splits import require_trainable
 from tests.own_data.conftest import image, write
 
@@ -103,6 +105,30 @@ def test_bad_folders(tmp_path, pets):
         read_collection(write(tmp_path / "data.arrow", "x"))
     with pytest.raises(ValueError, match=r"labels.*does not name the images.*\.csv"):
         read_collection(pets, tmp_path / "labels.npy")
+
+
+def test_an_image_whose_name_is_no_unicode_is_told_of_and_left_out(pets):
+    picture = (pets / "dog" / "1.png").read_bytes()
+    with open(os.fsencode(pets / "cat") + b"/caf\xe9.png", "wb") as file:
+        file.write(picture)
+    with pytest.raises(ValueError, match="has a name that is not UTF-8; rename it"):
+        read_collection(pets)
+    collection = read_collection(pets, strict=False)
+    assert len(collection) == 5
+    (problem,) = collection.problems
+    assert problem.item.endswith(r"cat/caf\udce9.png")
+    assert problem.reason == "has a name that is not UTF-8"
+    assert problem.item.encode()  # it can be printed
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".CSV", ".TSV"])
+def test_tables_of_labels_have_one_of_these_endings(pets, tmp_path, ending):
+    rows = ["id,label", *(f"{path},{path[:3]}" for path in read_collection(pets).items)]
+    text = "\n".join(rows).replace(",", "\t" if ending.lower() == ".tsv" else ",")
+    table = write(tmp_path / f"labels{ending}", text)
+    assert read_collection(pets, table).labels.names == ("cat", "dog")
+    records = [{"id": row.split(",")[0]} for row in rows[1:]]
+    assert read_labels_of(table, records, "pets.safetensors").names == ("cat", "dog")
 
 
 def test_problems_of_a_folder_are_listed_and_left_out(pets):

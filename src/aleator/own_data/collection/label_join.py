@@ -6,7 +6,7 @@ from typing import Any
 
 from aleator.foundation import require
 from aleator.own_data.collection.labels import ID_COLUMNS, PAIR_COLUMNS, Labels, read_labels
-from aleator.own_data.collection.tables import read_table
+from aleator.own_data.collection.tables import is_text_table, read_table
 
 
 def read_labels_of(path: Path, records: Sequence[Mapping[str, Any]], owner: str) -> Labels:
@@ -37,8 +37,10 @@ def read_labels_of(path: Path, records: Sequence[Mapping[str, Any]], owner: str)
     ids = [record["id"] for record in records]
     row_numbers = all(isinstance(id, int) and id == i for i, id in enumerate(ids))
     if not row_numbers and path.is_file():
-        header = set(read_table(path).header) if path.suffix == ".csv" else set()
+        header = set(read_table(path).header) if is_text_table(path) else set()
         names = bool(header & set(ID_COLUMNS)) or set(PAIR_COLUMNS) <= header
         problem = f"does not say which item a row belongs to, and the items of {owner} have names"
-        require(names, "labels", str(path), problem, "write a .csv file with the columns id (or path) and label")
+        require(
+            names, "labels", str(path), problem, "write a .csv or .tsv file with the columns id (or path) and label"
+        )
     return read_labels(path, len(ids), owner, ids)

@@ -9,7 +9,7 @@ import numpy as np
 
 from aleator.foundation import reject, require
 from aleator.own_data.collection.arrays import read_array
-from aleator.own_data.collection.tables import Table, read_table
+from aleator.own_data.collection.tables import Table, is_text_table, read_table
 
 # What labels say about the items:
 #   classes   each item has one class; items of a class match
@@ -97,8 +97,9 @@ def read_labels(path: Path, count: int, owner: str, ids: Sequence[str | int] | N
         (('cat', 'dog'), array([1, 0, 1]))
     """
     require(path.is_file(), "labels", str(path), "there is no such file", "check the path")
-    require(path.suffix in (".npy", ".csv"), "labels", str(path), "has an unknown ending", "use .npy or .csv")
-    if path.suffix == ".npy":
+    is_array = path.suffix.lower() == ".npy"
+    require(is_array or is_text_table(path), "labels", str(path), "has an unknown ending", "use .npy, .csv or .tsv")
+    if is_array:
         return _of_every_item(_labels_from_array(path), path, count, owner)
     table = read_table(path)
     if set(PAIR_COLUMNS) <= set(table.header):

@@ -44,7 +44,7 @@ from aleator.own_data.collection.object_store import AnyPath, ObjectPath, is_obj
 from aleator.own_data.collection.parquet import FEATURES, ParquetFeatures, parquet_columns, read_parquet_table
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at, usable_rows
 from aleator.own_data.collection.table_columns import Column
-from aleator.own_data.collection.tables import Table, read_table, read_text
+from aleator.own_data.collection.tables import Table, is_text_table, read_table, read_text
 
 ITEM_COLUMNS = ("path", "text")
 _PARTS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
@@ -111,7 +111,7 @@ def read_collection(
     elif ending == ".txt":
         collection = _read_lines(Path(place))
     else:
-        way_out = "name a folder of images, or a .csv, .npy, .parquet or .txt file"
+        way_out = "name a folder of images, or a .csv, .tsv, .npy, .parquet or .txt file"
         reject("data", str(place), "has an unknown ending", way_out)
     if strict or not len(collection):
         stop_at(collection.problems, len(collection) + len(collection.problems))
@@ -156,11 +156,18 @@ def example_sentences() -> Path:
 def _read_folder(folder: AnyPath, labels_optional: bool, labels_path: Path | None) -> Collection:
     """Images of a folder. If they are in subfolders, these are their classes, unless a file has the labels."""
     files = list(_files(folder))
-    paths = [path for path in files if path.lower().endswith(IMAGE_SUFFIXES)]
-    others = [path for path in files if path.lower().endswith(_OTHER_PICTURES)]
-    ignored = len(files) - len(paths) - len(others)
-    way_out = "convert it to JPEG, PNG or TIFF"
+    pictures = [path for path in files if path.lower().endswith((*IMAGE_SUFFIXES, *_OTHER_PICTURES))]
     problems = [
+        Problem(f"{folder}/{_shown(path)}", "has a name that is not UTF-8", "rename it")
+        for path in pictures
+        if not _is_unicode(path)
+    ]
+    readable = [path for path in pictures if _is_unicode(path)]
+    paths = [path for path in readable if path.lower().endswith(IMAGE_SUFFIXES)]
+    others = [path for path in readable if not path.lower().endswith(IMAGE_SUFFIXES)]
+    ignored = len(files) - len(pictures)
+    way_out = "convert it to JPEG, PNG or TIFF"
+    problems += [
         Problem(f"{folder}/{path}", "is a picture in a format that is not read here", way_out) for path in others
     ]
     if not paths:
@@ -179,8 +186,22 @@ def _read_folder(folder: AnyPath, labels_optional: bool, labels_path: Path | Non
     if not labels_optional:
         _refuse_parts(folder, paths)
         for name in _empty_folders(folder, set(classes)):
-            problems.append(Problem(f"{folder}/{name}", "holds no image", "fill or remove the folder"))
+            problems.append(Problem(f"{folder}/{_shown(name)}", "holds no image", "fill or remove the folder"))
     return Collection("images", folder, paths, folder, named_labels(classes, "classes"), ignored, tuple(problems))
+
+
+def _is_unicode(path: str) -> bool:
+    """Whether a file name can be written as text. Names of old archives may be bytes of another encoding."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(path: str) -> str:
+    """A path as it can be printed."""
+    return path if _is_unicode(path) else ascii(path)[1:-1]
 
 
 def _about_loose(loose: list[str]) -> str:
@@ -202,8 +223,8 @@ def _label_images(
     folder: AnyPath, paths: list[str], labels_path: Path, ignored: int, problems: list[Problem]
 ) -> Collection:
     """Images of a folder, with the labels of a table that names their paths."""
-    way_out = "pass a .csv file with a column path"
-    require(labels_path.suffix in (".csv", ".tsv"), "labels", str(labels_path), "does not name the images", way_out)
+    way_out = "pass a .csv or .tsv file with a column id or path"
+    require(is_text_table(labels_path), "labels", str(labels_path), "does not name the images", way_out)
     require(labels_path.is_file(), "labels", str(labels_path), "there is no such file", "check the path")
     table = read_table(labels_path)
     if set(PAIR_COLUMNS) <= set(table.header):

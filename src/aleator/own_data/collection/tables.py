@@ -79,6 +79,11 @@ def _plain_number(text: str, decimal_comma: bool) -> str:
     return text.replace(",", ".") if decimal_comma else text
 
 
+def is_text_table(path: AnyPath) -> bool:
+    """Whether the name of a file ends as that of a table does, in small or capital letters: .csv or .tsv."""
+    return path.suffix.lower() in (".csv", ".tsv")
+
+
 def read_table(path: Path) -> Table:
     """Read a CSV file with a header and at least one row. Empty lines are skipped.
 

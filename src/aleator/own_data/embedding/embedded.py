@@ -90,9 +90,8 @@ class EmbeddedCollection:
                 return pairs
         for i, record in enumerate(self.records):
             if "label" not in record:
-                reject(
-                    "posteriors", f"line {i + 1} of its items", "has no label", "embed labelled data, or pass --labels"
-                )
+                named = f"item {record['id']} (line {i + 1})"
+                reject("posteriors", named, "has no label", "embed labelled data, or pass --labels")
         if not all("labels" in record for record in self.records):
             return named_labels([str(record["label"]) for record in self.records], "classes")
         names = sorted({name for record in self.records for name in record["labels"]})
