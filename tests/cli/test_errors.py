@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from aleator.cli import app
-from aleator.cli.errors import kept_in, plain_errors
+from aleator.cli.errors import in_words_of_the_command, kept_in, plain_errors
 from aleator.foundation import require
 
 

@@ -84,7 +84,7 @@ def in_words_of_the_command(error: Exception) -> str:
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         return f"{place}{_REASONS[error.errno]} ({error.strerror})"
     if isinstance(error, UnicodeEncodeError):  # Python has read bytes of another encoding as halves of letters
-        return f"{ascii(error.object)} is not UTF-8; rename the file, or write the text again"
+        return f"{error.object!a} is not UTF-8; rename the file, or write the text again"
     names = _names_of_parameters()
     if isinstance(error, BadArgumentError):
         argument, bracket, part = error.argument.partition("[")  # filter['label'] is a part of --filter
