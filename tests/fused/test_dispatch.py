@@ -20,6 +20,7 @@ REPLACES = {
     "leaky_layers": "encoders",
     "outputs": "encoders",
     "mean_share": "losses",
+    "mean_sigmoid": "losses",
 }
 
 

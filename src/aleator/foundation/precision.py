@@ -59,7 +59,8 @@ def without_autocast(function: Callable[Arguments, Result]) -> Callable[Argument
     def precisely(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
         devices = (getattr(x, "device", None) for x in args)
         device = next(x.type for x in devices if isinstance(x, torch.device))
-        if not torch.is_autocast_enabled(device):
+        available = torch.amp.is_autocast_available(device)  # not on the device "meta"
+        if not (available and torch.is_autocast_enabled(device)):
             return function(*args, **options)
         with torch.autocast(device, enabled=False):
             return function(*args, **options)

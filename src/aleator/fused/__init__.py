@@ -15,6 +15,7 @@ Each file replaces the plain functions of one module of the same name; `fused_x`
     softmax_share.py       losses/softmax_share.py           plain_candidate_log_softmax_share,
                                                              plain_shared_log_softmax_share, and their gradients
     mean_share.py          losses/mean_share.py              plain_log_mean_share, and its gradient
+    mean_sigmoid.py        losses/mean_sigmoid.py            plain_log_mean_sigmoid, and its gradient
     network_posteriors.py  data/network_posteriors.py        plain_network_posteriors
     leaky_layers.py        encoders/leaky_layers.py          plain_leaky_layers, and its gradient
     outputs.py             encoders/outputs.py               plain_directions and its gradient, plain_bounded_kappa
