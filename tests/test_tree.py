@@ -35,6 +35,8 @@ TESTED_IN = {
     "own_data.measuring.answer_figure": "cli/test_query.py",
     "own_data.measuring.encoded_items": "own_data/learning/test_encoding.py",
     "own_data.collection.collection": "own_data/collection/test_reading.py",
+    "posteriors.checks": "posteriors/test_batch.py",
+    "posteriors.moments": "posteriors/test_vmf.py",
     "quickstart.circle": "quickstart/test_quickstart.py",
     "quickstart.digits": "quickstart/test_quickstart.py",
     "quickstart.modes": "quickstart/test_quickstart.py",

@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import Independent, MixtureSameFamily, kl_divergence
 
 from aleator import VonMisesFisher
-from aleator.posteriors.vmf import kappa_from_mean_resultant_length
+from aleator.posteriors.moments import kappa_from_mean_resultant_length
 from aleator.special import bessel_ratio, log_sphere_area
 from tests import reference
 from tests.posteriors.cases import DIMENSIONS, KAPPAS, any_kappa, axis, random_directions, vmf

@@ -2,9 +2,10 @@
 
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.mixtures import VMFMixture, log_weighted
+from aleator.posteriors.moments import kappa_from_mean_resultant_length
 from aleator.posteriors.overlap import log_overlap, unit_directions
 from aleator.posteriors.regions import CredibleRegion
-from aleator.posteriors.vmf import VonMisesFisher, kappa_from_mean_resultant_length
+from aleator.posteriors.vmf import VonMisesFisher
 
 __all__ = [
     "CredibleRegion",

@@ -18,8 +18,9 @@ from torch.distributions import Distribution, constraints, register_kl
 from aleator.foundation import require, require_float, without_autocast
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.estimates import entropy_bounds, entropy_estimate, kl_estimate
+from aleator.posteriors.moments import closest_parameters
 from aleator.posteriors.overlap import log_overlap, unit_directions
-from aleator.posteriors.vmf import VonMisesFisher, closest_parameters
+from aleator.posteriors.vmf import VonMisesFisher
 from aleator.posteriors.weight_paths import move_with_weights
 from aleator.special import ratio_shortfall
 

@@ -3,7 +3,8 @@ r"""The von Mises-Fisher distribution on the unit sphere, exact for any dimensio
     vMF(z; mu, kappa) = C(kappa) exp(kappa mu.z),    log C(kappa) = -log S - log_growth(D/2 - 1, kappa)
 
 S is the area of the sphere. kappa = 0 is the uniform distribution, kappa = inf a point mass at mu.
-batch.py has the operations on batches, sampling.py the sampler, caps.py the probabilities of caps.
+batch.py has the operations on batches, sampling.py the sampler, caps.py the probabilities of caps, moments.py the fit to
+a mean, checks.py the checks of parameters.
 """
 
 import math
@@ -13,37 +14,24 @@ from typing import Any
 import torch
 from torch import Generator, Size, Tensor
 from torch.distributions import Distribution, constraints, register_kl
-from torch.distributions.constraints import Constraint
 
 from aleator.foundation import (
-    reject,
     require,
     require_float,
-    require_not_compiled,
     require_probability,
     without_autocast,
 )
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.caps import cap_angle, cap_mass
-from aleator.posteriors.overlap import log_overlap, unit_directions
+from aleator.posteriors.checks import UNIT_TOLERANCE, refuse_transforms, require_parameters, require_unit, unit_vector
+from aleator.posteriors.moments import closest_parameters
+from aleator.posteriors.overlap import log_overlap
 from aleator.posteriors.pooling import pooled_parameters
 from aleator.posteriors.sampling import draw_noise, sample_from_noise
-from aleator.special import bessel_ratio, growth_shortfall, log_growth, log_sphere_area, ratio_shortfall, ratio_slope
+from aleator.special import bessel_ratio, growth_shortfall, log_growth, log_sphere_area, ratio_shortfall
 
-# How far a length may be from 1. A normalised float32 vector of a few thousand entries stays well within it.
-_UNIT_TOLERANCE = 1e-3
 # Share of D below which `certainty` is a series in kappa; its next term is then 1e-12 of it.
 _SMALL_SHARE = 1e-3
-
-
-class _UnitVector(Constraint):
-    event_dim = 1
-
-    def check(self, value: Tensor) -> Tensor:
-        return (value.norm(dim=-1) - 1).abs() <= _UNIT_TOLERANCE
-
-
-_unit_vector = _UnitVector()
 
 
 class VonMisesFisher(PosteriorBatch):
@@ -75,8 +63,8 @@ class VonMisesFisher(PosteriorBatch):
         tensor([0.7004, 0.9700])
     """
 
-    arg_constraints = {"mu": _unit_vector, "kappa": constraints.nonnegative}  # noqa: RUF012 (torch's own convention)
-    support = _unit_vector
+    arg_constraints = {"mu": unit_vector, "kappa": constraints.nonnegative}  # noqa: RUF012 (torch's own convention)
+    support = unit_vector
     has_rsample = True
     _trailing = (1, 0)
     mu: Tensor
@@ -85,10 +73,10 @@ class VonMisesFisher(PosteriorBatch):
     def __init__(self, mu: Tensor, kappa: Tensor | float, validate_args: bool | None = None):
         validate = Distribution._validate_args if validate_args is None else validate_args
         require_float("mu", mu)
-        _refuse_transforms(mu, kappa)
+        refuse_transforms(mu, kappa)
         kappa = torch.as_tensor(kappa, dtype=None if isinstance(kappa, Tensor) else mu.dtype, device=mu.device)
         if validate:
-            _require_valid(mu, kappa)
+            require_parameters(mu, kappa)
         batch = kappa.shape
         if mu.shape[:-1] != batch:
             batch = torch.broadcast_shapes(mu.shape[:-1], batch)
@@ -135,7 +123,7 @@ class VonMisesFisher(PosteriorBatch):
         shape = tuple(samples.shape)
         require(samples.dim() >= 2, "samples", shape, "expected shape (..., N, D)", "stack the vectors")
         require(samples.shape[-2] >= 1, "samples", shape, "no samples", "pass at least one")
-        _require_unit("samples", samples, samples.shape[-1])
+        require_unit("samples", samples, samples.shape[-1])
         if weights is None:
             weights = samples.new_ones(samples.shape[:-1])
         else:
@@ -210,7 +198,7 @@ class VonMisesFisher(PosteriorBatch):
             Log density, shape (...). For a point mass: inf at mu, -inf elsewhere.
         """
         if self._validate_args:
-            _require_unit("value", value, self.dim)
+            require_unit("value", value, self.dim)
         kappa = self.kappa.double()
         point = torch.isinf(kappa)
         finite = torch.where(point, 1.0, kappa)  # without it, the branch not taken would have the gradient 0 * inf
@@ -299,7 +287,7 @@ class VonMisesFisher(PosteriorBatch):
         """
         cosine = torch.as_tensor(t, dtype=torch.float64, device=self.kappa.device)
         if self._validate_args:
-            inside = (cosine >= -1 - _UNIT_TOLERANCE) & (cosine <= 1 + _UNIT_TOLERANCE)
+            inside = (cosine >= -1 - UNIT_TOLERANCE) & (cosine <= 1 + UNIT_TOLERANCE)
             require(inside, "t", cosine, "not a cosine", "pass a number from -1 to 1")
         return self._cap_mass(torch.acos(cosine.clamp(-1, 1)))
 
@@ -314,7 +302,7 @@ class VonMisesFisher(PosteriorBatch):
         """
         angle = torch.as_tensor(angle, dtype=torch.float64, device=self.kappa.device)
         if self._validate_args:
-            inside = (angle >= 0) & (angle <= math.pi + _UNIT_TOLERANCE)
+            inside = (angle >= 0) & (angle <= math.pi + UNIT_TOLERANCE)
             require(inside, "angle", angle, "not an angle on the sphere", "pass radians from 0 to pi")
         return self._cap_mass(angle.clamp(max=math.pi))
 
@@ -398,48 +386,6 @@ class VonMisesFisher(PosteriorBatch):
         return new
 
 
-def closest_parameters(mu: Tensor, shortfall: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """mu (..., D) and kappa (...) of the vMF with the mean of a mixture of vMFs, float64. No gradients in kappa.
-
-    A vMF of which samples are most likely, or that is closest to a mixture, has the same mean.
-
-    Args:
-        mu: Directions of the components, shape (..., K, D).
-        shortfall: 1 - A_1 of the components, shape (..., K); 0 for a point mass.
-        weights: Their weights up to a factor, shape (..., K).
-    """
-    mu, shortfall, weights = unit_directions(mu), shortfall.double(), weights.double()
-    weights = weights / weights.sum(-1, keepdim=True)
-    mean = ((weights * (1 - shortfall)).unsqueeze(-1) * mu).sum(-2)
-    length = mean.norm(dim=-1)
-    # A mean of zero has no direction. kappa is then 0, so any direction is right.
-    axis = torch.eye(1, mu.shape[-1], dtype=mu.dtype, device=mu.device)[0]
-    direction = torch.where(
-        (length > 1e-150).unsqueeze(-1), torch.nn.functional.normalize(mean, dim=-1, eps=1e-150), axis
-    )
-    # 1 - length is the mean of 1 - A_1 mu.direction. As a sum of positive parts it keeps its digits.
-    gap = (mu - direction.unsqueeze(-2)).square().sum(-1) / 2
-    missing = (weights * (shortfall + (1 - shortfall) * gap)).sum(-1)
-    return direction, kappa_from_mean_resultant_length(length, mu.shape[-1], missing)
-
-
-def kappa_from_mean_resultant_length(length: Tensor, dim: int, shortfall: Tensor | None = None) -> Tensor:
-    """Solve A_1(kappa) = length for kappa, elementwise: 0 for 0, inf for 1. Float64, no gradients.
-
-    For lengths close to 1 the accuracy of kappa is that of 1 - length, which is `shortfall` if it is known better.
-    """
-    length = length.detach().double()
-    least = 1e-15 if shortfall is None else 1e-30  # below it is rounding
-    missing = 1 - length if shortfall is None else shortfall.detach().double()
-    point, missing, inside = missing <= least, missing.clamp_min(least), length.clamp(1e-150, 1.0)
-    kappa = inside * (dim - inside.square()) / (missing * (2 - missing))  # Banerjee et al., JMLR 2005
-    order = dim / 2 - 1
-    for _ in range(8):  # Newton's method: A_1 is concave, and the start is within a few per cent
-        excess = torch.where(inside > 0.5, ratio_shortfall(order, kappa) - missing, inside - bessel_ratio(order, kappa))
-        kappa = (kappa + excess / ratio_slope(order, kappa)).clamp_min(1e-150)
-    return torch.where(length <= 1e-150, 0.0, torch.where(point, math.inf, kappa))
-
-
 @register_kl(VonMisesFisher, VonMisesFisher)
 def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
     """E_q log q/p = s(kappa_q) - s(kappa_p) + (kappa_p - kappa_q) (1 - A_1) + kappa_p A_1 (1 - mu_q.mu_p); (...).
@@ -457,44 +403,3 @@ def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
     value = value + (kappa_p - kappa_q) * shortfall + kappa_p * (1 - shortfall) * cosine_gap
     value = torch.where(point_q | point_p, math.inf, value)
     return torch.where(point_q & point_p & (cosine_gap == 0), 0.0, value).to(q.kappa.dtype)
-
-
-def _refuse_transforms(*tensors: Tensor | float) -> None:
-    """Raise inside torch.func's transforms: special functions are chosen by the values of kappa, which they hide."""
-    require_not_compiled("mu")
-    for tensor in tensors:
-        if isinstance(tensor, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            problem = "posteriors do not work inside torch.func (vmap, grad, jacrev, jacfwd)"
-            way_out = "pass a batch in place of vmap, and use torch.autograd for derivatives"
-            reject("mu", "a tensor of a transform", problem, way_out)
-
-
-def _require_valid(mu: Tensor, kappa: Tensor) -> None:
-    """Raise unless mu and kappa are the parameters of posteriors."""
-    shape = tuple(kappa.shape)
-    require(mu.dim() >= 1 and mu.shape[-1] >= 2, "mu", tuple(mu.shape), "a sphere needs D >= 2", "pass shape (..., D)")
-    require(kappa.dtype == mu.dtype, "kappa", kappa.dtype, f"mu has dtype {mu.dtype}", "cast one to the other")
-    require(kappa.device == mu.device, "kappa", kappa.device, f"mu is on {mu.device}", "move one to the other")
-    # kappa (N, 1) would broadcast with mu (N, D) to N x N posteriors, which nobody means.
-    trailing = f"has a trailing 1 that mu of shape {tuple(mu.shape)} has not"
-    require(mu.dim() == 1 or shape != (*mu.shape[:-1], 1), "kappa", shape, trailing, "pass kappa.squeeze(-1)")
-    try:
-        if mu.shape[:-1] != shape:  # broadcast_shapes loads sympy, which takes half a second
-            torch.broadcast_shapes(mu.shape[:-1], shape)
-    except RuntimeError:
-        problem = f"does not broadcast with mu of shape {tuple(mu.shape)}"
-        require(False, "kappa", shape, problem, "pass kappa in the shape of mu without its last dimension")
-    _require_unit("mu", mu, mu.shape[-1])
-    require(kappa >= 0, "kappa", kappa, "negative or NaN", "pass a concentration in [0, inf], for example softplus(x)")
-
-
-def _require_unit(argument: str, value: Tensor, dim: int) -> None:
-    """Raise unless `value` is float32 or float64 unit vectors, shape (..., dim)."""
-    require_float(argument, value)
-    shape = tuple(value.shape)
-    problem = f"expected a last dimension of {dim}"
-    require(value.dim() >= 1 and shape[-1] == dim, argument, shape, problem, "pass one vector per row")
-    length = value.detach().norm(dim=-1)
-    unit = (length - 1).abs() <= _UNIT_TOLERANCE
-    way_out = f"pass torch.nn.functional.normalize({argument}, dim=-1)"
-    require(unit, argument, length, "the length of a vector is not 1", way_out)
