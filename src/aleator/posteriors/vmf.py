@@ -3,8 +3,8 @@ r"""The von Mises-Fisher distribution on the unit sphere, exact for any dimensio
     vMF(z; mu, kappa) = C(kappa) exp(kappa mu.z),    log C(kappa) = -log S - log_growth(D/2 - 1, kappa)
 
 S is the area of the sphere. kappa = 0 is the uniform distribution, kappa = inf a point mass at mu.
-batch.py has the operations on batches, sampling.py the sampler, caps.py the probabilities of caps, moments.py the fit to
-a mean, checks.py the checks of parameters.
+batch.py has the operations on batches, sampling.py the sampler, caps.py the probabilities of caps, moments.py the fit
+to a mean, checks.py the checks of parameters.
 """
 
 import math
