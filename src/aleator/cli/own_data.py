@@ -392,7 +392,7 @@ def _kept_of_training(folder: Path) -> str:
 
     step = last_saved_step(folder / "training")
     if step is None:
-        return "Nothing is trained yet. The same command starts again."
+        return "Nothing is saved yet. The same command starts again."
     return f"{folder} keeps the training up to step {step}. The same command goes on from there."
 
 

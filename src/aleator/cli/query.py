@@ -299,9 +299,15 @@ def _show_promised(index: "CredibleIndex", queries: "PosteriorBatch", ids: list[
     answers = index.answer_sets(queries)
     promise = index.promise
     names = range(len(answers)) if ids is None else ids
+    judged = promise is not None and promise.rejection is not None
     if as_json:
         sets = [
-            {"id": name, **answer._asdict(), "hits": [hit._asdict() for hit in answer.hits]}
+            {
+                "id": name,
+                **answer._asdict(),
+                "sure": answer.sure if judged else None,
+                "hits": [hit._asdict() for hit in answer.hits],
+            }
             for name, answer in zip(names, answers, strict=True)
         ]
         print(json.dumps(sets))

@@ -174,8 +174,9 @@ class Inputs:
             problem = f"no number, and this model takes rows of {self.features} numbers"
             reject("features", shown, problem, f"pass an array of numbers (B, {self.features})")
         rows = torch.as_tensor(items)
-        fits = rows.dim() == 2 and rows.shape[1] == self.features and not rows.is_complex()
         problem = f"the encoder takes rows of {self.features} numbers"
+        require(not rows.is_complex(), "features", str(rows.dtype), problem, "pass real numbers")
+        fits = rows.dim() == 2 and rows.shape[1] == self.features
         require(fits, "features", tuple(rows.shape), problem, f"pass (B, {self.features})")
         rows = rows.float()
         finite = rows.isfinite().all(1)

@@ -43,7 +43,7 @@ class AnswerSet(NamedTuple):
         confidence: How sure the first hit is right, in [0, 1]: the share of its label among the neighbours or, where
             items have no labels, its match probability at the prior 1/2.
         sure: False if the confidence is too low for the error that was asked for. Then the first hit alone should not
-            be taken as the answer. The set keeps its promise.
+            be taken as the answer. The set keeps its promise. True for all if no error was asked for.
 
     Examples:
         >>> from aleator.retrieval import AnswerSet

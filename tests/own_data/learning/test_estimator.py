@@ -134,7 +134,7 @@ def test_the_seed_decides():
         (
             np.zeros((8, 2)),
             np.arange(8) % 2,
-            r"data = 'X': too few items \(8\) to hold out 20 % of them; add items of each class$",
+            r"data = 'X': too few items \(8\) to hold out 20 % of them; add items of each class",
         ),
         (1e8 + np.arange(60.0).reshape(20, 3), np.arange(20) % 2, "data = 'X': column 0.*float32"),
         (

@@ -103,7 +103,8 @@ def refused(collection, share):
 def test_too_few_items_to_hold_out_and_a_share_that_would_do(tmp_path):
     few = labelled(tmp_path, [0, 0, 1, 1])
     for share, shown in ((0.2, "20 %"), (0.5, "50 %"), (0.001, "<1 %")):
-        expected = f"data = '{few.source}': too few items (4) to hold out {shown} of them; add items of each class"
+        expected = f"data = '{few.source}': too few items (4) to hold out {shown} of them; add items of each class "
+        expected += "(one needs 6), pass holdout=0 (a head on features), or call the labels groups"
         assert refused(few, share) == expected  # no share would do
     eight = labelled(tmp_path, np.repeat(np.arange(30), 8))
     assert refused(eight, 0.2).endswith("; add items of each class; or pass holdout=0.5")
@@ -188,3 +189,12 @@ def test_what_is_left_out_is_said_where_too_little_is_left(tmp_path):
     collection = replace(labelled(tmp_path, [1, 1, 1]), problems=(Problem("x", "has no row", "add one"),) * 3)
     with pytest.raises(ValueError, match="has one class only, without 3 items that cannot be used"):
         require_trainable(collection)
+
+
+@pytest.mark.parametrize("size", [2, 5, 6])
+def test_one_class_needs_six_items(size, tmp_path):
+    """Two to learn from, two to calibrate and two to test."""
+    few = labelled(tmp_path, np.repeat(np.arange(80), size))
+    said = refused(few, 0.2)
+    assert ("one needs 6" in said) == (size < 6)
+    assert ("or pass holdout=0.7" in said) == (size == 6)

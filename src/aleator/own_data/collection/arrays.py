@@ -95,7 +95,12 @@ class FeatureFile:
         finite = np.isfinite(features).all(1)
         if not finite.all():
             row = start + int(np.flatnonzero(~finite)[0])
-            reject("data", f"row {row} of {self.path}", "has a number that is not finite", "leave it out")
+            reject(
+                "data",
+                f"row {row} of {self.path}",
+                "has a number that is not finite in single precision",
+                "leave it out",
+            )
         return features
 
     def stamp(self) -> str:
@@ -111,4 +116,5 @@ class FeatureFile:
         with open(self.path, "rb") as file:
             file.seek(self.offset + start * self.row_bytes)
             numbers = np.fromfile(file, self.dtype, max(stop - start, 0) * self.shape[1])
-        return numbers.reshape(-1, self.shape[1]).astype(np.float32, copy=False)
+        with np.errstate(over="ignore"):  # whoever reads the rows tells of numbers that are too large
+            return numbers.reshape(-1, self.shape[1]).astype(np.float32, copy=False)

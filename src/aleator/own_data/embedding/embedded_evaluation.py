@@ -160,6 +160,7 @@ def _raw_items(
     data: Collection, embedded: EmbeddedCollection, labels: Labels, asked: np.ndarray, gallery: np.ndarray, seed: int
 ) -> list[Items | None]:
     """The items that are asked about and those of the gallery, as the rivals see them; None where there are none."""
+    _require_kind(data, embedded)
     data = _of_embedded(data, [record["id"] for record in embedded.records])
     most_questions, most_gallery = _MOST[data.kind]
     if labels.kind in ("groups", "pairs"):
@@ -172,6 +173,14 @@ def _raw_items(
             continue
         sides.append(Items(_raw(data, numbers), embedded.q[torch.as_tensor(numbers)], labels_at(labels, numbers)))
     return sides
+
+
+def _require_kind(data: Collection, embedded: EmbeddedCollection) -> None:
+    """Raise if other kinds of items were embedded. Those without names are told apart by their numbers alone."""
+    first = embedded.records[0]
+    kind = "images" if "path" in first else "text" if "text" in first else "features"
+    problem = f"holds {data.kind}, and {kind} were embedded"
+    require(data.kind == kind, "data", str(data.source), problem, "name the data that was embedded")
 
 
 def _of_embedded(data: Collection, ids: list[Any]) -> Collection:

@@ -17,6 +17,7 @@ from aleator.own_data.measuring.evaluation import evaluation_labels
 
 _LARGER_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)  # held out from collections that are too small for the usual share
 _NAMED = 3  # classes that a line of the log names
+_LEAST_OF_ONE_CLASS = 6  # items: two to learn from, two to calibrate, two to test
 
 
 def require_trainable(collection: Collection) -> Labels:
@@ -151,6 +152,8 @@ def _reject_too_few(
         link = "the pairs link them into " if labels.kind == "pairs" else ""
         problem += f" ({link}{groups} groups of two items or more, which stay whole)"
         way_out = "add groups: two calibrate, two are tested on, the others are learned from"
+    elif grouping.counts().max() < _LEAST_OF_ONE_CLASS:
+        way_out += f" (one needs {_LEAST_OF_ONE_CLASS}), pass holdout=0 (a head on features), or call the labels groups"
     enough = [other for other in (0.2, *_LARGER_SHARES) if _split(grouping, other, seed, seen, digests)]
     if enough:
         way_out += f"; or pass holdout={enough[0]:g}"

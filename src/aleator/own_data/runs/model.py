@@ -271,6 +271,7 @@ def _is_single(items: Any, kind: str) -> bool:
     if kind == "text":
         return False
     if kind == "features":
+        require(hasattr(items, "__len__"), "items", items, "no rows of numbers", "pass an array (B, F)")
         return len(items) > 0 and np.ndim(items[0]) == 0
     if isinstance(items, np.ndarray | Tensor):
         colours = items.shape[0] if isinstance(items, Tensor) else items.shape[-1]
