@@ -91,9 +91,10 @@ def query(
             how = cast("SearchBy", by)  # `search` checks it
             counted = limit if limit is None or by == "nearest" else max(limit, _COUNTED)
             found = index.search(q, p, counted, how, threshold=threshold, filter=conditions, prior=prior, exact=exact)
+            passable = True
             if conditions and not any(found):
                 _require_known_keys(index, q, conditions)
-            passable = not conditions or any(found) or _passes(index, q, conditions)
+                passable = any(index.search(q[:1], limit=1, by="nearest", filter=conditions))
             surer_than = index.surer_than(_kappas(q)).tolist()
             sources = [_folder(facts.get("source")) for facts in (header, index.encoder)]
         questions = _describe_questions(q, *answers_beside)
@@ -173,11 +174,6 @@ def _require_known_keys(index: "CredibleIndex", q: "PosteriorBatch", conditions:
             known = ", ".join(dict.fromkeys(name for hit in near for name in hit.metadata))
             way_out = f"choose among {known}" if known else "the items have no metadata: leave it out"
             reject("filter", json.dumps(conditions), f"no item has the key {key!r}", way_out)
-
-
-def _passes(index: "CredibleIndex", q: "PosteriorBatch", conditions: dict[str, Any]) -> bool:
-    """Whether any item passes the conditions."""
-    return any(index.search(q[:1], limit=1, by="nearest", filter=conditions))
 
 
 def _kappas(q: Any) -> Any:

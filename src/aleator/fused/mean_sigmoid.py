@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import on_its_own_device, tl, triton
+from aleator.fused.pieces import log_sigmoid, on_its_own_device, tl, triton
 
 _SAMPLES, _COLUMNS = 64, 16  # of a tile, where the candidates lie side by side in memory
 
@@ -46,11 +46,10 @@ def _tile(cosines: Tensor) -> tuple[int, int]:
 if triton is not None:
 
     @triton.jit
-    def _cosines_of(cosine_ptr, k, anchor, candidate, inside, sample_stride, anchor_stride, candidate_stride):
-        """A tile of cosines."""
-        at = k[:, None].to(tl.int64) * sample_stride
-        at += (anchor.to(tl.int64) * anchor_stride + candidate.to(tl.int64) * candidate_stride)[None, :]
-        return tl.load(cosine_ptr + at, mask=inside, other=0.0)
+    def _places(k, anchor, candidate, sample_stride, anchor_stride, candidate_stride):
+        """Where a tile of samples and columns is."""
+        column = anchor.to(tl.int64) * anchor_stride + candidate.to(tl.int64) * candidate_stride
+        return k[:, None].to(tl.int64) * sample_stride + column[None, :]
 
     @triton.jit
     def _mean_sigmoid_kernel(
@@ -67,10 +66,10 @@ if triton is not None:
         for begin in range(0, samples, SAMPLES):
             k = begin + tl.arange(0, SAMPLES)
             inside = (k < samples)[:, None] & (column < columns)[None, :]
-            t = _cosines_of(cosine_ptr, k, anchor, candidate, inside, sample_stride, anchor_stride, candidate_stride)
+            at = _places(k, anchor, candidate, sample_stride, anchor_stride, candidate_stride)
+            t = tl.load(cosine_ptr + at, mask=inside, other=0.0)
             x = a[None, :] * t + b[None, :]
-            value = tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))  # log sigmoid
-            value = tl.where(x == x, value, x)  # `minimum` may lose a NaN
+            value = tl.where(x == x, log_sigmoid(x), x)  # keeps a NaN
             value = tl.where((k < samples)[:, None], value, -float("inf"))
             larger = tl.maximum(largest, tl.max(value, 0))
             total = total * tl.exp(largest - larger) + tl.sum(tl.exp(value - larger[None, :]), 0)
@@ -90,17 +89,16 @@ if triton is not None:
         a = tl.load(a_ptr)
         k = tl.program_id(1) * SAMPLES + tl.arange(0, SAMPLES)
         inside = (k < samples)[:, None] & (column < columns)[None, :]
-        t = _cosines_of(cosine_ptr, k, anchor, candidate, inside, sample_stride, anchor_stride, candidate_stride)
+        at = _places(k, anchor, candidate, sample_stride, anchor_stride, candidate_stride)
+        t = tl.load(cosine_ptr + at, mask=inside, other=0.0)
         x = sign[None, :] * (a * t + tl.load(b_ptr))
         small = tl.exp(-tl.abs(x))
-        log_sigmoid = tl.minimum(x, 0.0) - tl.log(1.0 + small)
         rest = tl.where(x > 0.0, small, 1.0) / (1.0 + small)  # 1 - s(x), the derivative of log s(x)
         mean = tl.load(mean_ptr + column, mask=column < columns, other=0.0)
         grad = tl.load(grad_ptr + column, mask=column < columns, other=0.0)
-        slope = (grad * sign)[None, :] * tl.exp(log_sigmoid - mean[None, :]) * rest / samples
+        slope = (grad * sign)[None, :] * tl.exp(log_sigmoid(x) - mean[None, :]) * rest / samples
         slope = tl.where(inside, slope, 0.0)
-        at = k[:, None].to(tl.int64) * out_sample_stride
-        at += (anchor.to(tl.int64) * out_anchor_stride + candidate.to(tl.int64) * out_candidate_stride)[None, :]
+        at = _places(k, anchor, candidate, out_sample_stride, out_anchor_stride, out_candidate_stride)
         tl.store(out_ptr + at, a * slope, mask=inside)
         if LEARNED:
             programs = tl.num_programs(0) * tl.num_programs(1)

@@ -66,6 +66,11 @@ if triton is not None:
         return tl.where(x < low, low, tl.where(x > high, high, x))
 
     @triton.jit
+    def log_sigmoid(x):
+        """log of the sigmoid of x. A NaN may be lost, in `minimum`."""
+        return tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
+
+    @triton.jit
     def leaky(x, sign):
         """x, or a hundredth of it where `sign` is not positive: a leaky ReLU of x if that is x, or its gradient."""
         return tl.where(sign > 0, x, 0.01 * x)
@@ -115,4 +120,4 @@ if triton is not None:
         return apart
 
 else:
-    polynomial = clip = leaky = linear_layer = interval_of = cosines = of_others = None
+    polynomial = clip = log_sigmoid = leaky = linear_layer = interval_of = cosines = of_others = None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import on_its_own_device, tl, triton
+from aleator.fused.pieces import log_sigmoid, on_its_own_device, tl, triton
 
 _BLOCK = 256
 _LEAST = 16  # Triton's smallest side of a matrix product
@@ -118,8 +118,8 @@ if triton is not None:
     def _log_value(t, scale, offset, SATURATES: tl.constexpr):
         """log g(t)."""
         value = scale * t - offset
-        if SATURATES:  # log sigmoid
-            value = tl.minimum(value, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(value)))
+        if SATURATES:
+            value = log_sigmoid(value)
         return value
 
     @triton.jit

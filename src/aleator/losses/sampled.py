@@ -281,23 +281,27 @@ class HIB(SampledLoss):
         generator: Generator | None = None,
         noise: Noise | None = None,
     ) -> Tensor:
-        if isinstance(anchor, VonMisesFisher):
-            match, mismatch = self._matches(anchor, positive, negative, _Draw(self.samples, generator, noise))
-        else:
-            match, mismatch = self._mixture_matches(anchor, positive, negative, generator, noise)
+        matches = self._matches if isinstance(anchor, VonMisesFisher) else self._mixture_matches
+        match, mismatch = matches(anchor, positive, negative, generator, noise)
         if negative is None:
             mismatch = mismatch.masked_fill(self_mask(anchor) < 0, 0.0)
         return -match - mismatch.sum(-1) / negative_count(anchor, negative)
 
     def _matches(
-        self, anchor: VonMisesFisher, positive: PosteriorBatch, negative: PosteriorBatch | None, draw: "_Draw"
+        self,
+        anchor: PosteriorBatch,
+        positive: PosteriorBatch,
+        negative: PosteriorBatch | None,
+        generator: Generator | None,
+        noise: Noise | None,
     ) -> tuple[Tensor, Tensor]:
         """Log probabilities to match the positive (B,) and not to match the negatives (B, M)."""
         if are_own_negatives(negative, anchor):
+            draw = _Draw(self.samples, generator, noise)
             cosines = draw.candidate_cosines(draw.anchor_samples(anchor), positive, negative)
             match, mismatch = log_mean_sigmoid(cosines, self.a, self.b, 1).split((1, cosines.shape[-1] - 1), -1)
         else:
-            to_positive, to_negatives = self.cosines(anchor, positive, negative, draw.generator, draw.noise)
+            to_positive, to_negatives = self.cosines(anchor, positive, negative, generator, noise)
             match = log_mean_sigmoid(to_positive.unsqueeze(-1), self.a, self.b, 1)
             mismatch = log_mean_sigmoid(to_negatives, self.a, self.b, 0)
         return match.squeeze(-1), mismatch

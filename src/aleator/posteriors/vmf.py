@@ -15,12 +15,7 @@ import torch
 from torch import Generator, Size, Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
-from aleator.foundation import (
-    require,
-    require_float,
-    require_probability,
-    without_autocast,
-)
+from aleator.foundation import require, require_float, require_probability, without_autocast
 from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.caps import cap_angle, cap_mass
 from aleator.posteriors.checks import UNIT_TOLERANCE, refuse_transforms, require_parameters, require_unit, unit_vector

@@ -59,7 +59,7 @@ class Objective(nn.Module):
         way_out = "pass a ContrastiveLoss such as ExactInfoNCE"
         require(callable(soft), "loss", type(self.loss).__name__, "takes no soft targets", way_out)
         q = self._posteriors(batch.items)
-        with _in_float32(q):
+        with torch.autocast(q.device.type, enabled=False):  # also in losses that are not ours
             return soft(q, batch.targets, compared=batch.compared)
 
     def _drawn_loss(self, batch: Any) -> Tensor:
@@ -84,18 +84,13 @@ class Objective(nn.Module):
             q_negative = chosen.unflatten(0, shared.chosen.shape)  # (B, M)
         elif M:
             q_negative = q_rest.unflatten(0, (-1, M))  # (B, M) or (G, M)
-        with _in_float32(q):
+        with torch.autocast(q.device.type, enabled=False):  # also in losses that are not ours
             return self.loss(q_anchor, q_positive, q_negative)
 
     def _posteriors(self, inputs: Any) -> PosteriorBatch:
         """Posteriors of the inputs. In a "mu" phase, kappa gets no gradient."""
         q = self.encoder(inputs)
         return q.detach_kappa() if self.part == "mu" else q
-
-
-def _in_float32(q: PosteriorBatch) -> torch.autocast:
-    """A block without autocast, for losses that are not ours, too."""
-    return torch.autocast(q.device.type, enabled=False)
 
 
 def some_inputs(batch: Any) -> Any:
