@@ -193,14 +193,15 @@ def contours(
     Returns:
         The figure.
     """
-    figure, (axis,) = plots.new_figure(1, 4.2, width=5.6)
+    beside = len(points) > 7  # too many names for a legend inside the axes
+    figure, (axis,) = plots.new_figure(1, 4.2, width=7.6 if beside else 5.6)
     levels = [1e-5 * 4**n for n in range(9)]
     lines = axis.contour(axis_values, axis_values, height, levels, colors=plots.GREY, linewidths=0.8)
     axis.clabel(lines, fmt="%.0e", fontsize=6)
     for n, (name, (x, y)) in enumerate(points.items()):
         axis.plot(x, y, **point_style(n), markersize=5, linestyle="", label=name)
     axis.set(xlabel=xlabel, ylabel=ylabel)
-    if len(points) > 7:  # too many names for a legend inside the axes
+    if beside:
         figure.legend(frameon=False, fontsize=7, loc="outside right upper")
     else:
         axis.legend(frameon=False, fontsize=7)

@@ -4,8 +4,9 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
-from aleator.experiments.controlled.landscape import Landscape, run_landscape
+from aleator.experiments.controlled.landscape import Landscape, draw_landscape, run_landscape
 from aleator.experiments.controlled.presets import base
 
 
@@ -65,3 +66,21 @@ def test_the_minimum_is_at_the_truth_if_the_loss_assumes_the_law_of_the_negative
     found = measured(negatives=16, rule=rule, loss_rule=assumed, kernel=kernel, positives=positives)
     errors = math.log(found["kappa_factor"]) / found["kappa_factor_error"]
     assert abs(errors) < 4 if sign == 0 else sign * errors > 4
+
+
+def test_the_figure_shows_the_mean_minimum_of_each_row_but_those_of_clear():
+    def row(setting, loss, kappa_factor, pull):
+        metrics = {"kappa_factor": {"mean": kappa_factor}, "pull": {"mean": pull}}
+        return {"setting": setting, "loss": loss, "metrics": metrics}
+
+    rows = [
+        row("matched", "exact", 1.0, 0.01),
+        row("matched, clear", "exact", 1.1, 0.1),
+        row("averaged", "mcinfonce", 2.0, 1.0),
+    ]
+    axis = torch.linspace(-0.5, 0.5, 161).square()
+    arrays = [{"excess": axis[:, None] + axis}, {}, {}]
+    figures = draw_landscape(rows, arrays)
+    points = {name: [line.get_xydata()[0].tolist() for line in each.axes[0].lines] for name, each in figures.items()}
+    assert points == {"loss": [[0.01, 0.0]], "mcinfonce": [[1.0, pytest.approx(math.log(2))]]}
+    assert set(draw_landscape(rows[:2], arrays[:2])) == {"loss"}

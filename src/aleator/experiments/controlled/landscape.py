@@ -104,7 +104,7 @@ def run_landscape(row: Landscape, seed: int, device: str = "cpu", folder: Path |
     }
     offset = torch.cartesian_prod(_AXIS, _AXIS)
     height = torch.einsum("ni,ij,nj->n", offset, hessian.cpu(), offset) / 2
-    return Outcome(metrics, {"excess": height.reshape(len(_AXIS), len(_AXIS)), "minimum": theta.cpu()})
+    return Outcome(metrics, {"excess": height.reshape(len(_AXIS), len(_AXIS))})
 
 
 def landscape(preset: Preset) -> list[Row]:
@@ -161,16 +161,23 @@ _SAMPLED_ROWS: dict[str, dict[str, Any]] = {
 
 
 def draw_landscape(rows: Any, arrays: Any) -> dict[str, "Figure"]:
-    """Contours of the loss around its minimum for the matched row, and the minima of all rows but those of Clear."""
+    """Contours of the loss around its minimum for the matched row, with the minima of the exact loss and of MCInfoNCE.
+
+    A minimum is the mean over seeds. Those of Clear are left out: another process has other contours.
+    """
     from aleator.experiments.plots import contours
 
-    by_name = {row["setting"]: run_arrays for row, run_arrays in zip(rows, arrays, strict=True)}
+    excess = next(each["excess"] for row, each in zip(rows, arrays, strict=True) if row["setting"] == "matched")
     labels = ("t, the pull of mu towards the mean", "a, the change of log kappa")
-    return {
-        "loss": contours(
-            _AXIS,
-            by_name["matched"]["excess"],
-            {name: each["minimum"].flip(0).tolist() for name, each in by_name.items() if not name.endswith("clear")},
-            *labels,
-        )
-    }
+    figures = {}
+    for loss, name in (("exact", "loss"), ("mcinfonce", "mcinfonce")):
+        shown = [row for row in rows if row["loss"] == loss and not row["setting"].endswith("clear")]
+        if shown:
+            minima = {row["setting"]: _minimum(row["metrics"]) for row in shown}
+            figures[name] = contours(_AXIS, excess, minima, *labels)
+    return figures
+
+
+def _minimum(metrics: Any) -> tuple[float, float]:
+    """The minimum (t, a) of a row."""
+    return metrics["pull"]["mean"], math.log(metrics["kappa_factor"]["mean"])
