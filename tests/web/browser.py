@@ -51,7 +51,7 @@ class Visit:
     def __init__(self, browser: Any, address: str, **options: Any):
         self.address = address
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
-        self.context.set_default_timeout(15_000)
+        self.context.set_default_timeout(60_000)
         self.page = self.context.new_page()
         self.expected: list[str] = []
         self.findings: list[str] = []

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -221,7 +222,7 @@ def test_texts_and_features(text_client, feature_client):
     with torch.inference_mode():
         expected = feature_run().encoder(torch.tensor([[1.0, 0, -2, 3, 0.5]]))
     assert features["query"]["kappa"] == pytest.approx(expected.kappa.item(), rel=1e-5)
-    refused(feature_client.post("/api/query/features", json={"features": [1.0]}), 422, "rows of 5")
+    refused(feature_client.post("/api/query/features", json={"features": [1.0]}), 422, "takes 5 for an item")
     refused(text_client.post("/api/query/text", json={"text": "  "}), 422, "empty")
     refused(text_client.post("/api/query/image", content=b"x"), 409, "takes text")
 
@@ -373,8 +374,8 @@ def test_a_promise_is_for_new_questions_and_calibrated_indexes(calibrated, clien
     assert ok(client.get("/api/collection"))["promise"] is None
     refused(
         client.post("/api/query/image", params={"by": "promised"}, content=png(draw("circle", COLOURS[0], blur=1.0))),
-        422,
-        "not calibrated",
+        409,
+        "the index makes no promise; run `aleator index calibrate`",
     )
 
 
@@ -440,3 +441,33 @@ def test_addresses_and_methods_that_do_not_exist_are_answered_with_the_way_out(c
         assert answer.status_code == status
         assert answer.json()["detail"].endswith("; /api/openapi.json lists the addresses and their methods")
     refused(client.get("/api/item", params={"id": "no such"}), 404, "'no such'")
+
+
+@pytest.mark.parametrize("address", ["/", "/api/items", "/api/health", "/api/image?id=circle-0"])
+def test_head_is_answered_as_get_without_the_body(client, address):
+    whole, head = client.get(address), client.head(address)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(whole.content))
+    assert head.headers["content-type"] == whole.headers["content-type"]
+
+
+def test_numbers_of_a_question_are_numbers(client, feature_client):
+    dim = ok(client.get("/api/collection"))["dim"]
+    mu = [1.0] + [0.0] * (dim - 1)
+    assert ok(client.post("/api/query/posterior", json={"mu": [1, *mu[1:]], "kappa": 3}))["size"] is not None
+    refused(client.post("/api/query/posterior", json={"mu": ["1", *mu[1:]], "kappa": 3}), 422, "mu.0 = '1'")
+    refused(client.post("/api/query/posterior", json={"mu": mu, "kappa": True}), 422, "kappa = True")
+    refused(client.post("/api/query/posterior", json={"mu": mu, "kappa": "3"}), 422, "kappa = '3'")
+    count = ok(feature_client.get("/api/collection"))["model_features"]
+    row = [0.5] * count
+    assert ok(feature_client.post("/api/query/features", json={"features": row}))["hits"]
+    short = feature_client.post("/api/query/features", json={"features": row[1:]})
+    refused(short, 422, f"features = '{count - 1} numbers': the model takes {count} for an item")
+    for bad in (True, "0.5", 1e39):
+        refused(feature_client.post("/api/query/features", json={"features": [bad, *row[1:]]}), 422, "features.0")
+
+
+@pytest.mark.skipif(os.sep == "\\", reason="a backslash parts folders here")
+def test_pictures_whose_names_have_a_backslash_are_shown(tmp_path):
+    draw("circle", COLOURS[0], blur=1.0).save(tmp_path / "a\\b.png")
+    assert Pictures(tmp_path, 10**7, 10**6).show("a\\b.png", 16).data

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 
 import pytest
 from fastapi.testclient import TestClient
@@ -74,6 +75,19 @@ def test_other_findings(audited):
     assert found == {"label-errors": 2, "near-duplicates": 2, "odd-ones": 1}
 
 
+def test_findings_that_do_not_fit_the_collection_are_left_out_and_counted(index, root, folder, tmp_path, caplog):
+    audited = TestClient(create_app(index, root=root, audit=folder))
+    assert audited.get("/api/findings").json()["left_out"] == 1  # an item that the index does not have
+    shutil.copytree(folder, tmp_path / "other")
+    table = tmp_path / "other" / "label_errors.csv"
+    table.write_text(table.read_text().replace("circle-3,circle,triangle", "circle-3,square,triangle"))
+    caplog.clear()
+    other = TestClient(create_app(index, root=root, audit=tmp_path / "other"))
+    page = other.get("/api/findings").json()
+    assert ([one["id"] for one in page["items"]], page["left_out"]) == (["square-4"], 2)
+    assert "2 of 6 findings of the audit" in caplog.text
+
+
 def test_without_an_audit(client):
     assert client.get("/api/collection").json()["findings"] == {}
     answer = client.get("/api/findings")
@@ -99,7 +113,9 @@ def test_the_page_shows_findings(audited, tmp_path):
         page = visit.page
         page.goto(address)
         page.get_by_role("tab", name="Audit").click()
-        page.locator("#status", has_text="2 of 2: labels that are probably wrong, the most suspicious first").wait_for()
+        page.locator(
+            "#status", has_text="2 of 2: items for which another label is likelier, the most suspicious first"
+        ).wait_for()
         assert "is it circle?" in page.locator("#grid .tile .why").first.inner_text()
         assert "95" in page.locator("#grid .tile .why").first.inner_text()
         page.locator("#finding").select_option("near-duplicates")

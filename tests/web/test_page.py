@@ -126,6 +126,7 @@ def test_the_page_at_first_sight_and_with_an_answer(visit, artefacts, name, view
     ask_about_upload(page)
     has_count(page.locator("#histogram .marker"), 1)
     assert "more certain about this than about" in page.locator("#certainty-sentence").inner_text()
+    assert page.locator("#certainty-of-labels").is_hidden()
     is_loaded(page.locator("#query-face img"))
     page.screenshot(path=artefacts / f"answer-{name}-{scheme}.png", full_page=True)
     boxes = [one.bounding_box() for one in page.locator(".tile .face").all()[:6]]

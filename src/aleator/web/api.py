@@ -39,7 +39,7 @@ _REASONS = {
     401: "The token is missing or wrong.",
     404: "The collection does not have this.",
     408: "The body took too long to arrive.",
-    409: "No model is loaded, or the model takes another kind of input.",
+    409: "No model is loaded, it takes another kind of input, or the index makes no promise.",
     413: "The body, or the image in it, is too large.",
     415: "The body is not an image.",
     421: "The server has another name.",
@@ -167,7 +167,7 @@ def make_router(service: Service) -> APIRouter:
         """Find the other items that an item could be."""
         return await answer(service.ask_about_item(*place_of(options.id), options))
 
-    @router.post("/api/query/posterior", response_model=Answer, tags=["questions"], responses=_problems())
+    @router.post("/api/query/posterior", response_model=Answer, tags=["questions"], responses=_problems(409))
     async def query_posterior(posterior: PosteriorQuestion, options: Options) -> Response:
         """Find the items that a posterior could be."""
         return await answer(service.ask_about_posterior(posterior, options))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import aleator
 from aleator.foundation import require
@@ -109,10 +110,27 @@ def create_app(
     _add_page(app)
     _add_errors(app)
     _describe_security(app, token is not None)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(Guard, limits=limits, token=token, hosts=hosts)
     paths = {str(getattr(route, "path", "")) for route in (*app.routes, *router.routes)}
     app.add_middleware(Watching, metrics=metrics, paths={path for path in paths if path and "{" not in path})
     return app
+
+
+class HeadAsGet:
+    """Answers HEAD as GET, without the body."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            return await self.app(scope, receive, send)
+
+        async def send_without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self.app({**scope, "method": "GET"}, receive, send_without_body)
 
 
 def _describe_security(app: FastAPI, token: bool) -> None:

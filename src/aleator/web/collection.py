@@ -94,6 +94,10 @@ class CollectionView:
         """The metadata of an item."""
         return json.loads(self._metadata_json[position])
 
+    def label(self, position: int) -> str | None:
+        """The label of an item."""
+        return self._labels[position]
+
     def posterior(self, position: int) -> PosteriorBatch:
         """The posterior of an item, batch shape (1,)."""
         return self._posteriors[position : position + 1].double()

@@ -1,5 +1,6 @@
 """What `aleator audit` found, for the page."""
 
+import logging
 import math
 from pathlib import Path
 
@@ -7,9 +8,14 @@ from aleator.own_data import read_findings
 from aleator.web.collection import CollectionView
 from aleator.web.models import Finding, FindingPage, FindingView
 
+_LOG = logging.getLogger("aleator.web")
+
 
 class Findings:
-    """The findings of an audit, in its order. Items that the collection does not have are left out.
+    """The findings of an audit, in its order.
+
+    A finding is left out if the collection does not have its item, or if the item has another label there: the label
+    has been mended since, or the audit was made of other items.
 
     Args:
         folder: The folder of the audit.
@@ -26,9 +32,14 @@ class Findings:
         }
         self._collection = collection
         self._found: dict[Finding, list[tuple[int, dict[str, str]]]] = {
-            kind: [(place, row) for row in found if (place := collection.find(row["id"])) is not None]
+            kind: [(place, row) for row in found if (place := self._place(row)) is not None]
             for kind, found in rows.items()
         }
+        self._left_out = {kind: len(found) - len(self._found[kind]) for kind, found in rows.items()}
+        missing = sum(self._left_out.values())
+        if missing:
+            problem = "%d of %d findings of the audit %s do not fit the items of the index or their labels; left out"
+            _LOG.warning(problem, missing, sum(map(len, rows.values())), folder)
 
     def counts(self) -> dict[Finding, int]:
         """The number of findings of each kind."""
@@ -38,13 +49,21 @@ class Findings:
         """Some findings of a kind."""
         found = self._found[kind]
         items = [self._view(position, row, images) for position, row in found[offset : offset + limit]]
-        return FindingPage(total=len(found), offset=offset, items=items)
+        return FindingPage(total=len(found), left_out=self._left_out[kind], offset=offset, items=items)
+
+    def _place(self, row: dict[str, str]) -> int | None:
+        """The position of a finding's item; None if the finding does not fit the collection."""
+        place = self._collection.find(row["id"])
+        if place is None:
+            return None
+        now, then = self._collection.label(place), _label(row)
+        return place if now is None or then is None or now == then else None
 
     def _view(self, position: int, row: dict[str, str], images: bool) -> FindingView:
         item = self._collection.item(position, images)
         return FindingView(
             **item.model_dump(),
-            given=row.get("given", row.get("label")) or None,
+            given=_label(row),
             likelier=row.get("likelier"),
             p_given=_number(row.get("p_given")),
             p_likelier=_number(row.get("p_likelier")),
@@ -52,6 +71,11 @@ class Findings:
             labels_differ=None if row.get("labels_differ") is None else row["labels_differ"] == "yes",
             distance=_number(row.get("distance")),
         )
+
+
+def _label(row: dict[str, str]) -> str | None:
+    """The label that an item had when the audit was made."""
+    return row.get("given", row.get("label")) or None
 
 
 def _number(cell: str | None) -> float | None:

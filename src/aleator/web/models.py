@@ -11,13 +11,14 @@ from aleator.retrieval import SearchBy, SetsOf
 Order = Literal["surest", "least-sure", "added"]
 Finding = Literal["label-errors", "near-duplicates", "odd-ones"]
 # JSON has no infinity. Python's float() and JavaScript's Number() both read this word as one.
-Certainty = Annotated[float, Field(ge=0)] | Literal["Infinity"]
+Certainty = Annotated[float, Field(ge=0, strict=True)] | Literal["Infinity"]
 
 # How to search, on the page: "promised" are the answer sets of a calibrated index.
 AnswerBy = Literal[SearchBy, "promised"]
 
 LONGEST_TEXT = 10_000
 LONGEST_VECTOR = 16_384
+LARGEST = 3.4e38  # in single precision
 
 
 def certainty(kappa: float) -> Certainty:
@@ -91,6 +92,9 @@ class FindingPage(BaseModel):
     """A page of findings."""
 
     total: int = Field(description="Number of findings of this kind.")
+    left_out: int = Field(
+        description="Number of findings about items that the collection does not have, or whose label is another now."
+    )
     offset: int
     items: list[FindingView]
 
@@ -130,6 +134,10 @@ class CollectionInfo(BaseModel):
     items: int = Field(description="Number of items.")
     dim: int = Field(description="Dimension of the posteriors.")
     certainty: CertaintyDistribution
+    by_labels: bool = Field(
+        description="Whether `surer_than` compares the certainty of the label, and not kappa alone. An item that shows "
+        "much but lies between two labels has a large kappa and an uncertain label."
+    )
     labels: list[LabelCount] = Field(description="The most frequent labels first, at most 200.")
     images: bool = Field(description="Whether items have pictures.")
     texts: bool = Field(description="Whether items have texts.")
@@ -205,7 +213,7 @@ class PosteriorQuestion(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     # A little more than the entries of a unit vector, for rounding. The length is checked later.
-    mu: list[Annotated[float, Field(ge=-1.01, le=1.01)]] = Field(min_length=2, max_length=LONGEST_VECTOR)
+    mu: list[Annotated[float, Field(ge=-1.01, le=1.01, strict=True)]] = Field(min_length=2, max_length=LONGEST_VECTOR)
     kappa: Certainty
 
 
@@ -220,7 +228,9 @@ class FeaturesQuestion(BaseModel):
     """Features to ask about."""
 
     model_config = ConfigDict(extra="forbid")
-    features: list[Annotated[float, Field(allow_inf_nan=False)]] = Field(min_length=1, max_length=LONGEST_VECTOR)
+    features: list[Annotated[float, Field(ge=-LARGEST, le=LARGEST, strict=True)]] = Field(
+        min_length=1, max_length=LONGEST_VECTOR
+    )
 
 
 class SearchOptions(BaseModel):

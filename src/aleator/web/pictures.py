@@ -116,7 +116,8 @@ def open_inside(root: Path, path: str, most_bytes: int) -> Iterator[int]:
     the folder meanwhile.
     """
     steps = PurePosixPath(path).parts
-    if not steps or path.startswith("/") or any(step == ".." or "\0" in step or "\\" in step for step in steps):
+    parting = "\\" if os.sep == "\\" else "\0"  # elsewhere a name may hold a backslash
+    if not steps or path.startswith("/") or any(step == ".." or "\0" in step or parting in step for step in steps):
         raise ValueError("the path leads out of the root folder")
     with contextlib.ExitStack() as opened:
 

@@ -56,6 +56,7 @@ def read_served(
         items=len(collection),
         dim=index.dim,
         certainty=collection.distribution(),
+        by_labels=collection.by_labels,
         labels=collection.labels(),
         images=images,
         texts=collection.texts,

@@ -252,6 +252,10 @@ class Service:
         """One item as the encoder takes it: a tensor (1, ...) or a list of one text."""
         if kind == "images":
             check_upload(item, self.limits.pixels)
+        if kind == "features":
+            wanted = run.inputs.features
+            problem = f"the model takes {wanted} for an item"
+            require(len(item) == wanted, "features", f"{len(item)} numbers", problem, "send one row of features")
         return run.inputs.prepare([item])
 
     def _encode(self, _: Any, prepared: list[Any]) -> list[tuple[PosteriorBatch, Tensor | None]]:
@@ -283,6 +287,8 @@ class Service:
         unlike: bool | None = None,
     ) -> Answer:
         """Search with a query of batch shape (1,), which may be the item at position `item` of the collection."""
+        if options.by == "promised" and self.index.promise is None:
+            raise ProblemError(409, "the index makes no promise; run `aleator index calibrate`, or search another way")
         own = 0 if item is None else 1  # an item finds itself, which does not count
         level = {"credible": options.p, "match": options.threshold}.get(options.by)
         key = (options.by, level, type(query), query.modes, query.dim, served.labels is not None)

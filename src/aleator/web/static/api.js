@@ -1,5 +1,5 @@
 // Requests to the server. A request is repeated if the server is busy. Every other failure is an Error with the message
-// of the server.
+// of the server, and with its status if it answered.
 
 const PATIENCE = 3;
 
@@ -20,7 +20,7 @@ export async function call(path, { params = {}, signal, ...options } = {}) {
     }
     if (response.ok) return response.json();
     const problem = await response.json().catch(() => ({}));
-    throw new Error(problem.detail || `The server answered ${response.status}.`);
+    throw Object.assign(new Error(problem.detail || `The server answered ${response.status}.`), { status: response.status });
   }
 }
 

@@ -9,6 +9,7 @@ const COLUMNS = ["id", "kappa", "label", "path", "why", "new_label"];
 export class Marks {
   #items = new Map();
   #place = "";
+  #storable = true;
   #changed;
 
   constructor(changed) {
@@ -17,6 +18,7 @@ export class Marks {
     $("marked-close").addEventListener("click", () => $("marked").close());
     $("marked").addEventListener("click", (event) => event.target === $("marked") && $("marked").close());
     $("marked-clear").addEventListener("click", () => (this.#items.clear(), this.#keep(), this.#list()));
+    window.addEventListener("storage", ({ key }) => key === this.#place && this.#follow());
     $("download-csv").addEventListener("click", () => this.#download("csv", "text/csv", csv(this.rows())));
     $("download-json").addEventListener("click", () =>
       this.#download("json", "application/json", JSON.stringify(this.rows(), null, 2) + "\n"),
@@ -26,12 +28,27 @@ export class Marks {
   // Each collection has its own marks.
   open(key) {
     this.#place = `aleator marks ${key}`;
+    this.#read();
+    this.#show();
+  }
+
+  // Take the marks that are stored: another tab may have changed them.
+  #read() {
+    if (!this.#storable) return;
     try {
-      for (const item of JSON.parse(localStorage.getItem(this.#place) ?? "[]")) this.#items.set(item.key, item);
+      const stored = JSON.parse(localStorage.getItem(this.#place) ?? "[]");
+      this.#items = new Map(stored.map((item) => [item.key, item]));
     } catch {
       this.#items.clear(); // this page did not write it
     }
+  }
+
+  // Another tab has changed the marks.
+  #follow() {
+    this.#read();
     this.#show();
+    this.#changed();
+    if ($("marked").open) this.#list();
   }
 
   has(key) {
@@ -39,18 +56,28 @@ export class Marks {
   }
 
   toggle(item) {
-    if (!this.#items.delete(item.key)) {
-      const { key, id, kappa, label, image, text, surer_than, metadata } = item;
-      const short = text === null ? null : text.slice(0, 600);
-      const facts = { key, id, kappa, label, image, text: short, surer_than, path: metadata.path };
-      this.#items.set(key, { ...facts, why: reason(item), new_label: item.likelier ?? "" });
+    this.#read();
+    if (!this.#items.delete(item.key)) this.#items.set(item.key, entry(item));
+    this.#keep();
+  }
+
+  // Mark the items. Those that are marked already get the reason and the new label of the audit, too.
+  add(items) {
+    this.#read();
+    for (const item of items) {
+      const found = entry(item);
+      const known = this.#items.get(item.key) ?? found;
+      const why = known.why.includes(found.why) ? known.why : [known.why, found.why].filter(Boolean).join("; ");
+      this.#items.set(item.key, { ...known, why, new_label: known.new_label || found.new_label });
     }
     this.#keep();
   }
 
-  // Mark items that are not marked yet.
-  add(items) {
-    for (const item of items) if (!this.has(item.key)) this.toggle(item);
+  // A new label that the user typed.
+  #relabel(key, label) {
+    this.#read();
+    if (this.#items.has(key)) this.#items.get(key).new_label = label;
+    this.#keep();
   }
 
   rows() {
@@ -61,7 +88,7 @@ export class Marks {
     try {
       localStorage.setItem(this.#place, JSON.stringify([...this.#items.values()]));
     } catch {
-      // The storage is full or not allowed. The marks are then lost with the page.
+      this.#storable = false; // it is full or not allowed: the marks are lost with the page
     }
     this.#show();
     this.#changed();
@@ -85,7 +112,7 @@ export class Marks {
     const words = `${item.id} · ${item.why || `certainty ${certaintyWords(item.surer_than)}`}`;
     const label = element("input", {
       value: item.new_label, placeholder: item.label ?? "label", "aria-label": `New label of ${item.id}`,
-      oninput: (event) => ((item.new_label = event.target.value), this.#keep()),
+      oninput: (event) => this.#relabel(item.key, event.target.value),
     });
     const remove = element(
       "button",
@@ -100,6 +127,14 @@ export class Marks {
     element("a", { href: address, download: `marked.${ending}` }).click();
     setTimeout(() => URL.revokeObjectURL(address), 10_000);
   }
+}
+
+// What is kept of an item.
+function entry(item) {
+  const { key, id, kappa, label, image, text, surer_than, metadata } = item;
+  const short = text === null ? null : text.slice(0, 600);
+  const facts = { key, id, kappa, label, image, text: short, surer_than, path: metadata.path };
+  return { ...facts, why: reason(item), new_label: item.likelier ?? "" };
 }
 
 // Why an audit found an item; empty for items that were marked elsewhere.

@@ -17,8 +17,9 @@ import { count, element, kappaText, percent, plural } from "./words.js";
 const $ = (id) => document.getElementById(id);
 const MOST_HITS = 200;
 const PAGE = 48;
+const AGAIN = 3000; // milliseconds until a page that could not start tries again
 const FINDINGS = {
-  "label-errors": ["Label errors", "labels that are probably wrong, the most suspicious first. Mark those that are wrong, then download them"],
+  "label-errors": ["Doubtful labels", "items for which another label is likelier, the most suspicious first. Mark those that are wrong, then download them"],
   "near-duplicates": ["Near duplicates", "items that look almost the same, group by group. Mark those that are one too many"],
   "odd-ones": ["Odd ones out", "items that are like no others, the oddest first. Mark those that do not belong here"],
 };
@@ -54,11 +55,17 @@ function waysToSearch(kind) {
   if (promised.hidden && by() === "promised") document.querySelector('input[name="by"][value="credible"]').checked = true;
 }
 
-// Whether it was answered.
-async function ask(next, { focus = false } = {}) {
+// A new question or list takes the place of the one that is on its way.
+function begin() {
   pending.abort();
   pending = new AbortController();
-  const { signal } = pending;
+  $("grid").removeAttribute("aria-busy");
+  return pending.signal;
+}
+
+// Whether it was answered.
+async function ask(next, { focus = false } = {}) {
+  const signal = begin();
   waysToSearch(next.kind);
   const params = { by: by(), limit: MOST_HITS, ...WIDEST };
   $("grid").setAttribute("aria-busy", "true");
@@ -136,7 +143,6 @@ function askImage(file) {
 }
 
 function clear() {
-  pending.abort();
   [subject, answer] = [null, null];
   if (tab === "answer") tab = "least-sure";
   showQuery();
@@ -177,7 +183,7 @@ function drawCertainty() {
   const query = answer?.query;
   const { quantiles } = info.certainty;
   const range = info.items ? `The model is less certain about some items than about others. For half of them κ is between ${kappaText(quantiles["0.25"])} and ${kappaText(quantiles["0.75"])}.` : "";
-  $("certainty-sentence").replaceChildren(...(query ? certaintySentence(query) : [range]));
+  $("certainty-sentence").replaceChildren(...(query ? certaintySentence(query, info.by_labels) : [range]));
   $("histogram").replaceChildren(histogram(info.certainty, query?.kappa));
 }
 
@@ -211,34 +217,44 @@ function showModes() {
   }
 }
 
+// How many hits belong to the answer where its slider stands, and how many items in all; null if that is unknown.
+function extent({ hits, levels, by: way, size }) {
+  if (way === "credible") {
+    const set = levels[level - 1];
+    const several = set.cosine === null;
+    return [several ? Math.min(hits.length, set.size) : hits.filter((hit) => hit.cosine >= set.cosine).length, set.size];
+  }
+  if (way === "match") {
+    const likely = hits.filter((hit) => hit.match_probability >= threshold / 100).length;
+    return [likely, likely < hits.length || size !== null ? likely : null];
+  }
+  return [hits.length, way === "promised" ? size : null];
+}
+
 // Hits are in order, so the answer for any position of the slider is the beginning of the list.
 function applySlider() {
   const value = Number($("slider").value);
   const { hits } = answer;
-  let [visible, size, rule, set] = [hits.length, null, "The items nearest in direction, whether or not they could be a match.", "nearest"];
+  if (answer.by === "credible") level = value;
+  if (answer.by === "match") threshold = value;
+  const [visible, size] = extent(answer);
+  let [rule, set] = ["The items nearest in direction, whether or not they could be a match.", "nearest"];
   // The filters of label and id come after the set: they do not change what the answer is.
   if (answer.by === "credible") {
-    level = value;
-    const chosen = answer.levels[level - 1];
-    const several = chosen.cosine === null;
-    visible = several ? Math.min(hits.length, chosen.size) : hits.filter((hit) => hit.cosine >= chosen.cosine).length;
-    size = chosen.size;
-    const degrees = (Math.acos(chosen.cosine) * 180) / Math.PI;
-    rule = several
+    const { cosine } = answer.levels[level - 1];
+    const degrees = (Math.acos(cosine) * 180) / Math.PI;
+    rule = cosine === null
       ? `The query could be one thing or another. The answer is so large that the model is ${level} % sure that it reaches the right things.`
       : `The answer is so large that the model is ${level} % sure that it reaches the right things: all items within ${degrees.toFixed(1)}° of the query’s direction.`;
     set = `that it could be, at a credible level of ${level} %`;
     $("slider-label").textContent = `Credible level ${level} %`;
     $("sizes").replaceChildren(sizeCurve(answer.levels, level - 1));
   } else if (answer.by === "match") {
-    threshold = value;
-    visible = hits.filter((hit) => hit.match_probability >= threshold / 100).length;
-    size = visible < hits.length || answer.size !== null ? visible : null;
     rule = `The answer is all items that show the same as the query with a probability of at least ${threshold} %, given how certain the model is about both.`;
     set = `with a match probability of ${threshold} % or more`;
     $("slider-label").textContent = `Match probability of ${threshold} % or more`;
   } else if (answer.by === "promised") {
-    [size, rule, set] = [answer.size, promiseText(info.promise), "in the promised set"];
+    [rule, set] = [promiseText(info.promise), "in the promised set"];
   }
   $("unsure").hidden = answer.sure !== false;
   $("unsure").textContent = "Not sure enough to answer with one item. The set keeps its promise.";
@@ -283,11 +299,10 @@ function showShares(hits) {
 // ---- two questions side by side
 
 function presentQuestion() {
-  const { hits, levels, by: way, size, query } = answer;
-  const whole = way === "credible" ? levels[level - 1] : null;
-  const own = whole === null ? hits : hits.slice(0, whole.cosine === null ? whole.size : hits.filter((hit) => hit.cosine >= whole.cosine).length);
+  const [visible, size] = extent(answer);
   const [asked, received] = [subject, answer];
-  return { title: titleOf(subject, answer), picture: () => pictureOf(asked, received), query, hits: own, size: whole?.size ?? size, answer };
+  const title = titleOf(subject, answer);
+  return { title, picture: () => pictureOf(asked, received), query: answer.query, hits: answer.hits.slice(0, visible), size, answer };
 }
 
 function showBeside() {
@@ -303,43 +318,52 @@ function showBeside() {
 // ---- browsing
 
 async function browse(more = false) {
+  const signal = begin();
   selectTab(tab);
-  if (tab === "curve") return showCurve();
-  pending.abort();
-  pending = new AbortController();
-  const { signal } = pending;
-  const params = { order: tab, offset: more ? shown.length : 0, limit: PAGE, label: $("label").value, find: $("find").value.trim() };
-  $("grid").setAttribute("aria-busy", "true");
   try {
-    const audit = tab === "findings";
-    const kind = $("finding").value;
-    const page = audit ? await call("/api/findings", { params: { ...params, order: "", label: "", find: "", kind }, signal }) : await call("/api/items", { params, signal });
-    drawGrid(page.items, more);
-    $("status").textContent = audit
-      ? `${count(shown.length)} of ${count(page.total)}: ${FINDINGS[kind][1]}.`
-      : `${plural(shown.length, "item")} of ${count(page.total)}, the ${tab === "surest" ? "most" : "least"} certain first`;
-    $("more").hidden = shown.length >= page.total;
-    $("empty").hidden = shown.length > 0;
-    $("mark-all").hidden = !audit || shown.length === 0;
-    const searched = params.find !== "" || params.label !== "";
-    $("empty").textContent = audit ? "The audit found nothing of this kind." : searched ? "No item passes the filter." : "The collection is empty.";
+    await (tab === "curve" ? showCurve(signal) : showList(more, signal));
   } catch (error) {
-    if (error.name !== "AbortError") complain(error.message);
+    if (error.name === "AbortError") return;
+    if (!more) drawGrid([]); // what was there belongs to another list
+    $("status").textContent = "";
+    complain(error.message);
   } finally {
     if (!signal.aborted) $("grid").removeAttribute("aria-busy");
   }
 }
 
-async function showCurve() {
+async function showList(more, signal) {
+  const params = { order: tab, offset: more ? shown.length : 0, limit: PAGE, label: $("label").value, find: $("find").value.trim() };
+  $("grid").setAttribute("aria-busy", "true");
+  const audit = tab === "findings";
+  const kind = $("finding").value;
+  const page = audit ? await call("/api/findings", { params: { ...params, order: "", label: "", find: "", kind }, signal }) : await call("/api/items", { params, signal });
+  drawGrid(page.items, more);
+  $("status").textContent = audit
+    ? `${count(shown.length)} of ${count(page.total)}: ${FINDINGS[kind][1]}.`
+    : `${plural(shown.length, "item")} of ${count(page.total)}, the ${tab === "surest" ? "most" : "least"} certain first`;
+  if (page.left_out) $("status").textContent += ` Left out: ${plural(page.left_out, "finding")} about items or labels that this collection does not have.`;
+  $("more").hidden = shown.length >= page.total;
+  $("empty").hidden = shown.length > 0;
+  $("mark-all").hidden = !audit || shown.length === 0;
+  const searched = params.find !== "" || params.label !== "";
+  const nothing = page.left_out ? "No finding of this kind fits the collection. Was the audit made of other items?" : "The audit found nothing of this kind.";
+  $("empty").textContent = audit ? nothing : searched ? "No item passes the filter." : "The collection is empty.";
+}
+
+async function showCurve(signal) {
+  $("curve").replaceChildren();
   $("status").textContent = "Comparing nearest neighbours …";
-  try {
-    const curve = await call("/api/reject-curve");
-    const width = Math.min(680, Math.max(260, $("curve").clientWidth - 40)); // as wide as it is shown: text keeps its size
-    $("curve").replaceChildren(...rejectCurve(curve, width));
-    if (tab === "curve") $("status").textContent = "How often the nearest neighbour has the same label, when the least certain items are left out";
-  } catch (error) {
-    complain(error.message);
-  }
+  const curve = await call("/api/reject-curve", { signal });
+  const width = Math.min(680, Math.max(260, $("curve").clientWidth - 40)); // as wide as it is shown: text keeps its size
+  $("curve").replaceChildren(...rejectCurve(curve, width));
+  $("status").textContent = "How often the nearest neighbour has the same label, when the least certain items are left out";
+}
+
+// What a person does hides the message about what failed before.
+function browseAnew(more = false) {
+  $("alert").hidden = true;
+  browse(more);
 }
 
 function drawGrid(items, more = false) {
@@ -379,8 +403,10 @@ function selectTab(name) {
 
 function chooseTab(button) {
   tab = button.id.slice("tab-".length);
-  if (tab === "answer") showAnswer();
-  else browse();
+  if (tab !== "answer") return browseAnew();
+  begin(); // a list that is still on its way would take the place of the answer
+  $("alert").hidden = true;
+  showAnswer();
 }
 
 // On a phone the controls come after the answer, which may be long.
@@ -413,8 +439,8 @@ function wire() {
     next.focus();
     chooseTab(next);
   });
-  for (const id of ["label", "finding"]) $(id).addEventListener("change", () => browse());
-  $("find").addEventListener("input", () => (tab === "answer" ? applySlider() : browse()));
+  for (const id of ["label", "finding"]) $(id).addEventListener("change", () => browseAnew());
+  $("find").addEventListener("input", () => (tab === "answer" ? applySlider() : browseAnew()));
   $("numbers").addEventListener("change", () => $("grid").classList.toggle("numbers", $("numbers").checked));
   $("mark-all").addEventListener("click", () => marks.add(shown.map(([, item]) => item)));
   wireIntro();
@@ -423,7 +449,7 @@ function wire() {
   $("to-level").addEventListener("click", () => jump("level", $("slider-box").hidden ? document.querySelector('input[name="by"]:checked') : $("slider")));
   $("to-ask").addEventListener("click", () => jump("ask", $("id")));
   $("beside-close").addEventListener("click", () => ((kept = null), showBeside(), $("query-compare").focus()));
-  $("more").addEventListener("click", () => browse(true));
+  $("more").addEventListener("click", () => browseAnew(true));
   $("slider").addEventListener("input", applySlider);
   $("slider").addEventListener("change", showBeside);
   for (const choice of document.getElementsByName("by")) choice.addEventListener("change", () => subject && ask(subject));
@@ -456,6 +482,7 @@ function introduce() {
   document.title = `${info.name} · aleator`;
   $("name").textContent = info.name;
   $("facts").textContent = plural(info.items, "item");
+  $("certainty-of-labels").hidden = !info.by_labels;
   $("drop").hidden = info.model !== "images";
   $("drop-limit").textContent = `up to ${megabytes(info.upload_bytes)}`;
   $("text-form").hidden = info.model !== "text";
@@ -489,15 +516,24 @@ function showChanged() {
   $("panel").focus({ preventScroll: true });
 }
 
-async function start() {
-  try {
-    info = await call("/api/collection");
-  } catch (error) {
-    complain(error.message);
-  } finally {
-    document.querySelector("main").removeAttribute("aria-busy");
+// A server that restarts or is busy answers later.
+async function describedCollection() {
+  for (;;) {
+    try {
+      return await call("/api/collection");
+    } catch (error) {
+      if (error.status < 500) return complain(error.message);
+      complain(`${error.message} The page tries again until it gets an answer.`);
+      await new Promise((done) => setTimeout(done, AGAIN));
+    }
   }
+}
+
+async function start() {
+  info = await describedCollection();
+  document.querySelector("main").removeAttribute("aria-busy");
   if (!info) return;
+  $("alert").hidden = true;
   introduce();
   marks.open(info.key);
   wire();

@@ -4,10 +4,13 @@ import { certaintyWords, count, element, percent } from "./words.js";
 
 const MOST_LABELS = 6;
 
-// "The model is unsure about this", for example, and how it compares with the collection.
-export function certaintySentence(query) {
+// How certain the model is, in a word, and how that compares with the collection: of the label, or of the item.
+export function certaintySentence(query, byLabels) {
   const word = certaintyWords(query.surer_than);
-  return ["Certainty: ", element("strong", {}, word), ". The model is more certain about this than about ", element("strong", {}, percent(query.surer_than)), " of the collection."];
+  const share = element("strong", {}, percent(query.surer_than));
+  return byLabels
+    ? ["Certainty of the label: ", element("strong", {}, word), ". The model is more certain than for ", share, " of the collection."]
+    : ["Certainty: ", element("strong", {}, word), ". The model is more certain about this than about ", share, " of the collection."];
 }
 
 // The labels of hits with their shares, the most frequent first.

@@ -34,7 +34,7 @@ export function glyph(sureness) {
 export function tile(item, marks, open) {
   const rank = `more certain than ${percent(item.surer_than)} of the collection`;
   let scores = [["certainty", certaintyWords(item.surer_than), rank]];
-  const numbers = [["κ", kappaText(item.kappa), "kappa, the number behind the certainty"]];
+  const numbers = [["κ", kappaText(item.kappa), "kappa: how much the item shows"]];
   if (item.cosine !== undefined) {
     scores.unshift(["match", percent(item.match_probability), "how likely it is that item and query show the same"]);
     numbers.unshift(["cos", item.cosine.toFixed(3), "how close the directions of item and query are"]);
