@@ -1,11 +1,14 @@
 """Training: what is learned, what is refused, and how a stopped run is resumed."""
 
+import os
+import shutil
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from aleator.encoders import MLP, Chain, Encoder, Standardise, load_encoder
@@ -71,6 +74,40 @@ def test_data_that_grew_are_not_a_matter_of_digests(run, features, tmp_path):
         train(read_collection(tmp_path / "x.npy", tmp_path / "y.npy"), features / "run", QUICK, device="cpu")
 
 
+def test_the_same_rows_in_a_file_that_was_copied_are_the_same_data(run, features, tmp_path):
+    for name in ("x.npy", "y.npy"):
+        (tmp_path / f"copied-{name}").write_bytes((features / name).read_bytes())
+    copied, lines = read_collection(tmp_path / "copied-x.npy", tmp_path / "copied-y.npy"), []
+    assert copied.digest() != read_collection(features / "x.npy").digest()
+    again = train(copied, features / "run", QUICK, device="cpu", log=lines.append)
+    assert (again.fingerprint, lines[-1]) == (run.fingerprint, f"{features / 'run'} is finished already")
+
+
+def test_rows_that_changed_in_a_file_of_one_name_are_other_data(run, features, tmp_path):
+    rows = np.load(features / "x.npy")
+    rows[7, 0] += 1e-3
+    np.save(tmp_path / "x.npy", rows)
+    with pytest.raises(ValueError, match=r"another run \(its data were others\)"):
+        train(read_collection(tmp_path / "x.npy", features / "y.npy"), features / "run", QUICK, device="cpu")
+
+
+def test_images_that_changed_under_their_names_are_other_data(photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "photos")
+    little = Settings(steps=2, width=4, size=8, holdout=0.3)
+    run = train(read_collection(tmp_path / "photos"), tmp_path / "run", little, device="cpu", rivals=False)
+    lines = []
+    for path in (tmp_path / "photos").rglob("*.png"):
+        os.utime(path, (0, 0))
+    again = train(read_collection(tmp_path / "photos"), tmp_path / "run", little, device="cpu", log=lines.append)
+    assert (again.fingerprint, "finished already" in lines[-1]) == (run.fingerprint, True)
+    changed = next((tmp_path / "photos").rglob("*.png"))
+    with Image.open(changed) as image:
+        turned = image.rotate(90)
+    turned.save(changed)
+    with pytest.raises(ValueError, match=r"another run \(its data were others\)"):
+        train(read_collection(tmp_path / "photos"), tmp_path / "run", little, device="cpu", rivals=False)
+
+
 def test_a_folder_of_something_else_is_left_alone(features, tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ValueError, match="is not empty"):
@@ -102,6 +139,9 @@ def test_a_stopped_run_goes_on_to_the_same_weights(features, tmp_path, run, monk
     with pytest.raises(ValueError, match="not finished"):
         load_run(tmp_path / "run")
     assert list((tmp_path / "run/training/checkpoints").iterdir())
+    with pytest.raises(ValueError, match=r"other steps.*repeat the command that started it") as refused:
+        train(collection, tmp_path / "run", replace(QUICK, steps=121), device="cpu", rivals=False)
+    assert "--from" not in str(refused.value)  # an unfinished run cannot be continued elsewhere
     resumed = train(collection, tmp_path / "run", QUICK, device="cpu", rivals=False)
     weights, expected = resumed.encoder.state_dict(), run.encoder.state_dict()
     assert all(torch.equal(weights[name], expected[name]) for name in weights)

@@ -140,6 +140,7 @@ def train(
         log(f"{folder} is finished already")
         return load_run(folder)
     digests = item_digests(collection)
+    data["content"] = hashlib.sha256(digests.tobytes()).hexdigest()
     seen = None if first is None else seen_items(first, digests)
     notes = [*collection.notes, describe_single_items(labels)]
     holdout = settings.holdout
@@ -337,7 +338,8 @@ def _describe(collection: Collection, labels: Labels) -> dict[str, Any]:
 def _is_finished(folder: Path, requested: dict[str, Any], data: dict[str, Any]) -> bool:
     """Whether a folder holds the finished run of this very command. It is known before any item is read.
 
-    Where it is False, `_claim_folder` decides: other requests may lead to the same settings.
+    Where it is False, `_claim_folder` decides: other requests may lead to the same settings, and files that were
+    copied or written again may hold the same data.
     """
     path, way_out = folder / "config.json", "train in a new folder"
     if not path.is_file() or not (folder / "metrics.json").is_file():
@@ -363,13 +365,15 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
             different = _differences(read_json(path, way_out), json.loads(json.dumps(config)))
         # Before the first step there is nothing to lose: the same folder may start again with corrected data.
         # A folder with metrics, and without the steps, holds a model that was copied or saved.
-        untrained = not (folder / "training").exists() and not (folder / "metrics.json").exists()
+        finished = (folder / "metrics.json").exists()
+        continuing = f"; --from {folder} continues it in a new folder" if finished else ""
+        untrained = not (folder / "training").exists() and not finished
         require(
             untrained or not different,
             "output",
             str(folder),
             f"belongs to another run ({different})",
-            f"name a new folder, or repeat the command that started it; --from {folder} continues it in a new folder",
+            "name a new folder, or repeat the command that started it" + continuing,
         )
         write = bool(different)
         if write and group.first:
@@ -394,11 +398,16 @@ def _differences(stored: dict[str, Any], config: dict[str, Any]) -> str:
 
 
 def _different(part: str, stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
-    """The names of `_differences` in one part: "settings" or "data"."""
+    """The names of `_differences` in one part: "settings" or "data".
+
+    Where the contents of the items are known, the checksum of their files does not count.
+    """
+    before, now = stored[part], config[part]
+    without = {"source", "digest"} if {"content"} & before.keys() & now.keys() else {"source", "content"}
     return [
         name
-        for name, value in config[part].items()
-        if name != "source" and stored[part].get(name, _OLD.get(name)) != value and not _measured(name, value)
+        for name, value in now.items()
+        if name not in without and before.get(name, _OLD.get(name)) != value and not _measured(name, value)
     ]
 
 
