@@ -76,6 +76,22 @@ def test_sources_that_cannot_serve_are_named():
         fewer.restore(longer.state())
 
 
+def test_batches_of_another_kind_cannot_go_on():
+    class Stateful(list):
+        def state_dict(self):
+            return {"at": 0}
+
+    function, iterated = open_source(drawn, seed=1, rank=0, device=CPU), open_source([1, 2], seed=0, rank=0, device=CPU)
+    with pytest.raises(ValueError, match=r"batches = 'list': the run was started with a function.*of the first run"):
+        iterated.restore(function.state())
+    with pytest.raises(ValueError, match=r"batches = 'a function': the run was started with batches that are iterated"):
+        function.restore(iterated.state())
+    stateful = open_source(Stateful([1]), seed=0, rank=0, device=CPU)
+    with pytest.raises(ValueError, match="batches = 'list': keeps no state"):
+        iterated.restore(stateful.state())
+    function.restore(function.state())
+
+
 def test_looking_at_a_batch_does_not_take_it_from_workers():
     batches = WorkerBatches(drawn, CPU, workers=0)
     source = open_source(batches, seed=0, rank=0, device=CPU)

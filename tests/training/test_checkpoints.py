@@ -1,5 +1,6 @@
 """Damaged checkpoints are refused, and the one before is used."""
 
+import shutil
 import tempfile
 import warnings
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from aleator.training.checkpoints import Checkpoints
+from aleator.training.checkpoints import Checkpoints, last_saved_step
 from tests.training.training_cases import StoppedError, assert_same_run, pairs, run
 
 
@@ -50,6 +51,18 @@ def test_two_checkpoints_are_kept_and_if_all_are_damaged_nothing_is_overwritten(
     ):
         run(tmp_path / "run")
     assert before == sorted(path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file())
+
+
+def test_an_unfinished_checkpoint_and_copies_of_others_do_not_count(tmp_path):
+    run(tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints"
+    (folder / "step-00009999").mkdir()  # as after a kill in the middle of writing
+    shutil.copytree(folder / "step-00000020", folder / "step-00000020 (copy)")
+    (folder / "step-abc").mkdir()
+    assert last_saved_step(tmp_path / "run") == 24
+    with pytest.warns(UserWarning, match="step-00009999 was never finished, and is left out"):
+        assert Checkpoints(tmp_path / "run").latest() is not None
+    assert last_saved_step(tmp_path / "elsewhere") is None
 
 
 class CheckpointMachine(RuleBasedStateMachine):

@@ -28,6 +28,7 @@ A batch is (anchor, positive), (anchor, positive, negative), a dict with these n
 
 
 _END = object()  # of an iterator
+_FIRST_BATCHES = "pass the batches of the first run"
 
 
 def open_source(batches: Batches, seed: int, rank: int, device: torch.device) -> "Source":
@@ -88,6 +89,8 @@ class CalledSource:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go to a position that `state` gave."""
+        if state:
+            reject("batches", "a function", "the run was started with batches that are iterated", _FIRST_BATCHES)
 
 
 class IteratedSource:
@@ -145,8 +148,12 @@ class IteratedSource:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go to a position that `state` gave."""
+        name = type(self.batches).__name__
+        require(bool(state), "batches", name, "the run was started with a function of the step", _FIRST_BATCHES)
         self.passes = state["passes"]
         if "own" in state:
+            keeps = hasattr(self.batches, "load_state_dict")
+            require(keeps, "batches", name, "keeps no state, as those of the first run do", _FIRST_BATCHES)
             self.batches.load_state_dict(state["own"])  # type: ignore[attr-defined]
             self._start()
         elif state["random"] is not None:
@@ -155,7 +162,7 @@ class IteratedSource:
             for done in range(state["taken"]):
                 problem = f"ends after {done} batches, and {state['taken']} had been taken from it"
                 ended = next(self.iterator, _END) is _END  # type: ignore[arg-type]
-                require(not ended, "batches", type(self.batches).__name__, problem, "pass the batches of the first run")
+                require(not ended, "batches", name, problem, _FIRST_BATCHES)
         self.taken, self.random = state["taken"], state["random"]
 
     def _start(self) -> None:

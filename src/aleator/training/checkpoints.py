@@ -1,5 +1,6 @@
 """Checkpoints of a run: `checkpoints/step-XXXXXXXX/` in its folder, each a bundle that is verified on reading."""
 
+import re
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -54,8 +55,8 @@ class Checkpoints:
         damaged = []
         for step in self._steps():
             path = self._path(step)
-            if not (path / "checkpoint.json").is_file():
-                warnings.warn(f"checkpoint {path} was never finished: going back to the one before", stacklevel=3)
+            if not self.is_finished(step):
+                warnings.warn(f"checkpoint {path} was never finished, and is left out", stacklevel=3)
                 continue
             try:
                 bundle = read_bundle(path, "checkpoint", FORMAT_VERSION)
@@ -74,16 +75,21 @@ class Checkpoints:
         )
         return None
 
+    def is_finished(self, step: int) -> bool:
+        """Whether the checkpoint of a step was written to its end."""
+        return (self._path(step) / "checkpoint.json").is_file()
+
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
 
     def _steps(self) -> list[int]:
-        """Steps that have a checkpoint, newest first."""
-        return sorted((int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*")), reverse=True)
+        """Steps that have a checkpoint, newest first. Folders of other names, such as copies, do not count."""
+        numbers = [path.name.removeprefix("step-") for path in self.folder.glob("step-*")]
+        return sorted((int(number) for number in numbers if re.fullmatch("[0-9]+", number)), reverse=True)
 
 
 def last_saved_step(folder: Path) -> int | None:
-    """The number of updates in the newest checkpoint of a training.
+    """The number of updates in the newest finished checkpoint of a training.
 
     Args:
         folder: Folder of the training, as for `fit`.
@@ -97,4 +103,5 @@ def last_saved_step(folder: Path) -> int | None:
         >>> last_saved_step(Path("nowhere")) is None
         True
     """
-    return next(iter(Checkpoints(folder)._steps()), None)
+    checkpoints = Checkpoints(folder)
+    return next(filter(checkpoints.is_finished, checkpoints._steps()), None)
