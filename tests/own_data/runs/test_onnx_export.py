@@ -11,6 +11,7 @@ import aleator as al
 from aleator.data import Inputs
 from aleator.encoders import AveragedViews, HubText, SmallResNet
 from aleator.own_data import AleatorModel, Run
+from aleator.own_data.collection.table_columns import Column
 from aleator.own_data.runs import onnx_export
 from tests.own_data.conftest import blobs
 
@@ -41,6 +42,17 @@ def test_features(run, tmp_path):
     assert facts["fingerprint"] == run.fingerprint
     assert facts["labels"] == list(run.label_names)
     assert not run.encoder.training
+
+
+def test_the_file_of_a_table_says_how_columns_become_features(tmp_path):
+    columns = [Column("age", fill=30.0, marks_empty=True), Column("port", words=("S", "C"))]
+    encoder = al.Encoder(al.encoders.MLP(4, (8,)), dim=3)
+    model = model_of(encoder, Inputs("features", features=4))
+    model.run.config["columns"] = [column.to_dict() for column in columns]
+    session = onnxruntime.InferenceSession(str(model.export_onnx(tmp_path / "table.onnx")))
+    facts = json.loads(session.get_modelmeta().custom_metadata_map["aleator"])
+    assert facts["features"] == ["age", "age is empty", "port = S", "port = C"]
+    assert [Column.from_dict(one) for one in facts["columns"]] == columns
 
 
 @pytest.mark.slow

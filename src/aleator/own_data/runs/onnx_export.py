@@ -4,8 +4,9 @@
     features    features (B, F), float32
     text        input_ids and attention_mask (B, T), int64; the tokeniser is written to NAME.tokenizer.json
 
-The outputs are mu (B, D) and kappa (B,). With K modes they are mu (B, K, D), kappa (B, K) and log_weights (B, K). The
-file says what it holds in its metadata, under "aleator", as JSON.
+The outputs are mu (B, D) and kappa (B,), for one item or more. With K modes they are mu (B, K, D), kappa (B, K) and
+log_weights (B, K). The file says what it holds in its metadata, under "aleator", as JSON. For a table, "columns" says
+how each column becomes features, and "features" has their names in order.
 """
 
 import contextlib
@@ -86,7 +87,7 @@ def _write(run: Run, path: Path) -> None:
 
     inputs, modes = run.inputs, run.encoder.modes
     names = {"images": ["pixels"], "features": ["features"], "text": ["input_ids", "attention_mask"]}[inputs.kind]
-    batch = torch.export.Dim("batch")
+    batch = torch.export.Dim("batch", min=1)
     shapes: dict[int, Any] = {0: batch}
     if inputs.kind == "text":
         shapes[1] = torch.export.Dim("tokens", min=2, max=_longest(run.encoder))
@@ -110,6 +111,9 @@ def _write(run: Run, path: Path) -> None:
         "fingerprint": run.fingerprint,
         "labels": list(run.label_names),
     }
+    if run.table_columns is not None:
+        facts["columns"] = [column.to_dict() for column in run.table_columns]
+        facts["features"] = [name for column in run.table_columns for name in column.feature_names]
     onnx.helper.set_model_props(model, {"aleator": json.dumps(facts)})
     onnx.save(model, str(path))
 
