@@ -235,7 +235,7 @@ class TestRefused:
         questions, right, index, _, _ = questions_and_index(60, 50)
         with pytest.raises(
             ValueError,
-            match="no item of the index is a right answer of any question; pass answers that the index holds",
+            match=r"right = \['unknown'\]: no item near to any question has its label; items have labels such as '?\w",
         ):
             index.calibrate(questions, ["unknown"] * 60)
         with pytest.raises(ValueError, match=r"for 30 of 60 .* promise less than 0\.5"):

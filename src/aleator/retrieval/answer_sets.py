@@ -16,7 +16,7 @@ Two items of one label are right or wrong together. So sets of one item for each
 of nearest items ("ranked"), which hold many items of the likeliest label before the first of another.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -80,12 +80,12 @@ class ItemNotes:
     """Labels and keys of items, read once for each item.
 
     A label is a string or a number under "label" in the metadata. As in filters, 1 and 1.0 are the same label, and 1
-    and "1" are not.
+    and "1" are not. `numbers` has the number of each label that was asked for or read.
     """
 
     def __init__(self, store: Store):
         self._store = store
-        self._numbers: dict[Hashable, int] = {}
+        self.numbers: dict[str | int | float, int] = {}
         self._notes: dict[int, tuple[int, str]] = {}  # by row
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
@@ -106,7 +106,7 @@ class ItemNotes:
         """The number of a label; -1 for what is not a label, such as None or a list of probabilities."""
         if isinstance(label, bool) or not isinstance(label, str | int | float):
             return -1
-        return self._numbers.setdefault(label, len(self._numbers))
+        return self.numbers.setdefault(label, len(self.numbers))
 
 
 def find_neighbours(

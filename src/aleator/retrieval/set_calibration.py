@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -75,8 +75,8 @@ def calibrate_sets(
         assured, level = None, conformal_quantile(trial.level[used], coverage)
     if not np.isfinite(level):
         missed = int(np.isinf(trial.level).sum())
-        problem = "no item of the index is a right answer of any question"
-        require(missed < count, "right", count, problem, "pass answers that the index holds")
+        if missed == count:
+            answers.reject_all()
         reject(
             "coverage",
             coverage,
@@ -130,6 +130,18 @@ class _RightAnswers:
             return found.label == self._labels[question]
         keys = self._keys[question]
         return np.array([key in keys for key in self.notes.keys(found.candidates.row)], bool)
+
+    def reject_all(self) -> NoReturn:
+        """Raise, because no item that was looked at is a right answer of any question."""
+        if not self.by_label:
+            reject("right", self._keys[0], "not among the nearest items of its question", "pass ids of near items")
+        asked = set(self._labels.tolist())
+        given, others = list[Label](), list[Label]()
+        for label, number in self.notes.numbers.items():
+            (given if number in asked else others).append(label)
+        problem = "no item near to any question has its label"
+        some = f"items have labels such as {', '.join(map(repr, others[:3]))}" if others else "items have no labels"
+        reject("right", given[:3], problem, f"{some}; pass labels of items, where 3 and '3' differ")
 
     def _label_number(self, value: Any) -> int:
         number = self.notes.label_number(value)
