@@ -309,3 +309,31 @@ def test_few_pairs_are_summed_as_many(kernel, monkeypatch):
     few = log_positivity(q, p, kernel)
     monkeypatch.setattr(series, "_FEW", 0)
     torch.testing.assert_close(few, log_positivity(q, p, kernel), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0)], ids=repr)
+def test_many_pairs_of_few_items_are_each_pair_alone(kernel, monkeypatch):
+    """The rows of an item that occurs in many pairs are made once; values and gradients are those of every pair."""
+    q, generator = some_posteriors(9, 16), torch.Generator().manual_seed(0)
+    first, second = torch.randint(9, (2, 400), generator=generator)
+    counted, plain = [], series.plain_row_weights
+
+    def counting(order, kappa, *rest):
+        counted.append(len(kappa))
+        return plain(order, kappa, *rest)
+
+    monkeypatch.setattr(series, "plain_row_weights", counting)
+
+    def value_and_gradients():
+        mu, kappa = q.mu.clone().requires_grad_(), q.kappa.clone().requires_grad_()
+        pairs = (VonMisesFisher(mu[part], kappa[part]) for part in (first, second))
+        log_r = log_positivity(*pairs, kernel)
+        return log_r.detach(), *torch.autograd.grad(log_r.sum(), (mu, kappa))
+
+    together = value_and_gradients()
+    assert counted == [9]
+    monkeypatch.setattr(series, "_FEWEST_TO_SORT", 10**9)
+    apart = value_and_gradients()
+    assert counted == [9, 800]
+    for ours, expected in zip(together, apart, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)

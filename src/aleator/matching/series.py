@@ -41,6 +41,7 @@ TILT = 1e-2
 DEPTH = 14.0
 # Pairs per block on a CPU, small enough for the working set of a block to stay in the cache.
 _BLOCK = 2**15
+_FEWEST_TO_SORT = 512  # concentrations; for fewer, looking for equal ones does not pay
 _FEW = 2**14  # terms times pairs of a table that is small enough to keep all polynomials
 
 
@@ -74,7 +75,7 @@ class RowWeights:
         """The part for one group of a table (G, N, M)."""
         return self.at(0 if len(self.log_length) == 1 else number)
 
-    def at(self, index: int | slice | tuple) -> "RowWeights":
+    def at(self, index: int | slice | tuple | Tensor) -> "RowWeights":
         """The part at an index of the shape of `log_length`."""
         return RowWeights(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
@@ -202,9 +203,22 @@ def _both_sides(
     if fused_kernels(kappa1):
         return row_weights(dim, kappa1, log_lam), row_weights(dim, kappa2, log_lam, sign)
     together, count = torch.cat([kappa1.flatten(), kappa2.flatten()]), kappa1.numel()
-    rows = row_weights(dim, together, log_lam, slopes=slopes)
+    one_column = kappa1.shape == kappa2.shape and kappa1.shape[-1] == 1
+    rows = _few_rows(dim, together, log_lam, slopes) if one_column else None
+    rows = rows or row_weights(dim, together, log_lam, slopes=slopes)
     first, second = rows.at(slice(count)).shaped(kappa1.shape), rows.at(slice(count, None)).shaped(kappa2.shape)
     return first, second.signed(sign)
+
+
+def _few_rows(dim: int, kappa: Tensor, log_lam: Tensor, slopes: bool) -> RowWeights | None:
+    """The rows of concentrations (n,), each distinct one made once; None if most of them occur once.
+
+    Many pairs of few items name each item many times.
+    """
+    if len(kappa) < _FEWEST_TO_SORT:
+        return None
+    distinct, place = kappa.unique(return_inverse=True)
+    return row_weights(dim, distinct, log_lam, slopes=slopes).at(place) if 2 * len(distinct) <= len(kappa) else None
 
 
 def _log_scale(dim: int, log_lam: Tensor) -> Tensor:
