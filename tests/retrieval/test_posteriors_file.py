@@ -23,6 +23,7 @@ from aleator.retrieval import (
     write_items,
     write_posteriors,
 )
+from aleator.stored import read_records
 
 HEADER = {"fingerprint": "abc", "kappa_pos": "12.5", "prior": "0.25"}
 
@@ -163,8 +164,20 @@ def test_other_ids_beside_a_file_are_refused_and_other_labels_are_told(sealed):
     beside.write_bytes(b"\xff\xfe")
     with pytest.raises(DamagedFileError, match="not UTF-8"):
         read_items_beside(sealed)
-    beside.unlink()
-    assert read_items_beside(sealed) == (None, None)
+
+
+def test_a_lost_file_of_items_is_damage_and_not_items_without_a_name(sealed, arrays, tmp_path):
+    (tmp_path / "link").mkdir()
+    link = tmp_path / "link" / "another.safetensors"
+    link.symlink_to(sealed)
+    assert read_items_beside(link)[0] == [f"i{i}" for i in range(6)]  # they are beside the target
+    sealed.with_suffix(".jsonl").unlink()
+    for path in (sealed, link):
+        for read in (read_items_beside, lambda path: read_records(path, 6)):
+            with pytest.raises(DamagedFileError, match=rf"{path.stem}\.jsonl is damaged: it is missing.*copy it along"):
+                read(path)
+    without = written(tmp_path / "without.safetensors", *arrays, [7])
+    assert read_items_beside(without) == (None, None)  # such posteriors never had one
 
 
 def test_a_newer_format_is_refused(sealed):

@@ -12,30 +12,35 @@ from aleator.stored.checksums import WAY_OUT, verify_items
 Id = str | int
 Metadata = dict[str, Any]
 
+_COPY_BOTH = "copy it along with the posteriors, or write both again with `aleator embed --replace`"
+
 
 def read_items_beside(path: Path) -> tuple[list[Id] | None, list[Metadata] | None]:
     """Read the ids and metadata of a posteriors file from the .jsonl file beside it.
 
     Args:
-        path: The posteriors file.
+        path: The posteriors file. Of a link, the file may lie beside its target.
 
     Returns:
-        What `read_items` returns; None and None if there is no such file.
+        What `read_items` returns; None and None if the posteriors were written without such a file.
 
     Raises:
         ValueError: If a line is not a JSON object with an id.
-        DamagedFileError: If the ids are not those of the posteriors.
+        DamagedFileError: If the file is missing, or its ids are not those of the posteriors.
     """
-    beside = path.with_suffix(".jsonl")
+    beside = _beside(path)
+    header = read_header(path)
     if not beside.is_file():
+        if "items_sha256" in header:
+            raise DamagedFileError(beside, f"it is missing, and has the ids of {path}", _COPY_BOTH)
         return None, None
     ids, metadata = read_items(beside)
-    verify_items(beside, ids or [], read_header(path))
+    verify_items(beside, ids or [], header)
     return ids, metadata
 
 
 def read_records(path: Path, count: int) -> list[dict[str, Any]]:
-    """The records of `count` items from the .jsonl file beside a posteriors file; numbers alone if there is none.
+    """The records of `count` items from the .jsonl file beside a posteriors file; numbers if it was written without.
 
     Args:
         path: The posteriors file.
@@ -51,7 +56,7 @@ def read_records(path: Path, count: int) -> list[dict[str, Any]]:
     if ids is None or metadata is None:
         return [{"id": i} for i in range(count)]
     problem, way_out = f"has {len(ids)} lines for {count} posteriors", "embed again: both files are written together"
-    require(len(ids) == count, "items", str(path.with_suffix(".jsonl")), problem, way_out)
+    require(len(ids) == count, "items", str(_beside(path)), problem, way_out)
     return [{"id": id} | dict(entry) for id, entry in zip(ids, metadata, strict=True)]
 
 
@@ -119,6 +124,13 @@ def write_items(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
     with writing_atomically(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         for item in items:
             file.write(json.dumps(item, ensure_ascii=False) + "\n")
+
+
+def _beside(path: Path) -> Path:
+    """The .jsonl file of a posteriors file: beside it, or beside the target of a link."""
+    beside = path.with_suffix(".jsonl")
+    target = path.resolve().with_suffix(".jsonl")
+    return target if path.is_symlink() and target.is_file() and not beside.is_file() else beside
 
 
 def _lines(path: Path) -> list[str]:

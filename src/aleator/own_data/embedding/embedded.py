@@ -117,7 +117,7 @@ class EmbeddedCollection:
 
 
 def read_embedded(path: str | Path) -> EmbeddedCollection:
-    """Read a posteriors file and the .jsonl file beside it. Without the latter, items are numbered.
+    """Read a posteriors file and the .jsonl file beside it. Items of a file that was written without one are numbered.
 
     Args:
         path: A .safetensors or .npz file with mu (N, D) and kappa (N,); see `read_posteriors` for several modes.
