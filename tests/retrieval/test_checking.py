@@ -136,6 +136,30 @@ def test_several_modes(tmp_path):
     assert found == [[hit for hit in hits if hit.id != 5] for hits in wanted]
 
 
+@pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
+def test_vectors_that_are_lost_together_come_back_from_the_posteriors(tmp_path, damage):
+    path = tmp_path / "small"
+    CredibleIndex.build(posterior_of(IDS), IDS, metadata_of(IDS), location=path, prior=0.25, fingerprint="f").close()
+    wanted = answers(path)
+    (vectors,) = path.glob("vectors-*")
+    whole = vectors.read_bytes()
+    if damage == "flip":
+        flip(vectors, len(whole) - 3)
+    elif damage == "cut":
+        vectors.write_bytes(whole[:-3])
+    else:
+        vectors.unlink()
+    with pytest.raises(DamagedFileError, match="index repair`, with --from POSTERIORS"):
+        check_index(path)
+    with pytest.raises(ValueError, match="no item is whole; run `aleator index repair` --from the posteriors file"):
+        repair_index(path)
+    with pytest.raises(ValueError, match="no item is whole; restore it from a copy"):  # it was passed, and is another
+        repair_index(path, posterior_of(["x"]), ["x"])
+    repaired = repair_index(path, posterior_of(IDS), IDS)
+    assert (repaired.kept, repaired.made_again, repaired.lost) == (60, 60, [])
+    assert answers(path) == wanted
+
+
 def test_where_nothing_is_whole(tmp_path, folder):
     (folder / "ledger.sqlite").write_bytes(b"nothing" * 1000)
     with pytest.raises(ValueError, match="no item is whole; restore it from a copy, or build it again"):

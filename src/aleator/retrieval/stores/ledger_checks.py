@@ -13,7 +13,9 @@ from pathlib import Path
 
 from aleator.foundation import DamagedFileError
 
-WAY_OUT = "restore the folder from a copy, or run `aleator index repair`"
+WAY_OUT = (
+    "restore the folder from a copy, or run `aleator index repair`, with --from POSTERIORS to bring lost vectors back"
+)
 _TOTAL_BITS = 62
 # What the tables hold, for errors.
 _TABLES = {

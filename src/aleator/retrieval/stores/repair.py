@@ -68,7 +68,10 @@ def repair_folder(folder: Path, replacements: dict[str, ItemVectors] | None, def
         notes.append(metadata)
         vectors.append(found)
     if not keys:
-        reject("location", str(folder), "no item is whole", "restore it from a copy, or build it again")
+        way_out = "restore it from a copy, or build it again"
+        if named and replacements is None:
+            way_out = "run `aleator index repair` --from the posteriors file that it was built from, or " + way_out
+        reject("location", str(folder), "no item is whole", way_out)
     result.kept = len(keys)
     result.damaged = _replace(folder, _items(keys, notes, vectors, config), config)
     return result
