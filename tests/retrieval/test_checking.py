@@ -160,6 +160,19 @@ def test_vectors_that_are_lost_together_come_back_from_the_posteriors(tmp_path, 
     assert answers(path) == wanted
 
 
+def test_a_lost_ledger_is_no_folder_without_an_index(folder):
+    (folder / "ledger.sqlite").unlink()
+    for use in (check_index, repair_index, lambda path: repair_index(path, posterior_of(IDS), IDS)):
+        with pytest.raises(DamagedFileError, match=r"ledger\.sqlite is damaged: it is missing.*build the index again"):
+            use(folder)
+    (folder / "ledger.sqlite.seal").unlink()  # then it may as well be a first build that was killed
+    for use in (check_index, repair_index):
+        with pytest.raises(ValueError, match=r"holds no index: it has vectors and no ledger\.sqlite.*build it again"):
+            use(folder)
+    CredibleIndex.build(posterior_of(IDS), IDS, metadata_of(IDS), location=folder).close()
+    assert check_index(folder) == 60
+
+
 def test_where_nothing_is_whole(tmp_path, folder):
     (folder / "ledger.sqlite").write_bytes(b"nothing" * 1000)
     with pytest.raises(ValueError, match="no item is whole; restore it from a copy, or build it again"):

@@ -29,6 +29,7 @@ from aleator.retrieval.stores.consistency import arrays_problem, config_problem,
 from aleator.retrieval.stores.faiss import VectorIndex, list_count
 from aleator.retrieval.stores.ledger import Ledger, VectorFile
 from aleator.retrieval.stores.ledger_checks import WAY_OUT, sqlite_errors
+from aleator.retrieval.stores.seal import seal_path
 
 LEDGER = "ledger.sqlite"
 
@@ -76,9 +77,7 @@ class FolderStore(Store):
     @classmethod
     def open(cls, folder: Path, memory_map: bool = False) -> "FolderStore":
         """Open the store in a folder. With `memory_map` the vectors stay on disk, and the store is read-only."""
-        path = folder / LEDGER
-        require(path.is_file(), "location", str(folder), "holds no index", "build one there first")
-        store = cls(Ledger(path), folder, memory_map)
+        store = cls(Ledger(ledger_of(folder)), folder, memory_map)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(store.close)
             with store._up_to_date():
@@ -410,6 +409,19 @@ class FolderStore(Store):
             if not self._ledger.in_place():
                 raise IndexGoneError(f"{self.location}: the folder was removed or replaced while the index was open")
             yield
+
+
+def ledger_of(folder: Path) -> Path:
+    """The ledger of the index in a folder; an error that tells a lost ledger from a folder without an index."""
+    path = folder / LEDGER
+    if not path.is_file() and seal_path(path).is_file():  # which is written after the ledger
+        way_out = "restore it from a copy, or build the index again from its posteriors"
+        raise DamagedFileError(path, "it is missing, and with it all ids and metadata", way_out)
+    vectors = any(folder.glob("vectors-*"))
+    problem = f"holds no index: it has vectors and no {LEDGER}, as after a build that was killed"
+    problem, way_out = (problem, "build it again") if vectors else ("holds no index", "build one there first")
+    require(path.is_file(), "location", str(folder), problem, way_out)
+    return path
 
 
 def _compact(rows: np.ndarray) -> np.ndarray:

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from aleator.foundation import DamagedFileError, file_sha256, reject, require
+from aleator.foundation import DamagedFileError, file_sha256, reject
 from aleator.retrieval.items import Items, decode_id
 from aleator.retrieval.stores.consistency import arrays_problem, config_problem
 from aleator.retrieval.stores.faiss import VectorIndex
-from aleator.retrieval.stores.folder import LEDGER, FolderStore
+from aleator.retrieval.stores.folder import FolderStore, ledger_of
 from aleator.retrieval.stores.ledger_checks import item_digest, row_digest
 from aleator.retrieval.stores.repaired import ItemVectors, Repair
 from aleator.retrieval.stores.seal import sealed_config
@@ -38,8 +38,7 @@ def repair_folder(folder: Path, replacements: dict[str, ItemVectors] | None, def
         replacements: Vectors by key, for items whose own are lost.
         default: Settings, for an index whose settings are lost.
     """
-    path = folder / LEDGER
-    require(path.is_file(), "location", str(folder), "holds no index", "name the folder of an index")
+    path = ledger_of(folder)
     with contextlib.suppress(DamagedFileError):
         store = FolderStore.open(folder)
         try:
