@@ -1,6 +1,7 @@
 """Errors speak the options of the command; Ctrl-C says what is kept; --help loads nothing heavy."""
 
 import errno
+import os
 import re
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import typer
 from typer.testing import CliRunner
 
 from aleator.cli import app
-from aleator.cli.errors import in_words_of_the_command, kept_in, plain_errors
+from aleator.cli.errors import in_words_of_the_command, kept_in, plain_errors, plain_output
 from aleator.foundation import require
+
+_FULL = "the disk is full; make room, then repeat the command"
 
 
 def message(*arguments, raised=None) -> str:
@@ -141,6 +144,32 @@ def test_stopped_work_is_kept_and_goes_on(tmp_path, features, monkeypatch):
     assert again.exit_code == 0, again.output
     assert "goes on: 200 of 400 items are done" in again.stderr
     assert "400 items" in again.stdout
+
+
+# Without a buffer the print fails, with it what Python does at the end.
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a file of Linux")
+@pytest.mark.parametrize(("how", "unbuffered"), [("--json", ""), ("--csv", "1"), ("--by=kappa", "")])
+def test_a_full_disk_under_standard_output_is_told_of_and_a_closed_pipe_is_silent(tmp_path, how, unbuffered):
+    np.savez(tmp_path / "q.npz", mu=np.eye(3), kappa=np.array([1.0, 2.0, 3.0]))
+    command = [sys.executable, "-m", "aleator", "rank", str(tmp_path / "q.npz"), how]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+
+    def ends(stdout):
+        result = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment)
+        return result.returncode, result.stderr
+
+    with open("/dev/full", "w") as full:
+        code, said = ends(full)
+    assert (code, said) == (2, f"standard output: {_FULL} (No space left on device)\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert ends(writing) == (1, "")
+    os.close(writing)
+
+
+def test_an_error_of_another_file_is_not_taken_for_one_of_standard_output(tmp_path):
+    with pytest.raises(FileNotFoundError), plain_output():
+        (tmp_path / "nowhere").read_text()
 
 
 def test_what_is_not_utf8_is_shown_as_ascii():

@@ -5,6 +5,7 @@ import inspect
 import typer
 
 from aleator.cli.audit import audit
+from aleator.cli.errors import plain_output
 from aleator.cli.export import export
 from aleator.cli.index import index_app
 from aleator.cli.own_data import embed, evaluate, rank, train
@@ -32,4 +33,5 @@ for registered in (*app.registered_commands, *index_app.registered_commands):
 
 def main() -> None:
     """The entry point of the installed command."""
-    app()
+    with plain_output():
+        app()

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,6 +56,30 @@ def plain_errors(kept: Callable[[], str] = lambda: "") -> Iterator[None]:
 
     say(redacted(said), style="red")
     raise typer.Exit(2) from None
+
+
+@contextlib.contextmanager
+def plain_output() -> Iterator[None]:
+    """Print an error about standard output, such as a file on a full disk, without a traceback; exit with code 2.
+
+    Commands print their results outside of `plain_errors`, and Python prints some of them only at the end. A reader who
+    has enough, such as `head`, is no error to tell of: the exit has code 1 and is silent.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno is None:  # it is about something else
+            raise
+        # What was not written stays in the buffer. Python would try again at the end, and print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            sys.exit(1)
+        error.filename = "standard output"
+        say(in_words_of_the_command(error), style="red")
+        sys.exit(2)
 
 
 def say(line: str, style: str = "") -> None:
