@@ -7,6 +7,7 @@ before Lance reads it.
 """
 
 import json
+import shutil
 import warnings
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from multiprocessing import get_context
@@ -20,6 +21,7 @@ from aleator.cli import app
 from aleator.foundation import DamagedFileError
 from aleator.retrieval import CredibleIndex, check_index
 from aleator.retrieval.items import encode_id
+from aleator.retrieval.stores.base import IndexGoneError
 from aleator.retrieval.stores.lance import state, store
 from aleator.retrieval.stores.lance.certainties import Certainties, merged
 from aleator.retrieval.stores.lance.checksums import kappa_checks, text_checks, vector_checks
@@ -94,6 +96,34 @@ def test_a_damage_is_named_or_harmless(name, count, tmp_path, capfd):
     print(f"{name}: {outcomes['named']} named, {outcomes['harmless']} harmless, {kind.ended} processes ended")
     assert outcomes["named"] >= count // 10
     assert kind.ended == 0
+
+
+@pytest.mark.parametrize("kind", ["_versions/*.manifest", "data/*"])
+def test_a_file_that_is_lost_is_damage_which_opening_again_does_not_mend(tmp_path, kind):
+    folder = tmp_path / "index"
+    LanceIndex().write(folder)
+    opened = CredibleIndex.open(f"lance:{folder}")
+    named = [folder / name for name in opened.store._ledger.state.files]
+    lost = next(file for file in folder.glob(f"*/{kind}") if file in named)
+    lost.rename(tmp_path / "lost")
+    words = rf"index is damaged: {lost.relative_to(folder)} of its newest version is missing; .*restore it"
+    with pytest.raises(DamagedFileError, match=words):
+        check_index(f"lance:{folder}")
+    with pytest.raises(DamagedFileError, match=words):
+        CredibleIndex.open(f"lance:{folder}").search(posteriors()[:1], by="nearest", limit=3)
+    (tmp_path / "lost").rename(lost)
+    assert check_index(f"lance:{folder}") == len(opened)
+
+
+def test_files_that_a_newer_index_does_not_need_are_no_damage(tmp_path):
+    folder = tmp_path / "index"
+    LanceIndex().write(folder)
+    with CredibleIndex.open(f"lance:{folder}") as reader, reader.store.one_version():
+        with CredibleIndex.open(f"lance:{folder}") as writer:
+            writer.remove(["i2"])
+        shutil.rmtree(next(folder.glob("items-*")))
+        with pytest.raises(IndexGoneError, match="open it again"):
+            reader.search(posteriors()[:1], by="nearest", limit=3)
 
 
 # The table is written again with other values, as damage that Lance does not notice would do it.

@@ -49,6 +49,11 @@ def verify_files(place: Place, files: Files) -> None:
             raise place.damaged(f"{name} does not match its checksum")
 
 
+def missing_files(place: Place, files: Files) -> Iterator[str]:
+    """Those of the files that are not there. Lance can do without some of them."""
+    return (name for name in files if place.folder is not None and not (place.folder / name).is_file())
+
+
 def _paths(place: Place, above: Path, version: int) -> list[Path]:
     """The manifest of a version, and the files that it names."""
     manifest = above / "_versions" / f"{2**64 - 1 - version:020d}.manifest"

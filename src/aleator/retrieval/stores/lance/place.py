@@ -120,13 +120,17 @@ class Place:
             cause = "the store does not answer, or answers with errors"
             way_out = "check the network and the endpoint; a change may or may not have happened"
             return ConnectionError(f"{self}: {cause} ({short}); {way_out}")
-        if has("was not found", "not found", "no such file", "does not exist"):
-            return IndexGoneError(f"{self}: files of the index are not there any more")
+        if has("was not found", "not found", "no such file", "does not exist", "no longer exists"):
+            return FilesGoneError(f"{self}: files of the index are not there any more")
         return self.damaged(f"Lance cannot read or write it ({short})")
 
     def _secrets(self) -> list[str]:
         known = [value for key, value in os.environ.items() if key.startswith(_SECRET_NAMES)]
         return [value for value in (*self.options.values(), *known) if len(value) >= 8]
+
+
+class FilesGoneError(IndexGoneError):
+    """Files are missing: another process has replaced the index, or they are lost."""
 
 
 class ConflictError(ConnectionError):

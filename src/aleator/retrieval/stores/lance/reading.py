@@ -20,10 +20,10 @@ from aleator.retrieval.stores.lance.checksums import (
     total_of,
     totals_of,
 )
-from aleator.retrieval.stores.lance.files import verify_files
+from aleator.retrieval.stores.lance.files import missing_files, verify_files
 from aleator.retrieval.stores.lance.items import ItemTable, contains_any_of_each
 from aleator.retrieval.stores.lance.ledger import Ledger
-from aleator.retrieval.stores.lance.place import Place
+from aleator.retrieval.stores.lance.place import FilesGoneError, Place
 from aleator.retrieval.stores.lance.state import State, gone
 
 _MOST_IN_MEMORY = 2**24  # numbers in the vectors of a collection that is kept in memory: 64 MiB
@@ -198,9 +198,16 @@ class LanceReader(Store):
         """One thread at a time, with the newest version."""
         with self._lock:
             state = self._require_state() if self._pinned else self._ledger.refresh()
-            if self._state is None or state.number != self._state.number:
-                self._load(state)
-            yield state
+            try:
+                if self._state is None or state.number != self._state.number:
+                    self._load(state)
+                yield state
+            except FilesGoneError:
+                # Files of an older version may go. Nobody takes those that the ledger still names.
+                if self._place.version is not None or self._ledger.refresh().number != state.number:
+                    raise
+                lost = next(missing_files(self._place, state.files), "a file")
+                raise self._place.damaged(f"{lost} of its newest version is missing") from None
 
     @contextlib.contextmanager
     def one_version(self) -> Iterator[None]:
