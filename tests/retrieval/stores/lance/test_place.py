@@ -59,6 +59,7 @@ def test_an_endpoint_without_tls_in_the_environment_is_allowed(monkeypatch):
         ("status: 404 <Code>NoSuchBucket</Code>", ConnectionError, "no such bucket"),
         ("status: 403 <Code>AccessDenied</Code>", ConnectionError, "no permission"),
         ("error sending request: connect refused", ConnectionError, "does not answer"),
+        ("LanceError(IO): Generic S3 error: Failed to resolve region for 'b'", ConnectionError, "does not answer"),
         ("Table 'ledger' was not found", IndexGoneError, "not there any more"),
         ("Version 3 no longer exists. Was it cleaned up?", IndexGoneError, "not there any more"),
         ("invalid magic number", DamagedFileError, "Lance cannot read"),

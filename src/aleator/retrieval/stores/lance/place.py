@@ -116,7 +116,9 @@ class Place:
             return ConnectionError(f"{self}: no permission; {_CREDENTIALS}")
         remote = self.uri.startswith(SCHEMES)
         network = ("error sending request", "connect", "dns", "timed out", "timeout", "status: 5", "retryerror", "http")
-        if remote and has(*network):
+        # What Lance says about a store beyond what is known above, such as "Failed to resolve region for bucket".
+        stores = ("generic s3 error", "generic gcs error", "generic microsoftazure error")
+        if remote and has(*network, *stores):
             cause = "the store does not answer, or answers with errors"
             way_out = "check the network and the endpoint; a change may or may not have happened"
             return ConnectionError(f"{self}: {cause} ({short}); {way_out}")
