@@ -6,7 +6,7 @@ judge a label have not seen it, nor copies of the item.
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.left_out import describe_left_out, leave_out
 from aleator.own_data.collection.object_store import ObjectPath, open_file
+from aleator.own_data.collection.used_items import item_digests
 from aleator.own_data.measuring.answers import label_rows
 from aleator.own_data.runs.run import Run
 
@@ -229,18 +230,25 @@ def _judged(collection: Collection) -> Labels | None:
 
 
 def equal_contents(collection: Collection) -> np.ndarray:
-    """Pairs of items with the same content, shape (P, 2): equal image files or equal texts. Features are left out."""
-    if collection.kind == "features":
-        return np.empty((0, 2), np.int64)
-    first: dict[bytes, int] = {}
+    """Pairs of items with the same content, shape (P, 2): equal image files, texts, or rows in all of their columns."""
+    first: dict[bytes | int, int] = {}
     pairs = []
-    for i in range(len(collection)):
-        (item,) = collection.raw(i, i + 1)
-        content = _image_file(item) if collection.kind == "images" else item.encode()
-        earlier = first.setdefault(hashlib.sha256(content).digest(), i)
+    for i, content in enumerate(_contents(collection)):
+        earlier = first.setdefault(content, i)
         if earlier != i:
             pairs.append((earlier, i))
     return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _contents(collection: Collection) -> Iterator[bytes | int]:
+    """A digest of each item. Of an image, the whole file counts."""
+    if collection.kind == "features":
+        yield from item_digests(collection).tolist()
+        return
+    for i in range(len(collection)):
+        (item,) = collection.raw(i, i + 1)
+        content = _image_file(item) if collection.kind == "images" else item.encode()
+        yield hashlib.sha256(content).digest()
 
 
 def _image_file(item: str | ObjectPath) -> bytes:
