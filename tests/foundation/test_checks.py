@@ -11,6 +11,7 @@ from aleator.foundation.checks import (
     require_at_least,
     require_class_numbers,
     require_count,
+    require_file,
     require_float,
     require_new_folder,
     require_one_of,
@@ -97,6 +98,13 @@ def test_new_folders(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     assert message(require_new_folder, "output", tmp_path) == f"output = '{tmp_path}': is not empty; name a new folder"
     assert "is a file; try again" in message(require_new_folder, "output", tmp_path / "thesis.txt", "try again")
+
+
+def test_files(tmp_path):
+    (tmp_path / "a.npz").touch()
+    require_file("posteriors", tmp_path / "a.npz")
+    assert message(require_file, "posteriors", tmp_path) == f"posteriors = '{tmp_path}': is a folder; name a file"
+    assert "there is no such file; check it" in message(require_file, "posteriors", tmp_path / "b.npz", "check it")
 
 
 def test_errors_carry_their_parts_and_can_be_pickled():

@@ -180,6 +180,15 @@ def test_a_lost_file_of_items_is_damage_and_not_items_without_a_name(sealed, arr
     assert read_items_beside(without) == (None, None)  # such posteriors never had one
 
 
+def test_a_folder_is_told_from_a_name_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r"is a folder; name an \.npz or \.safetensors file"):
+        read_posteriors(tmp_path)
+    with pytest.raises(ValueError, match="there is no such file; name an"):
+        read_posteriors(tmp_path / "nowhere.npz")
+    with pytest.raises(ValueError, match="is a folder; name a file of JSON lines"):
+        read_items(tmp_path)
+
+
 def test_a_newer_format_is_refused(sealed):
     data = sealed.read_bytes().replace(b'"version": "2"', b'"version": "9"')
     sealed.write_bytes(data)

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from aleator.data.levels import Range, bytes_of_values, declared_levels, deep_values, is_deep
-from aleator.foundation import reject, require
+from aleator.foundation import reject, require, require_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -77,7 +77,7 @@ def open_image(item: Any, most_pixels: int = MOST_PIXELS, size: int | None = Non
     if not isinstance(item, bytes | str | os.PathLike):
         item = item.open().read()
     if not isinstance(item, bytes):
-        require(Path(name).is_file(), "image", name, "there is no such file", "check the path")
+        require_file("image", Path(name), "check the path")
     try:
         with Image.open(io.BytesIO(item) if isinstance(item, bytes) else name, formats=readable_formats()) as image:
             width, height = image.size

@@ -177,6 +177,11 @@ def require_new_folder(argument: str, folder: Path, way_out: str = "name a new f
     require(holds_nothing(folder), argument, str(folder), "is not empty" if folder.is_dir() else "is a file", way_out)
 
 
+def require_file(argument: str, path: Path, way_out: str = "name a file") -> None:
+    """Raise unless `path` is a file. The error tells a folder from a name that is not there."""
+    require(path.is_file(), argument, str(path), "is a folder" if path.is_dir() else "there is no such file", way_out)
+
+
 def require_not_compiled(argument: str) -> None:
     """Raise inside torch.compile: tracing the special functions of posteriors would take minutes.
 

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from aleator.foundation import DamagedFileError, reject, require
+from aleator.foundation import DamagedFileError, reject, require, require_file
 from aleator.stored.checksums import WAY_OUT, verify_posteriors
 
 # What `aleator embed` stores of the label probabilities of each item, for runs that have them: how sure the label is,
@@ -37,7 +37,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         >>> read_arrays(Path("two.npz"))["kappa"]
         array([ 5., 50.])
     """
-    require(path.is_file(), "posteriors", str(path), "there is no such file", "name an .npz or .safetensors file")
+    require_file("posteriors", path, "name an .npz or .safetensors file")
     way_out = "use .npz or .safetensors" + ("; .parquet is for other programs" if path.suffix == ".parquet" else "")
     require(path.suffix in _ENDINGS, "posteriors", str(path), "has an unknown ending", way_out)
     try:

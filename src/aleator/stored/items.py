@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aleator.foundation import DamagedFileError, reject, require, writing_atomically
+from aleator.foundation import DamagedFileError, reject, require, require_file, writing_atomically
 from aleator.stored.arrays import read_header
 from aleator.stored.checksums import WAY_OUT, verify_items
 
@@ -74,7 +74,7 @@ def read_items(path: Path | None) -> tuple[list[Id] | None, list[Metadata] | Non
     """
     if path is None:
         return None, None
-    require(path.is_file(), "items", str(path), "there is no such file", "name a file of JSON lines")
+    require_file("items", path, "name a file of JSON lines")
     ids, metadata = [], []
     for number, line in enumerate(_lines(path), 1):
         try:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from aleator.foundation import even_sample, reject, require
+from aleator.foundation import even_sample, reject, require, require_file
 from aleator.own_data.collection.object_store import AnyPath, ObjectPath
 
 _SAMPLE = 1000  # rows that are looked at
@@ -33,7 +33,7 @@ def coarse_columns(rows: np.ndarray, names: Sequence[str] | None = None) -> tupl
 
 def read_array(path: Path, argument: str) -> np.ndarray:
     """Read a whole .npy file. A file that is damaged or contains Python objects is an error."""
-    require(path.is_file(), argument, str(path), "there is no such file", "check the path")
+    require_file(argument, path, "check the path")
     return _load(path, argument)
 
 

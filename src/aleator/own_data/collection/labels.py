@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from aleator.foundation import reject, require
+from aleator.foundation import reject, require, require_file
 from aleator.own_data.collection.arrays import read_array
 from aleator.own_data.collection.tables import Table, is_text_table, read_table
 
@@ -96,7 +96,7 @@ def read_labels(path: Path, count: int, owner: str, ids: Sequence[str | int] | N
         >>> labels.names, labels.values
         (('cat', 'dog'), array([1, 0, 1]))
     """
-    require(path.is_file(), "labels", str(path), "there is no such file", "check the path")
+    require_file("labels", path, "name a .npy, .csv or .tsv file")
     is_array = path.suffix.lower() == ".npy"
     require(is_array or is_text_table(path), "labels", str(path), "has an unknown ending", "use .npy, .csv or .tsv")
     if is_array:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from aleator.data import IMAGE_SUFFIXES
-from aleator.foundation import reject, require
+from aleator.foundation import reject, require, require_file
 from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import (
@@ -225,7 +225,7 @@ def _label_images(
     """Images of a folder, with the labels of a table that names their paths."""
     way_out = "pass a .csv or .tsv file with a column id or path"
     require(is_text_table(labels_path), "labels", str(labels_path), "does not name the images", way_out)
-    require(labels_path.is_file(), "labels", str(labels_path), "there is no such file", "check the path")
+    require_file("labels", labels_path, "check the path")
     table = read_table(labels_path)
     if set(PAIR_COLUMNS) <= set(table.header):
         pairs = pairs_from_table(table, paths)
