@@ -9,12 +9,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from matplotlib.figure import Figure
 
 from aleator.foundation.files import (
     create_file,
     holds_nothing,
     naming_file,
     replace_file,
+    save_figure,
     write_json,
     writing_atomically,
 )
@@ -134,6 +136,24 @@ def test_a_file_is_created_once_and_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
+@pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.SVG", b"<?xml"), ("a.pdf", b"%PDF")])
+def test_a_figure_that_cannot_be_saved_leaves_the_older_one(tmp_path, name, start, monkeypatch):
+    figure = Figure(figsize=(1, 1))
+    save_figure(figure, tmp_path / name)
+    whole = (tmp_path / name).read_bytes()
+    assert whole.startswith(start)
+    monkeypatch.setattr(Figure, "savefig", _saved_on_a_full_disk)
+    with pytest.raises(OSError, match=rf"{name}'$"):
+        save_figure(figure, tmp_path / name)
+    assert (tmp_path / name).read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def _saved_on_a_full_disk(figure, path, **options):
+    path.write_bytes(b"a part")
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_an_error_names_the_file_that_is_written(tmp_path):
     def fail(*arguments):
         with writing_atomically(tmp_path / "rows.bin") as temporary:
@@ -147,3 +167,5 @@ def test_an_error_names_the_file_that_is_written(tmp_path):
     with pytest.raises(OSError, match=r"'other'$"), naming_file("rows.bin"):
         raise OSError(errno.ENOENT, "No such file", "other")
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError, match=r"nowhere/rows\.bin'$"):
+        replace_file(tmp_path / "nowhere" / "rows.bin", b"")

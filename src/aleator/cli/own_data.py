@@ -14,7 +14,7 @@ from rich.text import Text
 from aleator.cli.errors import kept_in, plain_errors, say
 from aleator.cli.index_options import AsJson
 from aleator.cli.label_text import could_be
-from aleator.foundation import percent, require
+from aleator.foundation import percent, require, save_figure
 
 Data = Annotated[
     Path,
@@ -261,7 +261,7 @@ def evaluate(
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)
             for name, figure in draw(metrics).items():
-                figure.savefig(figures / f"{name}.png")
+                save_figure(figure, figures / f"{name}.png")
     if as_json:
         print(json.dumps(metrics))
     else:

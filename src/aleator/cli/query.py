@@ -16,7 +16,7 @@ from rich.text import Text
 from aleator.cli.errors import plain_errors, say
 from aleator.cli.index_options import AsJson, Fingerprint, Location, Posteriors, Prior, open_index
 from aleator.cli.label_text import could_be
-from aleator.foundation import percent, reject, require
+from aleator.foundation import percent, reject, require, save_figure
 
 if TYPE_CHECKING:
     from aleator.posteriors import PosteriorBatch
@@ -379,7 +379,7 @@ def _save_figure(
     pictured = plot_answers(questions, metadata, answers, *folders)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # of a script that the font does not have
-        (plot_hits(answers) if pictured is None else pictured).savefig(path)
+        save_figure(plot_hits(answers) if pictured is None else pictured, path)
 
 
 def _holds(root: Path | None, described: "Sequence[Mapping[str, Any]]") -> bool:

@@ -28,7 +28,7 @@ from aleator.experiments.runner import (
     summaries,
 )
 from aleator.experiments.settings import PRESETS, Preset
-from aleator.foundation import require, require_one_of, resolve_device, write_json
+from aleator.foundation import require, require_one_of, resolve_device, save_figure, write_json
 
 __all__ = ["COLUMNS", "EXPERIMENTS", "PRESETS", "paper_figure", "reproduce", "require_data", "shown_rows", "with_error"]
 
@@ -115,6 +115,6 @@ def reproduce(
     for title, figure in figures.items():
         path = target.with_suffix("") / f"{file_name(title)}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
+        save_figure(figure, path)
     write_report(results)
     return result

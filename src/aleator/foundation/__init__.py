@@ -26,6 +26,7 @@ from aleator.foundation.files import (
     holds_nothing,
     naming_file,
     replace_file,
+    save_figure,
     write_json,
     writing_atomically,
 )
@@ -127,6 +128,7 @@ __all__ = [
     "require_type",
     "resolve_device",
     "sample_numbers",
+    "save_figure",
     "seed_generators",
     "set_random_state",
     "unpack_state",

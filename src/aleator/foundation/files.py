@@ -65,8 +65,10 @@ def writing_atomically(path: Path) -> Iterator[Path]:
             yield temporary
             _flush_to_disk(temporary)
             os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (temporary, str(temporary)):
+            error.filename = str(path)  # the name that the user knows
         raise
     if os.name == "posix":  # the new name is an entry of the folder; Windows cannot open folders
         _flush_to_disk(path.parent)
@@ -126,6 +128,17 @@ def write_json(path: Path, value: Any) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Save a figure of matplotlib to `path` atomically. The ending says which kind of file it becomes.
+
+    Args:
+        figure: The figure.
+        path: Where the file belongs. Its folder must exist.
+    """
+    with writing_atomically(path) as temporary:  # whose ending is another
+        figure.savefig(temporary, format=path.suffix[1:].lower())
 
 
 def holds_nothing(folder: Path) -> bool:

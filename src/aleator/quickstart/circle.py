@@ -8,7 +8,7 @@ import torch
 from aleator.data import GenerativeProcess
 from aleator.encoders import controlled_encoder
 from aleator.evaluation import aligning_rotation, cap_coverage, pairwise_agreement, plots, rank_correlation, rmse
-from aleator.foundation import one_thread
+from aleator.foundation import one_thread, save_figure
 from aleator.losses import ExactInfoNCE
 from aleator.posteriors import VonMisesFisher
 from aleator.training import Recipe, fit
@@ -49,8 +49,8 @@ def recover_circle(figures: Path, seed: int, steps: int, progress: bool | None =
     coverage = cap_coverage(aligned, true.sample((), generator), LEVELS)
     five = plots.spread_out(true, 5)
     panels = {"true posteriors": true, "learned": learned, "learned, turned to match": aligned}
-    plots.circle({title: q[five] for title, q in panels.items()}).savefig(figures / "circle.png")
-    plots.agreement(true.kappa, learned.kappa).savefig(figures / "circle-kappa.png")
+    save_figure(plots.circle({title: q[five] for title, q in panels.items()}), figures / "circle.png")
+    save_figure(plots.agreement(true.kappa, learned.kappa), figures / "circle-kappa.png")
     return {
         "mu_rmse": directions.rmse,
         "mu_rank": directions.rank,

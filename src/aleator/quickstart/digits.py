@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from aleator.data import Inputs, LabelledBatches, to_bytes, to_unit
 from aleator.encoders import MLP, Chain, Encoder, Flatten
 from aleator.evaluation import plots, rank_correlation
-from aleator.foundation import one_thread
+from aleator.foundation import one_thread, save_figure
 from aleator.losses import ExactInfoNCE
 from aleator.matching import VMFKernel
 from aleator.own_data import (
@@ -260,7 +260,7 @@ def _draw_figures(
         "reliability": plots.reliability_diagram(**run.metrics["reliability_hits"]),
     }
     for name, figure in drawn.items():
-        figure.savefig(figures / f"digits-{name}.png")
+        save_figure(figure, figures / f"digits-{name}.png")
 
 
 def _draw_examples(folder: Path, questions: EmbeddedCollection) -> Any:

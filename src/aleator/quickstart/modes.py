@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from aleator.data import to_bytes, to_unit
+from aleator.foundation import save_figure
 from aleator.own_data import Run
 from aleator.posteriors import PosteriorBatch, VonMisesFisher
 from aleator.quickstart.degradation import DEGRADATIONS, FULL_COVER, degrade
@@ -54,7 +55,7 @@ def compare_modes(figures: Path, run: Run, seed: int, steps: int) -> dict[str, A
     rows = [Row(images[i, 0].numpy(), f"a {numerals[i]}, partly covered", pair, answers[1][i]) for i, pair in chosen]
     if rows:
         clear = digits.images[digits.train][:, 0].numpy()
-        draw_either_or(rows, clear, len(images)).savefig(figures / "either-or.png")
+        save_figure(draw_either_or(rows, clear, len(images)), figures / "either-or.png")
     fewer, error = fewer_items(answers[1], answers[2])
     report = {
         "questions": len(images),

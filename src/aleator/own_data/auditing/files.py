@@ -23,6 +23,7 @@ from aleator.foundation import (
     reject,
     require,
     require_new_folder,
+    save_figure,
     write_json,
     writing_atomically,
 )
@@ -98,7 +99,7 @@ def write_audit(output: Path, audit: "Audit") -> None:
     if drawn:
         (output / "figures").mkdir(exist_ok=True)
     for name, figure in drawn.items():
-        figure.savefig(output / "figures" / f"{name}.png")
+        save_figure(figure, output / "figures" / f"{name}.png")
     write_json(output / SUMMARY, audit.summary)
     shutil.rmtree(output / "cache", ignore_errors=True)
 

@@ -27,6 +27,7 @@ from aleator.foundation import (
     read_json,
     reject,
     require,
+    save_figure,
     using_contents,
     verify_checksums,
     write_checksums,
@@ -217,7 +218,7 @@ def save_run(
     if draw:
         (folder / "figures").mkdir(exist_ok=True)
         for name, figure in figures(metrics).items():
-            figure.savefig(folder / "figures" / f"{name}.png")
+            save_figure(figure, folder / "figures" / f"{name}.png")
     write_model_card(folder, inputs.to_dict(), config, metrics)
     (folder / "checksums.json").unlink(missing_ok=True)
     write_json(folder / "metrics.json", metrics)
