@@ -137,3 +137,14 @@ def test_check_and_repair(posteriors):
     assert "index.damaged-1" in said
     assert "200 items, all whole" in run("index", "check", index)
     assert "is on a server" in run("index", "repair", "postgresql://ann:hunter2@db/x", code=2)
+
+
+def test_errors_name_what_was_typed(posteriors):
+    file, rows = posteriors / "items.safetensors", posteriors / "rows.npy"
+    said = run("rank", file, "--csv", "--json", code=2)
+    assert said.startswith("--csv True: is another format than --json; leave out one of them")
+    assert run("index", "repair", "lance:gallery", code=2).startswith("LOCATION 'lance:...': has versions instead")
+    np.save(rows, np.full((9, 2), 0.2))
+    np.save(posteriors / "x.npy", np.eye(9))
+    said = run("train", posteriors / "x.npy", "--labels", rows, "--output", posteriors / "run", code=2)
+    assert said.startswith(f"--labels 'row 0 of {rows}': sum to 0.4, not to 1")

@@ -232,7 +232,7 @@ def index_check(location: Location) -> None:
 
 @index_app.command("repair")
 def index_repair(
-    folder: Annotated[str, typer.Argument(help="the folder of the index")],
+    location: Annotated[str, typer.Argument(help="the folder of the index")],
     posteriors: Annotated[
         Path | None,
         typer.Option("--from", help="posteriors file that the index was built from: lost vectors are taken from it"),
@@ -249,7 +249,7 @@ def index_repair(
         q = None if posteriors is None else read_posteriors(posteriors)
         ids = None if posteriors is None else read_items_beside(posteriors)[0]
         numbers: list[Any] = [] if q is None else list(range(len(q)))
-        repaired = repair_index(folder, q, numbers if ids is None else ids)
+        repaired = repair_index(location, q, numbers if ids is None else ids)
     if as_json:
         print(json.dumps({**vars(repaired), "damaged": repaired.damaged and str(repaired.damaged)}))
         return

@@ -286,7 +286,7 @@ def rank(
     from aleator.stored import rank_stored
 
     with plain_errors():
-        require(not (as_json and to_csv), "csv", True, "is another format than --json", "leave out one of them")
+        require(not (as_json and to_csv), "to_csv", True, "is another format than --json", "leave out one of them")
         score: Any = by  # checked there
         rows = rank_stored(posteriors, limit or None, surest, score)
         if rows is None:  # they must be computed, with torch, which takes seconds to import

@@ -277,12 +277,12 @@ def soft_labels(
     probabilities = probabilities.astype(np.float64)
     valid = np.isfinite(probabilities).all(1) & (probabilities >= 0).all(1)
     for i in np.flatnonzero(~valid)[:1]:
-        reject("probabilities", f"row {rows[i]} of {source}", "are negative or not finite", "write numbers from 0 to 1")
+        reject("labels", f"row {rows[i]} of {source}", "are negative or not finite", "write numbers from 0 to 1")
     total = probabilities.sum(1)
     votes = bool((probabilities == np.round(probabilities)).all())
     rounding = min(_ROUNDING * probabilities.shape[1], _MOST_ROUNDING)
     for i in np.flatnonzero(total < 1 if votes else abs(total - 1) > rounding + 1e-6)[:1]:
         problem = "has no votes" if votes else f"sum to {total[i]:.6g}, not to 1"
         way_out = "divide each row by its sum, or write whole numbers of votes with at least one in each row"
-        reject("probabilities", f"row {rows[i]} of {source}", problem, way_out)
+        reject("labels", f"row {rows[i]} of {source}", problem, way_out)
     return Labels("soft", (probabilities / total[:, None]).astype(np.float32), names)
