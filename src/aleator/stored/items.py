@@ -1,6 +1,7 @@
 """The .jsonl file beside a posteriors file: a JSON object for each item, with its id."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def write_items(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
 def _beside(path: Path) -> Path:
     """The .jsonl file of a posteriors file: beside it, or beside the target of a link."""
     beside = path.with_suffix(".jsonl")
-    target = path.resolve().with_suffix(".jsonl")
+    target = Path(os.path.realpath(path)).with_suffix(".jsonl")  # `resolve` raises an error for a link to itself
     return target if path.is_symlink() and target.is_file() and not beside.is_file() else beside
 
 
