@@ -19,7 +19,7 @@ encoder.save("encoder")
 with torch.no_grad():
     q = al.load_encoder("encoder")(process.inputs(50))
 index = al.CredibleIndex.build(q)
-assert all(hits for hits in index.search(q[:3], p=0.99, by="nearest", limit=1))
+assert all(hits for hits in index.search(q[:3], by="nearest", limit=1))
 # Files that are not Python come along.
 static = Path(al.__file__).parent / "web" / "static"
 assert (static / "page.html").is_file()

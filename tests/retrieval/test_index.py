@@ -220,6 +220,10 @@ def test_another_encoder_is_refused(location):
         ({"limit": 2.5}, r"limit = 2\.5: not a positive whole number"),
         ({"by": "match", "threshold": 1.0}, "threshold"),
         ({"by": "match", "prior": 0.0}, "prior"),
+        ({"threshold": 0.3}, r'threshold = 0\.3: has no effect with by="credible"; leave it out, or pass by="match"'),
+        ({"by": "match", "p": 0.3}, r'p = 0\.3: has no effect with by="match"; leave it out, or pass by="credible"'),
+        ({"by": "nearest", "p": 0.3}, "no effect"),
+        ({"by": "nearest", "threshold": 0.3}, "no effect"),
         ({"filter": ["n"]}, "is not a dict"),
         ({"filter": {"n": {"$where": "1"}}}, "not known"),
         ({"filter": {"n": {"gte": None}}}, "has no order"),
@@ -234,13 +238,18 @@ def test_searches_that_make_no_sense(options, message):
         CredibleIndex.build(some(3)).search(some(1), **options)
 
 
-@pytest.mark.parametrize("by", ["credible", "nearest", "match"])
-def test_searches_take_numbers_of_numpy_and_torch(by):
+@pytest.mark.parametrize(
+    ("by", "level", "of_numpy"),
+    [
+        ("credible", {"p": 0.9}, {"p": np.float32(0.9)}),
+        ("nearest", {}, {}),
+        ("match", {"threshold": 0.01}, {"threshold": torch.tensor(0.01)}),
+    ],
+)
+def test_searches_take_numbers_of_numpy_and_torch(by, level, of_numpy):
     index, queries = CredibleIndex.build(some(30)), some(4)
-    plain = index.search(queries, 0.9, 2, by, threshold=0.01, prior=0.1)
-    of_numpy = index.search(
-        queries, np.float32(0.9), np.int64(2), by, threshold=torch.tensor(0.01), prior=torch.tensor(0.1)
-    )
+    plain = index.search(queries, limit=2, by=by, prior=0.1, **level)
+    of_numpy = index.search(queries, limit=np.int64(2), by=by, prior=torch.tensor(0.1), **of_numpy)
     assert [[hit.id for hit in hits] for hits in of_numpy] == [[hit.id for hit in hits] for hits in plain]
     assert all(len(hits) <= 2 for hits in plain)
 

@@ -244,7 +244,7 @@ class CredibleIndex(AnsweringIndex):
             A list of hits for each query.
 
         Raises:
-            ValueError: If an argument is not valid, or if another encoder made the queries.
+            ValueError: If an argument is not valid or has no effect, or if another encoder made the queries.
         """
         require_one_of("by", by, get_args(SearchBy))
         if limit is not None:
@@ -255,6 +255,10 @@ class CredibleIndex(AnsweringIndex):
             require(is_level, "p", p, "is not a level inside (0, 1)", "pass for example 0.95")
         in_range = isinstance(threshold, int | float) and 0 <= threshold < 1
         require(in_range, "threshold", threshold, "is not in [0, 1)", "pass for example 0.5")
+        # What differs from its default was passed.
+        for name, value, default, user in (("p", p, 0.95, "credible"), ("threshold", threshold, 0.5, "match")):
+            way_out = f'leave it out, or pass by="{user}"'
+            require(by == user or value == default, name, value, f'has no effect with by="{by}"', way_out)
         prior = self.prior if prior is None else prior
         require_probability("prior", prior, "pass for example 0.5")
         self._require_encoder(fingerprint)
