@@ -27,6 +27,14 @@ def test_a_folder_of_another_run_is_left_alone(tmp_path):
     run(tmp_path / "run", recipe=recipe(checkpoint_every=7))  # this may change
 
 
+def test_a_record_that_lost_its_contents_is_told_of_in_a_few_words(tmp_path):
+    run(tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"recipe was None, now \{.*\.\.\.") as refused:
+        run(tmp_path / "run")
+    assert len(str(refused.value)) < 1000
+
+
 def test_the_losss_settings_are_part_of_a_run(tmp_path):
     def with_samples(samples):
         return lambda: (build()[0], MCInfoNCE(VMFKernel(20.0), samples))

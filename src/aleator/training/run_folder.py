@@ -17,6 +17,7 @@ from aleator.training.recipe import Recipe
 # These fields may change when a run is resumed: they change neither what is learned nor what is logged.
 _MAY_CHANGE = ("checkpoint_every", "keep_checkpoints")
 _LONGEST_TEXT = 200
+_LONGEST_SHOWN, _MOST_NAMED = 60, 6  # characters of a value, and values, in an error
 # What a loss says of itself, and folders of earlier releases do not.
 _ADDED = ("functions", "start_kappa_pos", "start_a", "start_b")
 
@@ -62,6 +63,9 @@ def claim_run_folder(folder: Path, identity: Mapping[str, Any]) -> None:
     if record.is_file():
         recorded = read_json(record, "name a new folder for this run")
         differences = _differences(recorded, identity)
+        more = len(differences) - _MOST_NAMED
+        if more > 0:
+            differences[_MOST_NAMED:] = [f"and {more} more"]
         require(
             not differences,
             "folder",
@@ -88,7 +92,13 @@ def _differences(recorded: Any, wanted: Any, name: str = "") -> list[str]:
         keys = [*recorded, *(key for key in wanted if key not in recorded and key not in unknown)]
         nested = (_differences(recorded.get(key), wanted.get(key), f"{name}.{key}" if name else key) for key in keys)
         return [difference for differences in nested for difference in differences]
-    return [] if recorded == wanted else [f"{name} was {recorded!r}, now {wanted!r}"]
+    return [] if recorded == wanted else [f"{name} was {_brief(recorded)}, now {_brief(wanted)}"]
+
+
+def _brief(value: Any) -> str:
+    """A value as an error shows it."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 
 def _describe_module(module: nn.Module) -> dict[str, Any]:

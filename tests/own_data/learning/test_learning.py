@@ -57,6 +57,7 @@ def test_a_finished_run_is_known_before_items_are_read(run, features, monkeypatc
         (Settings(backbone="resnet18"), "does not take features; choose features"),
         (Settings(backbone="hf:x"), "does not take features"),
         (Settings(holdout=1.5), "holdout"),
+        (Settings(holdout="a"), "holdout = 'a': is not a number"),
         (Settings(dim=1), "dim"),
     ],
 )

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,8 @@ def train(
     gpu = torch_device.type == "cuda"
     in_range = is_whole(settings.seed, 0) and settings.seed < _SEEDS
     require(in_range, "seed", settings.seed, "not a whole number from 0 to 2^63 - 1", "pass for example 0")
+    a_share = settings.holdout is None or isinstance(settings.holdout, Real)
+    require(a_share, "holdout", settings.holdout, "is not a number", "pass for example 0.2")
     labels = require_trainable(collection)
     if settings.start is not None:
         there = Path(settings.start).expanduser().is_dir()
