@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -139,6 +140,19 @@ def test_a_damaged_image_stops_the_work_and_a_mended_one_lets_it_go_on(photos, t
     assert (tmp_path / "photos.partial/part-0000.rows").stat().st_size == 40 * 4 * 5  # four batches of ten
     broken.write_bytes(whole)
     assert len(load_file(embed(run, collection, output, batch_size=10))["kappa"]) == 60
+
+
+def test_images_that_changed_under_their_names_are_not_taken_for_finished(photos, tmp_path):
+    shutil.copytree(photos / "red", tmp_path / "red")
+    run = Run(tmp_path, Encoder(ResNet18(width=2), 4), Inputs("images", size=8), VMFKernel(10.0), 0.5, "abc", {}, {})
+    output = embed(run, read_collection(tmp_path / "red"), tmp_path / "red.safetensors")
+    made = output.stat().st_mtime_ns
+    os.utime(tmp_path / "red/07.png", (0, 0))
+    assert embed(run, read_collection(tmp_path / "red"), output).stat().st_mtime_ns == made
+    Image.new("RGB", (30, 30)).save(tmp_path / "red/07.png")
+    with pytest.raises(ValueError, match=r"images that have changed since; name another file, or .*--replace"):
+        embed(run, read_collection(tmp_path / "red"), output)
+    assert embed(run, read_collection(tmp_path / "red"), output, replace=True).stat().st_mtime_ns > made
 
 
 def test_images_text_and_features_do_not_mix(run, photos, tmp_path):

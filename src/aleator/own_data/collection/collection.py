@@ -118,9 +118,7 @@ class Collection:
             yield record
 
     def digest(self) -> str:
-        """Checksum that is quick to take: of the texts, in order, or of the images' names and sizes.
-
-        For features it is that of the file's name, size and time; on an object store, images have no sizes.
+        """Checksum of the names or texts of the items, in order; for features of the file's name, size and time.
 
         Returns:
             SHA-256, in hexadecimal digits.
@@ -130,14 +128,22 @@ class Collection:
             total.update(f"{self.items.path.name} {self.items.shape} {self.items.stamp()}".encode())
         else:
             for item in self.items:
-                total.update(item.encode() + b"\0" + self._size(item))
+                total.update(item.encode() + b"\0")
         return total.hexdigest()
 
-    def _size(self, item: str) -> bytes:
-        """The size of an image file in this file system; empty if there is none."""
-        if not isinstance(self.root, Path):
-            return b""
-        try:
-            return b"%d\0" % os.stat(self.root / item).st_size
-        except OSError:  # whoever reads the image tells of it
-            return b""
+    def sizes(self) -> str | None:
+        """Checksum of the sizes of image files, which tells of images that changed under their names.
+
+        Returns:
+            SHA-256, in hexadecimal digits; None if there are no image files in this file system.
+        """
+        if not isinstance(self.root, Path) or isinstance(self.items, FeatureFile):
+            return None
+        total = hashlib.sha256()
+        for item in self.items:
+            try:
+                size = os.stat(self.root / item).st_size
+            except OSError:  # whoever reads the image tells of it
+                size = -1
+            total.update(f"{size} ".encode())
+        return total.hexdigest()

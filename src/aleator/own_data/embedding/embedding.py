@@ -116,10 +116,13 @@ def embed(
     identity = {"fingerprint": run.fingerprint, "items": collection.digest()}
     header = identity | match_header(run.kernel, run.prior, run.maps)
     labels = run.answers.labels
+    sizes = collection.sizes()
     if output.exists() and not replace:
-        way_out = "name another file, or replace it with --replace"
-        same = (header | label_header(labels)).items() <= read_header(output).items()
+        way_out, stored = "name another file, or replace it with --replace", read_header(output)
+        same = (header | label_header(labels)).items() <= stored.items()
         require(same, "output", str(output), "holds something else", way_out)
+        unchanged = sizes == stored.get("sizes", sizes)  # earlier releases do not say
+        require(unchanged, "output", str(output), "was made of images that have changed since", way_out)
         return output
     count, dim, modes = len(collection), run.encoder.dim, run.encoder.modes
     columns = posterior_columns(dim, modes) + (run.answers.novelty is not None)
@@ -179,6 +182,7 @@ def embed(
             used = used_as(run.folder, item_digests(collection))
             header |= _name_of(run) | {"source": str(collection.source.absolute())}
             header |= {} if used is None else {"used": "marked"}
+            header |= {} if sizes is None else {"sizes": sizes}
             beside = output.with_suffix(".jsonl")
             write_items(beside, marked_records(collection, used))
             header |= items_header(beside, (record["id"] for record in collection.records()))

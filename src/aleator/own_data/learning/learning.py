@@ -331,6 +331,7 @@ def _describe(collection: Collection, labels: Labels) -> dict[str, Any]:
         "kind": collection.kind,
         "items": len(collection),
         "digest": collection.digest(),
+        "sizes": collection.sizes(),
         "labels": labels.kind,
         "labels_digest": hashlib.sha256(np.ascontiguousarray(labels.values).tobytes()).hexdigest(),
         "classes": list(labels.names) if labels.kind != "groups" else len(labels.names),
@@ -403,10 +404,14 @@ def _differences(stored: dict[str, Any], config: dict[str, Any]) -> str:
 def _different(part: str, stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
     """The names of `_differences` in one part: "settings" or "data".
 
-    Where the contents of the items are known, the checksum of their files does not count.
+    Where the contents of the items are known, the checksums of their files do not count.
     """
     before, now = stored[part], config[part]
-    without = {"source", "digest"} if {"content"} & before.keys() & now.keys() else {"source", "content"}
+    without = {"source"}
+    if "content" not in before:  # a run of an earlier release
+        without |= {"content", "sizes"}
+    elif "content" in now:
+        without |= {"digest", "sizes"}
     return [
         name
         for name, value in now.items()
