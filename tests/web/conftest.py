@@ -4,7 +4,19 @@ import pytest
 from fastapi.testclient import TestClient
 
 from aleator.web import create_app
-from tests.web.shapes import feature_run, image_run, shape_index, text_index, text_run
+from tests.web.browser import browsing
+from tests.web.shapes import feature_run, image_run, shape_index, text_index, text_run, write_audit
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with browsing() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def audit_folder(tmp_path_factory):
+    return write_audit(tmp_path_factory.mktemp("audit"))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,9 @@
 The encoder is linear in the pixels and takes the norm as kappa: a shape that fades into the background is short.
 """
 
+import csv
 import io
+import json
 from pathlib import Path
 
 import torch
@@ -107,3 +109,32 @@ def text_index(run: Run) -> CredibleIndex:
     ]
     metadata = [{"text": text, **({"label": i % 2} if i < 5 else {})} for i, text in enumerate(texts)]
     return CredibleIndex.build(run.posteriors(texts), metadata=metadata)
+
+
+# What an audit of `shape_index` found. One item is not in the index; the last two labels are not suspicious.
+AUDIT_TABLES = {
+    "label_errors": [
+        ["rank", "id", "given", "likelier", "p_given", "p_likelier", "score"],
+        [1, "square-4", "square", "circle", "0.01", "0.95", "4.55"],
+        [2, "not-in-the-index", "square", "circle", "0.02", "0.9", "3.8"],
+        [3, "circle-3", "circle", "triangle", "0.3", "0.6", "0.69"],
+        [4, "circle-6", "circle", "square", "0.9", "0.05", "-2.89"],
+        [5, "circle-9", "circle", "square", "0.9", "0.05", "-inf"],
+    ],
+    "near_duplicates": [
+        ["group", "id", "label", "same_content", "labels_differ", "distance"],
+        [1, "circle-0", "circle", "yes", "yes", "0"],
+        [1, "square-1", "square", "yes", "yes", "0"],
+    ],
+    "confused_classes": [["given", "other", "probability", "items", "examples"]],
+    "odd_ones": [["rank", "id", "label", "distance", "nearest"], [1, "triangle-2", "triangle", "3.25", "square-4"]],
+}
+
+
+def write_audit(folder: Path) -> Path:
+    """The folder of an audit, as `aleator audit` leaves it."""
+    for name, rows in AUDIT_TABLES.items():
+        with open(folder / f"{name}.csv", "w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+    (folder / "summary.json").write_text(json.dumps({"items": 90}))
+    return folder

@@ -1,7 +1,5 @@
 """Findings of an audit in the API and on the page."""
 
-import csv
-import json
 import os
 import shutil
 
@@ -11,38 +9,10 @@ from fastapi.testclient import TestClient
 from aleator.web import create_app
 from tests.web.browser import Visit, browsing, serving
 
-TABLES = {
-    "label_errors": [
-        ["rank", "id", "given", "likelier", "p_given", "p_likelier", "score"],
-        [1, "square-4", "square", "circle", "0.01", "0.95", "4.55"],
-        [2, "not-in-the-index", "square", "circle", "0.02", "0.9", "3.8"],
-        [3, "circle-3", "circle", "triangle", "0.3", "0.6", "0.69"],
-        [4, "circle-6", "circle", "square", "0.9", "0.05", "-2.89"],
-        [5, "circle-9", "circle", "square", "0.9", "0.05", "-inf"],
-    ],
-    "near_duplicates": [
-        ["group", "id", "label", "same_content", "labels_differ", "distance"],
-        [1, "circle-0", "circle", "yes", "yes", "0"],
-        [1, "square-1", "square", "yes", "yes", "0"],
-    ],
-    "confused_classes": [["given", "other", "probability", "items", "examples"]],
-    "odd_ones": [["rank", "id", "label", "distance", "nearest"], [1, "triangle-2", "triangle", "3.25", "square-4"]],
-}
-
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("audit")
-    for name, rows in TABLES.items():
-        with open(folder / f"{name}.csv", "w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
-    (folder / "summary.json").write_text(json.dumps({"items": 90}))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def audited(index, root, folder):
-    return create_app(index, root=root, audit=folder)
+def audited(index, root, audit_folder):
+    return create_app(index, root=root, audit=audit_folder)
 
 
 def test_suspicious_labels_come_in_the_order_of_the_audit(audited):
@@ -75,10 +45,10 @@ def test_other_findings(audited):
     assert found == {"label-errors": 2, "near-duplicates": 2, "odd-ones": 1}
 
 
-def test_findings_that_do_not_fit_the_collection_are_left_out_and_counted(index, root, folder, tmp_path, caplog):
-    audited = TestClient(create_app(index, root=root, audit=folder))
+def test_findings_that_do_not_fit_the_collection_are_left_out_and_counted(index, root, audit_folder, tmp_path, caplog):
+    audited = TestClient(create_app(index, root=root, audit=audit_folder))
     assert audited.get("/api/findings").json()["left_out"] == 1  # an item that the index does not have
-    shutil.copytree(folder, tmp_path / "other")
+    shutil.copytree(audit_folder, tmp_path / "other")
     table = tmp_path / "other" / "label_errors.csv"
     table.write_text(table.read_text().replace("circle-3,circle,triangle", "circle-3,square,triangle"))
     caplog.clear()
@@ -100,7 +70,7 @@ def test_a_folder_that_is_no_audit(index, tmp_path):
         create_app(index, audit=tmp_path)
 
 
-def test_a_damaged_table(index, folder, tmp_path):
+def test_a_damaged_table(index, tmp_path):
     (tmp_path / "summary.json").write_text("{}")
     (tmp_path / "label_errors.csv").write_text("rank,identity\n1,circle-0\n2,circle-3\n3,circle-6\n4,circle-9\n5,x\n")
     with pytest.raises(ValueError, match=r"label_errors.csv'?: has other columns; make the audit again"):

@@ -18,7 +18,7 @@ from aleator.own_data import Answers
 from aleator.own_data.measuring.views import posteriors_and_views
 from aleator.retrieval import certainty_in_words
 from aleator.web import Limits, create_app
-from tests.web.browser import Visit, browsing, serving
+from tests.web.browser import Visit, serving
 from tests.web.shapes import COLOURS, SHAPES, draw, feature_run, png, shape_index, text_index, text_run
 
 DESK = {"width": 1280, "height": 860}
@@ -30,12 +30,6 @@ SHAPES_SEEN = [
     for blur in (0.5, 2.0, 3.5)
     for shift in range(-2, 3)
 ]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with browsing() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

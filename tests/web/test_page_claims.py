@@ -5,7 +5,6 @@ axe-core looks for what keeps people with disabilities out: contrast, names, rol
 
 import csv
 import io
-import json
 import os
 from pathlib import Path
 
@@ -14,31 +13,20 @@ import pytest
 from aleator.foundation import percent
 from aleator.retrieval import certainty_in_words
 from aleator.web import create_app
-from tests.web.browser import Visit, browsing, serving
+from tests.web.browser import Visit, serving
 from tests.web.shapes import draw, png, shape_index
-from tests.web.test_findings import TABLES
 
 DESK, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 BLURRED = png(draw("circle", (52, 110, 160), 3.0))
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with browsing() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def address(run, tmp_path_factory):
+def address(run, audit_folder, tmp_path_factory):
     """A collection with pictures, label probabilities, a model and an audit."""
-    root, audit = tmp_path_factory.mktemp("pictures"), tmp_path_factory.mktemp("audit")
-    for name, rows in TABLES.items():
-        with open(audit / f"{name}.csv", "w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
-    (audit / "summary.json").write_text(json.dumps({"items": 90}))
+    root = tmp_path_factory.mktemp("pictures")
     with shape_index(root, run) as index:
         index.store.configure(labels={"kappa_pos": "20.0", "beta": 0.7, "floor": 0.01})
-        with serving(create_app(index, run=run, root=root, audit=audit)) as address:
+        with serving(create_app(index, run=run, root=root, audit=audit_folder)) as address:
             yield address
 
 

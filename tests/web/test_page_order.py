@@ -2,32 +2,20 @@
 
 import csv
 import io
-import json
 from pathlib import Path
 
 import pytest
 
 from aleator.web import create_app
-from tests.web.browser import Visit, browsing, serving
+from tests.web.browser import Visit, serving
 from tests.web.shapes import shape_index
-from tests.web.test_findings import TABLES
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with browsing() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def address(run, tmp_path_factory):
+def address(run, audit_folder, tmp_path_factory):
     """A collection with pictures and an audit."""
-    root, audit = tmp_path_factory.mktemp("pictures"), tmp_path_factory.mktemp("audit")
-    for name, rows in TABLES.items():
-        with open(audit / f"{name}.csv", "w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
-    (audit / "summary.json").write_text(json.dumps({"items": 90}))
-    with shape_index(root, run) as index, serving(create_app(index, run=run, root=root, audit=audit)) as address:
+    root = tmp_path_factory.mktemp("pictures")
+    with shape_index(root, run) as index, serving(create_app(index, run=run, root=root, audit=audit_folder)) as address:
         yield address
 
 

@@ -116,8 +116,8 @@ def open_inside(root: Path, path: str, most_bytes: int) -> Iterator[int]:
     the folder meanwhile.
     """
     steps = PurePosixPath(path).parts
-    parting = "\\" if os.sep == "\\" else "\0"  # elsewhere a name may hold a backslash
-    if not steps or path.startswith("/") or any(step == ".." or "\0" in step or parting in step for step in steps):
+    forbidden = "\0\\" if os.sep == "\\" else "\0"  # elsewhere a name may hold a backslash
+    if not steps or path.startswith("/") or ".." in steps or any(character in path for character in forbidden):
         raise ValueError("the path leads out of the root folder")
     with contextlib.ExitStack() as opened:
 

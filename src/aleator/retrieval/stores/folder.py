@@ -414,14 +414,15 @@ class FolderStore(Store):
 def ledger_of(folder: Path) -> Path:
     """The ledger of the index in a folder; an error that tells a lost ledger from a folder without an index."""
     path = folder / LEDGER
-    if not path.is_file() and seal_path(path).is_file():  # which is written after the ledger
+    if path.is_file():
+        return path
+    if seal_path(path).is_file():  # which is written after the ledger
         way_out = "restore it from a copy, or build the index again from its posteriors"
         raise DamagedFileError(path, "it is missing, and with it all ids and metadata", way_out)
-    vectors = any(folder.glob("vectors-*"))
-    problem = f"holds no index: it has vectors and no {LEDGER}, as after a build that was killed"
-    problem, way_out = (problem, "build it again") if vectors else ("holds no index", "build one there first")
-    require(path.is_file(), "location", str(folder), problem, way_out)
-    return path
+    if any(folder.glob("vectors-*")):
+        problem = f"holds no index: it has vectors and no {LEDGER}, as after a build that was killed"
+        reject("location", str(folder), problem, "build it again")
+    return reject("location", str(folder), "holds no index", "build one there first")
 
 
 def _compact(rows: np.ndarray) -> np.ndarray:
