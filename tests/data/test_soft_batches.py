@@ -37,6 +37,15 @@ class TestMatchWeights:
                 assert weights[i, j] == pytest.approx(sum(float(x * y) for x, y in zip(a, b, strict=True)))
         assert match_weights(HARD)[0].tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
 
+    def test_they_are_exact_under_autocast_and_from_whole_numbers(self):
+        soft, labels, mass = SOFT.float(), torch.eye(3)[torch.tensor([0, 1, 1])], torch.tensor([0.3, 0.3, 0.4])
+        expected = match_weights(soft, soft.mean(0))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(match_weights(soft, soft.mean(0)), expected)
+        for dtype in (torch.bool, torch.int64):
+            assert torch.equal(match_weights(labels.to(dtype)), match_weights(labels))
+            assert torch.equal(match_weights(labels.to(dtype), mass=mass), match_weights(labels, mass=mass))
+
     def test_weights_average_to_one(self):
         """So no item draws more positives than another: P(x+|x) = P(x+) W(x, x+)."""
         torch.testing.assert_close(match_weights(SOFT, SOFT.mean(0)).mean(1), torch.ones(7, dtype=torch.float64))

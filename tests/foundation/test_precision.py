@@ -35,7 +35,7 @@ def test_autocast_is_left_inside_and_kept_outside(on):
     a = torch.randn(3, 3)
     with torch.autocast("cpu", torch.bfloat16, enabled=on):
         assert torch.equal(product("", a, a), a @ a) is not on
-        assert product("", a, a).dtype == torch.float32
+        assert product("", a, a).dtype == product(text="", b=a, a=a).dtype == torch.float32
         assert torch.is_autocast_enabled("cpu") is on
 
 

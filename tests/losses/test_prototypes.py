@@ -118,6 +118,16 @@ def test_what_it_cannot_compare_is_refused(loss, q):
         loss(q, q)
 
 
+def test_the_classes_stay_exact_under_autocast_and_take_whole_numbers(loss, q):
+    loss, q, rows = loss.float(), q.float(), torch.eye(3, dtype=torch.int64)[torch.tensor([0, 1, 2, 0, 1, 2])]
+    expected = loss.log_probabilities(q)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(loss.log_probabilities(q), expected)
+    loss.pairs = loss.agreement = 1.0
+    assert torch.equal(loss.soft(q, rows.bool()), loss.soft(q, rows.float()))
+    assert torch.equal(loss.soft(q, rows), loss.soft(q, rows.float()))
+
+
 def test_agreement_adds_the_cross_entropy_of_two_labels_of_one_input(q):
     torch.manual_seed(0)
     alone = al.PrototypeLoss(4, [3.0, 1.0], al.VMFKernel(10.0)).double()

@@ -188,6 +188,13 @@ class TestProperties:
         shorter = {"noise": (noise["noise"][0], noise["noise"][1][:, left])} if noise else {}
         torch.testing.assert_close(value, loss.soft(anchor, targets[:, left], candidates[left], **shorter))
 
+    def test_booleans_and_whole_numbers_are_weights_too(self, loss):
+        anchor, same = posteriors(4), torch.tensor([0, 1, 0, 1])[:, None] == torch.tensor([0, 1, 0, 1])
+        noise = noise_of(loss, anchor, None)
+        for dtype in (torch.bool, torch.int64, torch.float16, torch.float32):
+            value = loss.soft(anchor, same.to(dtype), **noise)
+            assert torch.equal(value, loss.soft(anchor, same.double(), **noise))
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_rows_without_a_match_or_a_candidate_count_nothing(self, loss, dtype):
         loss.to(dtype)
@@ -228,7 +235,7 @@ class TestBadInput:
         ("targets", "options", "message"),
         [
             (torch.rand(3, 4), {}, r"targets = \(3, 4\): expected shape \(3, 3\)"),
-            (torch.ones(3, 3, dtype=torch.int64), {}, "targets = torch.int64: expected a float32"),
+            ([[1.0, 0.0, 0.0]], {}, r"targets = 'list': not a Tensor; pass torch.as_tensor\(targets\)"),
             (torch.full((3, 3), -0.5), {}, "targets = -0.5: not a finite weight"),
             (torch.full((3, 3), math.nan), {}, "targets = nan: not a finite weight"),
             (torch.rand(3, 3), {"compared": torch.ones(3, 3)}, "compared.*expected booleans"),

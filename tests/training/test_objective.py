@@ -1,11 +1,22 @@
 """From a batch to the loss: the forms of a batch, the negatives of a phase, and batches that are refused."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import aleator as al
-from aleator.data import SoftBatch, SoftLabelBatches
+from aleator.data import (
+    LabelledBatches,
+    LabelRowBatches,
+    PairBatches,
+    SoftBatch,
+    SoftLabelBatches,
+    SoftPairBatches,
+    match_weights,
+)
 from aleator.encoders import MLP
 from aleator.training.loop import fit
 from aleator.training.objective import Objective
@@ -110,12 +121,78 @@ class TestSoftBatches:
         ([(X, X, X[:3, None])], "negative.*there are 4 anchors"),
         ([(X[:0], X[:0])], "empty batch"),
         ([(X, torch.rand(4, 5))], r"positive = \(5,\): one anchor has shape \(4,\)"),
+        ([(X, torch.arange(4))], r"positive = \(\): one anchor has shape.*labels pass SoftLabelBatches"),
+        ([(X, torch.eye(4).long())], r"positive = torch.int64: the anchors have torch.float32.*SoftLabelBatches"),
+        ([{"anchor": {"x": X}, "positive": torch.arange(4)}], "'Tensor': the anchors are a dict.*SoftLabelBatches"),
+        ([(["a", "b", "c", "d"], torch.arange(4))], "'Tensor': the anchors are a list.*SoftLabelBatches"),
+        ([(X, torch.eye(4))], "look like soft labels.*SoftBatch.*PairBatches"),
+        ([(X, (5 * X).softmax(1))], "look like soft labels"),
     ],
 )
 def test_bad_batches(batches, message):
     encoder, loss = build()
     with pytest.raises(ValueError, match=message):
         fit(encoder, loss, batches, Recipe(steps=3), device="cpu")
+
+
+def test_a_pair_of_histograms_is_a_pair():
+    encoder, loss = build()
+    shares = X / X.sum(1, keepdim=True)
+    for pair in ((shares, shares.roll(1, 1)), (shares, X), (X, shares.repeat(1, 2)[:, 2:6] + 0.1)):
+        assert fit(encoder, loss, [pair], Recipe(steps=1), device="cpu").steps == 1
+
+
+SOFT = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.0, 0.1, 0.9]])
+EXAMPLE = SoftBatch(X, match_weights(SOFT, torch.tensor([0.3, 0.3, 0.4])))
+EVERY_KIND = {
+    "pairs": lambda: [(X, X + 0.1)],
+    "pairs with negatives": lambda: pairs,
+    "dict": lambda: [{"anchor": X, "positive": X + 0.1}],
+    "soft batch": lambda: [EXAMPLE],
+    "soft batch with a mask": lambda: [EXAMPLE._replace(compared=~torch.eye(4).bool())],
+    "loader of soft batches": lambda: DataLoader([EXAMPLE], batch_size=None),
+    "booleans": lambda: [SoftBatch(X, torch.tensor([0, 0, 1, 1])[:, None] == torch.tensor([0, 0, 1, 1]))],
+    "whole numbers": lambda: [SoftBatch(X, torch.ones(4, 4, dtype=torch.int64))],
+    "soft labels": lambda: SoftLabelBatches(X, SOFT, 4),
+    "classes": lambda: SoftLabelBatches(X, torch.tensor([0, 0, 1, 1]), 4),
+    "graded pairs": lambda: SoftPairBatches(X, [[0, 1], [2, 3]], 4, weights=[1.0, 0.7]),
+    "drawn pairs": lambda: PairBatches(X, [[0, 1], [2, 3]], 4),
+    "drawn labels": lambda: LabelledBatches(X, torch.tensor([0, 0, 1, 1]), 4),
+    "label rows": lambda: LabelRowBatches(X, SOFT, 4),
+    "pairs of two modes": lambda: [(X, X + 0.1)],
+    "soft labels of two modes": lambda: SoftLabelBatches(X, SOFT, 4),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("precision", ["32", "tf32", "bf16", "16"])
+@pytest.mark.parametrize("kind", EVERY_KIND)
+@pytest.mark.filterwarnings("ignore:.*fp16 is not supported on CPU")
+def test_every_kind_of_batch_is_taken_in_every_precision(kind, precision, device):
+    encoder = TestSeveralModes.encoder(modes=2 if "two modes" in kind else 1).to(device)
+    loss = al.PrototypeLoss(3, [1, 1, 1], pairs=0.1, agreement=0.1) if kind == "label rows" else al.ExactInfoNCE()
+    seen = []
+    encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+    before = [p.detach().clone() for p in encoder.parameters()]
+    recipe = Recipe(steps=2, learning_rate=1e-2, precision=precision)
+    result = fit(encoder, loss, EVERY_KIND[kind](), recipe, device=device)
+    assert math.isfinite(result.history[-1]["loss"])
+    assert not all(torch.equal(p, q) for p, q in zip(before, encoder.parameters(), strict=True))
+    assert seen == [torch.float32] * 2  # autocast rounds what goes into products; nobody rounds the inputs
+
+
+def test_match_weights_reach_the_loss_unrounded():
+    """1/3 is none of bfloat16's numbers."""
+    seen = []
+
+    class Watching(nn.Module):
+        def soft(self, anchor, targets, compared):
+            seen.append(targets)
+            return anchor.kappa.mean()
+
+    targets = torch.full((4, 4), 1 / 3)
+    fit(build()[0], Watching(), [SoftBatch(X, targets)], Recipe(steps=1, precision="bf16"), device="cpu")
+    assert torch.equal(seen[0], targets)
 
 
 def test_one_pair_cannot_be_its_own_negative():
@@ -136,9 +213,9 @@ def test_a_loss_blind_to_kappa_cannot_train_it():
 
 class TestSeveralModes:
     @staticmethod
-    def encoder(seed=0):
+    def encoder(seed=0, modes=2):
         torch.manual_seed(seed)
-        return al.Encoder(MLP(4, (8,)), 3, kappa="head", kappa_hidden=(6,), modes=2)
+        return al.Encoder(MLP(4, (8,)), 3, kappa="head", kappa_hidden=(6,), modes=modes)
 
     def test_the_mu_phase_trains_directions_and_weights(self):
         encoder = self.encoder()

@@ -74,7 +74,8 @@ def test_every_schedule_survives_a_single_step():
         ({"optimiser": "adamx"}, "optimiser = 'adamx': not known; choose one of 'adam', 'adamw', 'sgd', 'soap'"),
         ({"schedule": "linear"}, "schedule"),
         ({"phases": "kappa-then-mu"}, "phases"),
-        ({"precision": "8"}, "precision"),
+        ({"precision": "8"}, "precision = '8': not known; choose one of '32', 'fp32'"),
+        ({"precision": "bf16-true"}, "precision = 'bf16-true'"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"kappa_learning_rate": -1.0}, "kappa_learning_rate = -1.0"),
@@ -91,6 +92,18 @@ def test_every_schedule_survives_a_single_step():
 def test_bad_recipes(settings, message):
     with pytest.raises(ValueError, match=message):
         Recipe(**({"steps": 5} | settings))
+
+
+@pytest.mark.parametrize(
+    ("precision", "spellings"),
+    [
+        ("32", (32, "fp32", "float32", "32-true", torch.float32)),
+        ("bf16", ("bfloat16", "bf16-mixed", torch.bfloat16)),
+        ("16", (16, "fp16", "float16", "16-mixed", torch.float16)),
+    ],
+)
+def test_common_spellings_of_a_precision(precision, spellings):
+    assert all(Recipe(5, precision=spelling) == Recipe(5, precision=precision) for spelling in spellings)
 
 
 def test_numbers_of_numpy_are_taken_and_stored_as_plain_ones():

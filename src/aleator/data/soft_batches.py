@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 
 from aleator.data.items import Augment, ItemBatches, MapDataset
 from aleator.data.labels import LabelTable, as_labels, check_pairs
-from aleator.foundation import matmul_precision, require, require_one_of
+from aleator.foundation import matmul_precision, require, require_one_of, without_autocast
 
 _FEW_MATCHES = 3.0  # expected matches of an item in its batch below which partners are drawn
 
@@ -45,11 +45,13 @@ class SoftBatch(NamedTuple):
     compared: Tensor | None = None
 
 
+@without_autocast
 def match_weights(labels: Tensor, mass: Tensor | None = None) -> Tensor:
     """How likely each two items are to match, by their labels: sum_c P(c|i) P(c|j) / mass_c.
 
     Args:
-        labels: Whole numbers (B,), classes or groups; or probabilities (B, C).
+        labels: Whole numbers (B,), classes or groups; or probabilities (B, C), for certain classes also as booleans or
+            whole numbers.
         mass: Share of each class in the collection, (C,): the mean of its P(c|x). For whole numbers the classes are
             0, ..., C - 1. A class of mass 0 counts for nothing. Default: ones, so that the weight is the
             probability that both items are of the same class.
@@ -71,6 +73,7 @@ def match_weights(labels: Tensor, mass: Tensor | None = None) -> Tensor:
     if labels.dim() == 1:
         same = (labels[:, None] == labels).to(torch.float32 if mass is None else mass.dtype)
         return same if mass is None else same / mass[labels]
+    labels = labels if labels.is_floating_point() else labels.to(torch.float32 if mass is None else mass.dtype)
     with matmul_precision("highest"):
         return (labels if mass is None else (labels / mass).masked_fill(mass == 0, 0.0)) @ labels.mT
 

@@ -57,7 +57,7 @@ def without_autocast(function: Callable[Arguments, Result]) -> Callable[Argument
 
     @wraps(function)
     def precisely(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        devices = (getattr(x, "device", None) for x in args)
+        devices = (getattr(x, "device", None) for x in (*args, *options.values()))
         device = next(x.type for x in devices if isinstance(x, torch.device))
         available = torch.amp.is_autocast_available(device)  # not on the device "meta"
         if not (available and torch.is_autocast_enabled(device)):

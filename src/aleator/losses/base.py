@@ -123,8 +123,9 @@ class ContrastiveLoss(nn.Module):
 
         Args:
             anchor: Posteriors, batch shape (B,).
-            targets: Match weights of anchors and candidates, shape (B, M); 0 or more. `aleator.data.match_weights`
-                makes them from labels. On a GPU their values are not checked, because that would wait for the device.
+            targets: Match weights of anchors and candidates, shape (B, M): numbers of 0 or more, or booleans.
+                `aleator.data.match_weights` makes them from labels. On a GPU their values are not checked, because that
+                would wait for the device.
             candidates: Posteriors, batch shape (M,), the same for all anchors. Default: the anchors of this process,
                 each of them without itself. A loss with a `group` then compares the anchors of one group: M is its
                 size, and column j is the j-th anchor of the anchor's own group.
@@ -156,7 +157,7 @@ class ContrastiveLoss(nn.Module):
             require(fits, "candidates", shape, "expected batch shape (M,)", "pass one list for all anchors")
         elif self.group is not None:
             self._check_group(len(anchor))
-        check_soft_batch(anchor, targets, candidates, compared, self.group)
+        targets = check_soft_batch(anchor, targets, candidates, compared, self.group)
         with torch.autocast(anchor.device.type, enabled=False), matmul_precision("highest"):
             compared = compared_candidates(anchor, candidates, compared, self.group)
             return soft_cross_entropy(self.log_shares(anchor, candidates, compared, **options), targets, compared)

@@ -106,7 +106,8 @@ class PrototypeLoss(ContrastiveLoss):
     @property
     def prototypes(self) -> VonMisesFisher:
         """Posteriors of the classes, batch shape (C,)."""
-        return VonMisesFisher(F.normalize(self.direction, dim=-1), self.log_kappa.exp(), validate_args=False)
+        with torch.autocast(self.direction.device.type, enabled=False):
+            return VonMisesFisher(F.normalize(self.direction, dim=-1), self.log_kappa.exp(), validate_args=False)
 
     def log_probabilities(self, q: PosteriorBatch) -> Tensor:
         """Log of the probability of each class.
@@ -149,9 +150,8 @@ class PrototypeLoss(ContrastiveLoss):
                 finite.
         """
         check_anchor(anchor)
-        check_targets(
-            targets, compared, (len(anchor), len(self.direction)), "class", "pass a row of labels for each input"
-        )
+        way_out = "pass a row of labels for each input"
+        targets = check_targets(anchor, targets, compared, len(self.direction), "class", way_out)
         with torch.autocast(anchor.device.type, enabled=False), matmul_precision("highest"):
             value = soft_cross_entropy(self.log_probabilities(anchor), targets, compared)
             if self.pairs:
@@ -164,7 +164,7 @@ class PrototypeLoss(ContrastiveLoss):
                 log_r_self = log_positivity(anchor, anchor, self.kernel, self.terms)
                 log_matches = (2 * self.log_shares_of_classes).logsumexp(0)
                 log_odds = log_r_self + log_matches - (-log_matches.exp()).log1p()
-                agree = targets.square().sum(1).to(log_odds.dtype).clamp(max=1.0)
+                agree = targets.square().sum(1).clamp(max=1.0)
                 value = value + self.agreement * F.binary_cross_entropy_with_logits(log_odds, agree)
             return value
 

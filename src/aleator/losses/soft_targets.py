@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from aleator.foundation import require, require_float
+from aleator.foundation import require, require_type
 from aleator.posteriors import PosteriorBatch
 
 
@@ -41,9 +41,7 @@ def soft_cross_entropy(log_shares: Tensor, targets: Tensor, compared: Tensor | N
         targets: Match weights, shape (B, M).
         compared: Which candidates count, shape (B, M), or None for all.
     """
-    weights = targets.to(log_shares.dtype)
-    if compared is not None:
-        weights = weights.masked_fill(~compared, 0.0)
+    weights = targets if compared is None else targets.masked_fill(~compared, 0.0)
     total = weights.sum(1)
     counts = total > 0
     each = -(weights * log_shares).sum(1) / total.masked_fill(~counts, 1.0)
@@ -71,16 +69,22 @@ def check_soft_batch(
     candidates: PosteriorBatch | None,
     compared: Tensor | None,
     group: int | None = None,
-) -> None:
-    """Raise unless targets and mask fit the posteriors."""
+) -> Tensor:
+    """The targets in the dtype of the posteriors. An error unless targets and mask fit these."""
     count = (group or len(anchor)) if candidates is None else len(candidates)
-    check_targets(targets, compared, (len(anchor), count), "candidate", "pass match weights of all pairs")
+    return check_targets(anchor, targets, compared, count, "candidate", "pass match weights of all pairs")
 
 
-def check_targets(targets: Tensor, compared: Tensor | None, shape: tuple[int, int], column: str, way_out: str) -> None:
-    """Raise unless targets and mask have the shape. The values of targets on a GPU are not read."""
+def check_targets(
+    anchor: PosteriorBatch, targets: Tensor, compared: Tensor | None, columns: int, column: str, way_out: str
+) -> Tensor:
+    """The targets, which may be booleans or whole numbers too, in the dtype of the anchors.
+
+    An error unless targets and mask have the shape. The values of targets on a GPU are not read.
+    """
+    shape = (len(anchor), columns)
     problem = f"expected shape {shape}, one row for each anchor and one column for each {column}"
-    require_float("targets", targets)
+    require_type("targets", targets, Tensor, "pass torch.as_tensor(targets)")
     require(tuple(targets.shape) == shape, "targets", tuple(targets.shape), problem, way_out)
     if compared is not None:
         mask = compared.dtype == torch.bool and tuple(compared.shape) == shape
@@ -88,3 +92,4 @@ def check_targets(targets: Tensor, compared: Tensor | None, shape: tuple[int, in
     if targets.device.type == "cpu":
         usable = torch.isfinite(targets) & (targets >= 0)
         require(usable, "targets", targets, "not a finite weight of 0 or more", "pass probabilities to match")
+    return targets.to(anchor.dtype)

@@ -37,6 +37,24 @@ def make_fabric(precision: Precision, device: str) -> "Fabric":
     )
 
 
+class Uncast:
+    """A batch that Fabric hands on as it is.
+
+    For mixed precision Fabric would round every number of a batch before the forward pass: inputs, and match weights.
+    Autocast rounds what goes into products, where they are taken.
+    """
+
+    def __init__(self, batch: Any):
+        self.batch = batch
+
+
+def module_input(fabric: "Fabric", batch: Any) -> Any:
+    """A batch as a module of Fabric takes it."""
+    from lightning_fabric.plugins.precision import MixedPrecision
+
+    return Uncast(batch) if isinstance(fabric.strategy.precision, MixedPrecision) else batch
+
+
 def gather_objects(fabric: "Fabric", value: Any) -> list[Any]:
     """The values of all processes, in the order of the ranks."""
     if fabric.world_size == 1:

@@ -24,7 +24,7 @@ from aleator.foundation import (
 )
 from aleator.training.checkpoints import Checkpoints
 from aleator.training.cuda_graph import CudaGraphStep, use_cuda_graph
-from aleator.training.fabric import gather_objects, make_fabric
+from aleator.training.fabric import gather_objects, make_fabric, module_input
 from aleator.training.freezing import restored_requires_grad, set_training_mode, unfrozen_parameters
 from aleator.training.logbook import Logbook, LoggerName, ProgressBar
 from aleator.training.objective import Objective, some_inputs
@@ -366,7 +366,7 @@ def _training_step(
     fabric: "Fabric", objective: nn.Module, optimiser: Any, batch: Any, clip_norm: float | None
 ) -> Tensor:
     """Make one update. Returns the loss, a scalar on the device; nothing waits for its value."""
-    loss = objective(batch)
+    loss = objective(module_input(fabric, batch))
     fabric.backward(loss)
     if clip_norm is not None:
         fabric.clip_gradients(objective, optimiser, max_norm=clip_norm, error_if_nonfinite=False)

@@ -21,7 +21,15 @@ from aleator.data import SharedNegatives, SoftBatch
 from aleator.encoders import Encoder
 from aleator.foundation import require
 from aleator.posteriors import PosteriorBatch
+from aleator.training.fabric import Uncast
 from aleator.training.recipe import MuNegatives, Part
+
+_WITH_LABELS = (
+    "with labels pass SoftLabelBatches(inputs, labels, batch_size), or SoftBatch(inputs, match_weights(labels)) "
+    "as each batch"
+)
+_ALIKE = f"give all inputs of a batch one shape and dtype (pad token sequences to one length); {_WITH_LABELS}"
+_ROW_TOLERANCE = 1e-3  # of the sum of a row of probabilities
 
 
 class Objective(nn.Module):
@@ -39,9 +47,11 @@ class Objective(nn.Module):
         super().__init__()
         self.encoder, self.loss, self.part = encoder, loss, part
         self.rolled = part == "mu" and mu_negatives == "rolled"
+        self.looked_at = False  # whether the values of a batch have been looked at, for which a GPU is waited for
 
     def forward(self, batch: Any) -> Tensor:
         """The loss of a batch, a scalar."""
+        batch = batch.batch if isinstance(batch, Uncast) else batch
         value = self._soft_loss(batch) if isinstance(batch, SoftBatch) else self._drawn_loss(batch)
         require(value.dim() == 0, "loss", value, "not a scalar", "reduce it to its mean over the batch")
         require(
@@ -65,6 +75,9 @@ class Objective(nn.Module):
     def _drawn_loss(self, batch: Any) -> Tensor:
         """The loss of a batch of anchors, positives and negatives."""
         anchor, positive, negative = named_parts(batch)
+        if not self.looked_at:
+            self.looked_at = True
+            _require_inputs(anchor, positive)
         if self.rolled:
             negative = None  # not encoded: it is a posterior of another pair
         shared = negative if isinstance(negative, SharedNegatives) else None
@@ -120,6 +133,23 @@ def named_parts(batch: Any) -> tuple[Any, Any, Any]:
     return (*batch, None) if len(batch) == 2 else tuple(batch)
 
 
+def _require_inputs(anchor: Any, positive: Any) -> None:
+    """Raise if the positives are probabilities of classes, and the anchors are not."""
+    if not (isinstance(anchor, Tensor) and isinstance(positive, Tensor)):
+        return
+    are_labels = _are_probabilities(positive) and not _are_probabilities(anchor)
+    problem = "its rows are probabilities and those of the anchors are not, so they look like soft labels"
+    way_out = f"{_WITH_LABELS}; with pairs of such inputs pass PairBatches"
+    require(not are_labels, "positive", positive, problem, way_out)
+
+
+def _are_probabilities(rows: Tensor) -> bool:
+    """Whether each of several rows sums to 1 and has no negative number."""
+    if rows.dim() != 2 or rows.shape[1] < 2 or not rows.is_floating_point():
+        return False
+    return bool((rows >= 0).all() & ((rows.sum(1) - 1).abs() < _ROW_TOLERANCE).all())
+
+
 def joined_inputs(anchor: Any, positive: Any, negative: Any) -> tuple[Any, int, int]:
     """All inputs of a batch in one row.
 
@@ -131,6 +161,9 @@ def joined_inputs(anchor: Any, positive: Any, negative: Any) -> tuple[Any, int, 
     Returns:
         The inputs, B + B + G M of them; B; M (0 without negatives).
     """
+    for kind in (Mapping, Tensor):
+        alike = isinstance(positive, kind) == isinstance(anchor, kind)
+        require(alike, "positive", type(positive).__name__, f"the anchors are a {type(anchor).__name__}", _ALIKE)
     if isinstance(anchor, Mapping):
         rows = {
             key: joined_inputs(anchor[key], positive[key], None if negative is None else negative[key])
@@ -155,11 +188,7 @@ def joined_inputs(anchor: Any, positive: Any, negative: Any) -> tuple[Any, int, 
         return [*anchor, *positive, *(item for row in negative or () for item in row)], B, M
     parts = [anchor, positive] if negative is None else [anchor, positive, negative.flatten(0, 1)]
     for name, part in zip(("positive", "negative"), parts[1:], strict=False):
-        require(
-            part.shape[1:] == anchor.shape[1:],
-            name,
-            tuple(part.shape[1:]),
-            f"one anchor has shape {tuple(anchor.shape[1:])}",
-            "give all inputs of a batch one shape (pad token sequences to one length)",
-        )
+        problem = f"one anchor has shape {tuple(anchor.shape[1:])}"
+        require(part.shape[1:] == anchor.shape[1:], name, tuple(part.shape[1:]), problem, _ALIKE)
+        require(part.dtype == anchor.dtype, name, part.dtype, f"the anchors have {anchor.dtype}", _ALIKE)
     return torch.cat(parts), B, M

@@ -14,6 +14,12 @@ Precision = Literal["32", "tf32", "bf16", "16"]
 MuNegatives = Literal["rolled", "given"]
 SelectMode = Literal["max", "min"]
 SelectIn = Literal["last", "all"]
+_PRECISIONS: dict[str, Precision] = {
+    **dict.fromkeys(("32", "fp32", "float32", "32-true"), "32"),
+    "tf32": "tf32",
+    **dict.fromkeys(("bf16", "bfloat16", "bf16-mixed"), "bf16"),
+    **dict.fromkeys(("16", "fp16", "float16", "16-mixed"), "16"),
+}
 # What a phase trains: mu, kappa, or both.
 Part = Literal["joint", "mu", "kappa"]
 
@@ -29,7 +35,6 @@ _WORDS: dict[str, Any] = {
     "schedule": Schedule,
     "phases": Phases,
     "mu_negatives": MuNegatives,
-    "precision": Precision,
     "select_mode": SelectMode,
     "select_in": SelectIn,
 }
@@ -74,8 +79,8 @@ class Recipe:
             it in the batch (M = 0 in the paper). "given" uses the negatives of the batches, as the other phases do.
         clip_norm: Largest norm of the gradient. A longer gradient is scaled down. Default: no limit.
         precision: "32" for float32; "tf32" for float32 with matrix products in TF32 on a GPU (ten bits of mantissa,
-            many times faster); "bf16" or "16" for mixed precision. Output layers and this library's losses always
-            compute in float32.
+            many times faster); "bf16" or "16" for mixed precision. Other spellings are taken too, such as "fp32",
+            "bf16-mixed" and torch.float16. Output layers and this library's losses always compute in float32.
         capture: Whether to run each update as one CUDA graph, which saves the time of launching kernels one by one.
             None uses a graph where it is possible: one process, a GPU, precision "32" or "tf32", batches with
             `capturable = True`, and a loss whose `capturable` is not False. True raises an error where it is not.
@@ -115,7 +120,7 @@ class Recipe:
     mu_fraction: float = 0.5
     mu_negatives: MuNegatives = "rolled"
     clip_norm: float | None = None
-    precision: Precision = "32"
+    precision: Any = "32"
     capture: bool | None = None
     validate_every: int | None = None
     select: str | None = None
@@ -131,6 +136,9 @@ class Recipe:
         make_numbers_plain(self)
         for name, words in _WORDS.items():
             require_one_of(name, getattr(self, name), get_args(words))
+        spelling = str(self.precision).removeprefix("torch.")
+        require_one_of("precision", spelling, _PRECISIONS)
+        object.__setattr__(self, "precision", _PRECISIONS[spelling])
         for name in ("steps", "log_every"):
             require_count(name, getattr(self, name), f"pass {name} >= 1")
         for name in ("validate_every", "checkpoint_every", "patience"):
