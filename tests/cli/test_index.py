@@ -91,7 +91,7 @@ def labelled(tmp_path):
     """An index of items with labels, and questions with labels and fingerprint, as `aleator embed` writes them."""
     generator = torch.Generator().manual_seed(0)
     paths = {}
-    for name, count in (("items", 80), ("questions", 120)):
+    for name, count in (("items", 80), ("questions", 120), ("one", 1)):
         q, labels = seen(count, generator)
         paths[name] = tmp_path / f"{name}.safetensors"
         save_file({"mu": q.mu, "kappa": q.kappa}, paths[name], {"fingerprint": "a"})
@@ -121,9 +121,14 @@ def test_a_promise_from_questions_to_sets(labelled):
         assert "leave out " + option in run("query", index, questions, "--promise", option, value, code=2)
     shown = run("query", index, questions, "--promise")
     assert "Promise: sets hold a right answer for 90 % of questions like the 120 of the calibration" in shown
-    assert "calibrate again" not in shown
     run("index", "remove", index, "items 0")
-    assert "made with 80 items, and there are 79 now" in run("query", index, questions, "--promise")
+    run("index", "add", index, questions.with_name("one.safetensors"))
+    for options in ((), ("--json",)):
+        void = run("query", index, questions, "--promise", *options, code=2)
+        assert "items have changed since it was calibrated; run `aleator index calibrate`" in void
+    about = json.loads(run("index", "info", index, "--json"))
+    assert (about["items"], about["promise"], about["promise_is_void"]) == (80, None, True)
+    assert "void: items have changed" in run("index", "info", index)
 
 
 def test_promises_that_cannot_be_made_are_one_line(labelled, tmp_path):

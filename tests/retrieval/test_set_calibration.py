@@ -1,8 +1,6 @@
 """The promise of an index: kept on new questions, stored, and refused where it cannot be made."""
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +10,6 @@ from aleator import CredibleIndex, VMFMixture, VonMisesFisher
 from aleator.evaluation import conformal_quantile
 from aleator.retrieval import AnswerSet, Promise
 from tests.retrieval.overlapping_labels import questions_and_index, seen
-
-RELEASE_1 = Path(__file__).parent / "release_1" / "index"
 
 
 def holds(answer: AnswerSet, right: str) -> bool:
@@ -166,10 +162,25 @@ class TestStored:
         with CredibleIndex.open(location) as opened:
             assert opened.promise == promise
             assert opened.answer_sets(questions) == before
-            opened.add(questions[:1], metadata=[{"label": "new"}])
-            opened.save()
-            assert opened.promise == promise
-            assert opened.promise.items == 50 < len(opened)
+
+    def test_items_that_were_exchanged_for_as_many_others_make_it_void(self, location):
+        """By another client, too. With the same items as before it holds again."""
+        questions, right, index, gallery, labels = questions_and_index(60, 50, location=location)
+        promise = index.calibrate(questions, right, 0.9)
+        ids, one_label = list(range(25)), [{"label": labels[0]}] * 25
+        with CredibleIndex.open(location) as other:
+            other.remove(ids)
+            other.add(gallery[:25], ids, metadata=one_label)
+            other.save()
+        assert (len(index), index.promise, index.promise_is_void) == (50, None, True)
+        with pytest.raises(ValueError, match="have changed since it was calibrated"):
+            index.answer_sets(questions)
+        index.remove(ids)
+        index.add(gallery[:25], ids, metadata=[{"label": label} for label in labels[:25]])
+        assert (index.promise, index.promise_is_void) == (promise, False)
+        again = index.calibrate(questions, right, 0.9)
+        assert index.promise == again
+        index.close()
 
     def test_another_client_that_saves_later_does_not_lose_it(self, location):
         questions, right, index, _, _ = questions_and_index(60, 50, location=location, exact_below=20)
@@ -179,8 +190,10 @@ class TestStored:
             other.save()
         index.close()
         with CredibleIndex.open(location) as opened:
-            assert opened.promise == promise
+            assert opened.promise_is_void
             assert opened.recall_report is not None
+            opened.remove([50])
+            assert opened.promise == promise
 
     def test_from_memory_to_a_folder(self, tmp_path):
         questions, right, index, _, _ = questions_and_index(100, 50)
@@ -193,15 +206,6 @@ class TestStored:
             assert len(read_only.answer_sets(questions)) == 100
             with pytest.raises(ValueError, match="memory_map = True: is read-only"):
                 read_only.calibrate(questions, right, 0.9)
-
-    def test_an_index_of_an_earlier_release_opens_without_a_promise(self, tmp_path):
-        shutil.copytree(RELEASE_1, tmp_path / "index")
-        with CredibleIndex.open(tmp_path / "index") as opened:
-            assert opened.promise is None
-            known = [hit.id for hit in opened.search(VonMisesFisher(torch.eye(1, opened.dim), 5.0), by="nearest")[0]]
-            mu = torch.nn.functional.normalize(torch.randn(60, opened.dim), dim=-1)
-            promise = opened.calibrate(VonMisesFisher(mu, 20.0), [known] * 60, 0.9)
-            assert opened.promise == promise
 
     def test_a_promise_as_json(self):
         questions, right, index, _, _ = questions_and_index(100, 50)

@@ -359,7 +359,7 @@ def test_promised_sets_are_those_of_the_index(calibrated):
     client, index, questions, images = calibrated
     info = ok(client.get("/api/collection"))["promise"]
     assert (info["coverage"], info["questions"], info["error"], info["assurance"]) == (0.9, 60, 0.5, 0.6)
-    assert (info["sets"], info["current"]) == ("labels", True)
+    assert info["sets"] == "labels"
     for image, expected in zip(images[:4], index.answer_sets(questions[:4]), strict=True):
         answer = ok(client.post("/api/query/image", params={"by": "promised"}, content=png(image)))
         assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in expected.hits]
@@ -379,11 +379,16 @@ def test_a_promise_is_for_new_questions_and_calibrated_indexes(calibrated, clien
     )
 
 
-def test_the_page_knows_when_items_have_changed(calibrated, run, root):
-    _, index, questions, _ = calibrated
-    index.add(questions[:1])
+def test_a_promise_is_void_once_items_have_changed(calibrated, run, root):
+    """Also if there are as many items as before."""
+    _, index, questions, images = calibrated
+    index.remove(["circle-0"])
+    index.add(questions[:1], ["circle-0"])
     client = TestClient(create_app(index, run=run, root=root))
-    assert ok(client.get("/api/collection"))["promise"]["current"] is False
+    info = ok(client.get("/api/collection"))
+    assert (info["promise"], info["promise_is_void"]) == (None, True)
+    asked = client.post("/api/query/image", params={"by": "promised"}, content=png(images[0]))
+    refused(asked, 409, "items have changed since the index was calibrated; run `aleator index calibrate`")
 
 
 def test_items_by_a_part_of_their_id(client):

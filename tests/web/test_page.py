@@ -226,6 +226,11 @@ def test_a_promised_set_and_its_promise(visit, run, root, artefacts):
             page.locator("#by-promised").wait_for(state="hidden")
             assert page.locator("#unsure").is_hidden()
             assert page.locator('input[name="by"]:checked').input_value() == "credible"
+            index.remove(["circle-0"])
+            page = visit(address).open()
+            ask_about_upload(page)
+            page.locator("#promise-void", has_text="items have changed since").wait_for()
+            assert page.locator("#by-promised").is_hidden()
 
 
 def test_click_through_to_a_hit_and_back(visit):

@@ -206,8 +206,11 @@ def index_info(location: Location, as_json: AsJson = False) -> None:
             "calibrated": index.maps.calibrated,
             "recall": None if report is None else report.to_dict(),
             "promise": None if index.promise is None else index.promise.to_dict(),
+            "promise_is_void": index.promise_is_void,
         }
         promised = "none; see `aleator index calibrate`" if index.promise is None else str(index.promise)
+        if index.promise_is_void:
+            promised = "void: items have changed since it was made; run `aleator index calibrate` again"
     if as_json:
         print(json.dumps(description))
         return

@@ -84,8 +84,9 @@ def query(
         answers_beside = read_answers(posteriors)
         with open_index(location, fingerprint, header, posteriors) as index:
             if promise:
-                way_out = "run `aleator index calibrate` with questions whose right answers are known"
-                require(index.promise is not None, "location", location, "is not calibrated", way_out)
+                problem = "items have changed since it was calibrated" if index.promise_is_void else "is not calibrated"
+                way_out = "run `aleator index calibrate` with labelled queries"
+                require(index.promise is not None, "location", location, problem, way_out)
                 _show_promised(index, q, ids, as_json)
                 return
             how = cast("SearchBy", by)  # `search` checks it
@@ -320,8 +321,6 @@ def _show_promised(index: "CredibleIndex", queries: "PosteriorBatch", ids: list[
     unsure = sum(not answer.sure for answer in answers)
     print(f"{sum(len(a.hits) for a in answers)} hits for {len(answers)} queries, {unsure} of them not sure enough")
     print(f"Promise: {promise}.")
-    if promise is not None and promise.items != len(index):
-        print(f"It was made with {promise.items} items, and there are {len(index)} now: calibrate again.")
 
 
 def _rest_of(hit: "Hit") -> dict[str, Any]:

@@ -24,9 +24,15 @@ class AnsweringIndex(IndexFacts):
 
     @property
     def promise(self) -> Promise | None:
-        """What `calibrate` promised about answer sets; None if the index is not calibrated."""
+        """What `calibrate` promised about answer sets; None if the index is not calibrated, or the promise is void."""
+        state = self.state()  # first: it brings the settings up to date
         stored = self._store.config.get("promise")
-        return None if stored is None else Promise.from_dict(stored)
+        return Promise.from_dict(stored) if stored is not None and stored.get("state") == state else None
+
+    @property
+    def promise_is_void(self) -> bool:
+        """Whether the index was calibrated, and its items have changed since. Then nothing is promised."""
+        return self.promise is None and self._store.config.get("promise") is not None
 
     def calibrate(
         self,
@@ -44,7 +50,7 @@ class AnsweringIndex(IndexFacts):
 
         The questions must be like those that will be asked, and must not be items that the encoder was trained on.
         Items of the index may have been. A question with a label that is itself an item of the index is answered
-        without itself. Calibrate again after adding or removing many items.
+        without itself. The promise is void once items were added or removed: calibrate again.
 
         Args:
             questions: Posteriors of the calibration questions, batch shape (n,).
@@ -105,16 +111,17 @@ class AnsweringIndex(IndexFacts):
             A set for each query, and whether its first item is sure enough to be the answer.
 
         Raises:
-            ValueError: If the index is not calibrated, if an argument is not valid, or if another encoder made the
-                queries.
+            ValueError: If the index is not calibrated, if its items have changed since, if an argument is not valid, or
+                if another encoder made the queries.
         """
-        promise = self.promise
-        if promise is None:
-            size = f"{len(self._store)} items"  # not its location, which a client of a server may not know
-            reject("index", size, "is not calibrated", "call index.calibrate, or `aleator index calibrate`")
         self._require_encoder(fingerprint)
-        request = self._nearest_request(queries, "queries", decode_kernel(promise.kernel))
-        with self._lock:
+        with self._lock, self._store.one_version():
+            promise = self.promise
+            if promise is None:
+                size = f"{len(self._store)} items"  # not its location, which a client of a server may not know
+                problem = "have changed since it was calibrated" if self.promise_is_void else "is not calibrated"
+                reject("index", size, problem, "call index.calibrate, or run `aleator index calibrate`")
+            request = self._nearest_request(queries, "queries", decode_kernel(promise.kernel))
             return answer(self._store, request, promise)
 
     def label_model(self) -> LabelModel:
@@ -123,7 +130,7 @@ class AnsweringIndex(IndexFacts):
         It holds the items of this moment. Labels are the metadata "labels" (a probability for each label) or "label".
 
         Returns:
-            The model. Its probabilities are calibrated if `build` was given a fitted one.
+            The model. If `build` was given a fitted one, it has the numbers that were fitted there, with other items.
 
         Raises:
             ValueError: If the items have fewer than two different labels.

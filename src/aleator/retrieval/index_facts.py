@@ -43,6 +43,26 @@ class IndexFacts:
         """Largest number of modes of an item: that of the posteriors that the index was built from."""
         return self._store.config.get("modes", 1)
 
+    def state(self) -> str:
+        """What the index holds, as a digest of all ids, metadata and posteriors.
+
+        Returns:
+            A text that is equal for equal items, in any order and in any store. What was measured with an index holds
+            for this state of it.
+
+        Examples:
+            >>> import torch, aleator as al
+            >>> index = al.CredibleIndex.build(al.VonMisesFisher(torch.eye(3), 5.0), ids=["x", "y", "z"])
+            >>> before = index.state()
+            >>> index.remove(["x"])
+            >>> index.state() == before
+            False
+            >>> _ = index.add(al.VonMisesFisher(torch.eye(1, 3), 5.0), ["x"])
+            >>> index.state() == before
+            True
+        """
+        return self._store.state()
+
     @property
     def location(self) -> str | None:
         """Folder or URL of the index; None for an index in memory."""

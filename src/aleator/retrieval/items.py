@@ -4,6 +4,7 @@ All stores keep an id and its metadata as ASCII JSON text. So `7` and `"7"` are 
 were given, and no character has a special meaning for a database or a file system. An id as JSON text is called a key.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,16 @@ class Items:
         """
         return rows if self.owner is None else rows[self.owner]
 
+    def digests(self) -> np.ndarray:
+        """The digest of each vector, as `digests_of` makes it.
+
+        Returns:
+            Digests, shape (m,), uint64.
+        """
+        described = list(zip(self.keys, self.metadata_json, strict=True))
+        of_vectors = described if self.owner is None else [described[item] for item in self.owner.tolist()]
+        return digests_of(of_vectors, self.mu, self.kappa, self.weight)
+
 
 class NumberKeys(Sequence[str]):
     """Keys of integer ids, made when they are read. A million items need no million strings in memory."""
@@ -77,6 +88,37 @@ class NumberKeys(Sequence[str]):
     def __getitem__(self, choice: Any) -> Any:
         chosen = self._numbers[choice]
         return NumberKeys(chosen) if isinstance(choice, slice) else str(chosen)
+
+
+def digests_of(
+    described: Sequence[tuple[str, str]], mu: np.ndarray, kappa: np.ndarray, weight: np.ndarray | None
+) -> np.ndarray:
+    """A digest (m,) uint64 of each vector (m, D) with its kappa (m,), its weight (m,), and its item's id and metadata.
+
+    Their sum over an index is its state: it says what the index holds, in any order. A store keeps the sum: it adds the
+    digests of new items, and subtracts those of removed ones.
+    """
+    digests = np.empty(len(mu), np.uint64)
+    for start in range(0, len(mu), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        one = np.ones(len(mu[block])) if weight is None else weight[block]
+        numbers = np.column_stack([mu[block], kappa[block], one]).astype(np.float32)
+        each = (
+            hashlib.blake2b(f"{key}\0{metadata}\0".encode() + row.tobytes(), digest_size=8).digest()
+            for (key, metadata), row in zip(described[block], numbers, strict=True)
+        )
+        digests[block] = np.frombuffer(b"".join(each), np.uint64)
+    return digests
+
+
+def sum_of(digests: np.ndarray) -> int:
+    """The sum of digests, modulo 2**64."""
+    return int(np.add.reduce(digests, dtype=np.uint64))
+
+
+def state_text(total: int) -> str:
+    """A sum of digests as text, which JSON keeps exactly."""
+    return f"{total % 2**64:016x}"
 
 
 def encode_id(value: Id) -> str:

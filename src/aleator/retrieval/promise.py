@@ -16,7 +16,7 @@ class Promise:
     The answer sets hold a right answer for a share `coverage` of new questions or more. This is kept with a probability
     of `assurance` over the calibration questions; without an assurance, on average over calibrations. Old and new
     questions must come from the same source, and no item that the encoder was trained on may be among them. It holds
-    on average over questions, not for each kind of question.
+    on average over questions, not for each kind of question. It is void once the items of the index have changed.
 
     Args:
         coverage: Share of questions whose set holds a right answer.
@@ -26,7 +26,7 @@ class Promise:
         allow_empty: Whether a set may be empty.
         depth: How many of the nearest items are looked at.
         questions: Number of calibration questions that made the level.
-        items: Number of items in the index when it was calibrated.
+        state: What the index held when it was calibrated (`CredibleIndex.state`).
         kernel: Kernel of the match probabilities when it was calibrated, as a dict.
         mean_size: Mean size of the sets of the calibration questions.
         covered: Share of the calibration questions whose set holds a right answer.
@@ -35,7 +35,7 @@ class Promise:
 
     Examples:
         >>> from aleator.retrieval import Promise
-        >>> promise = Promise(0.95, "labels", "share", 0.8, False, 128, 500, 8000, {}, 1.4, 0.952, None)
+        >>> promise = Promise(0.95, "labels", "share", 0.8, False, 128, 500, "", {}, 1.4, 0.952, None)
         >>> print(promise)
         sets hold a right answer for 95 % of questions like the 500 of the calibration
     """
@@ -47,7 +47,7 @@ class Promise:
     allow_empty: bool
     depth: int
     questions: int
-    items: int
+    state: str
     kernel: dict[str, Any]
     mean_size: float
     covered: float

@@ -66,6 +66,7 @@ def calibrate_sets(
         not allow_empty or sets == "labels", "allow_empty", True, "ranked sets hold the nearest item", "leave it out"
     )
 
+    state = store.state()  # first: the promise is void if items change from here on
     depth, trials = _look_deep_enough(store, request, answers, coverage, sets, allow_empty)
     trial, used = _choose(trials, coverage)
     # Few questions promise the coverage on average over calibrations only.
@@ -96,7 +97,7 @@ def calibrate_sets(
         allow_empty=allow_empty,
         depth=depth,
         questions=len(used),
-        items=len(store),
+        state=state,
         kernel=kernel,
         mean_size=trial.mean_size(level, used),
         covered=float(np.mean(trial.level[used] <= level)),

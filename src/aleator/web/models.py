@@ -123,7 +123,6 @@ class PromiseView(BaseModel):
     mean_size: float = Field(description="Mean size of the sets of the calibration.")
     error: float | None = Field(description="Largest share of wrong ones among the first answers that are sure.")
     assurance: float | None = Field(description="Probability, over calibrations, that the error is kept.")
-    current: bool = Field(description="False if the number of items has changed since the calibration.")
 
 
 class CollectionInfo(BaseModel):
@@ -145,7 +144,8 @@ class CollectionInfo(BaseModel):
     model_features: int | None = Field(description="How many numbers make an item, if the model takes features.")
     kernel: str = Field(description="Kernel of the match probabilities.")
     exact: bool = Field(description="False if the index searches approximately.")
-    promise: PromiseView | None = Field(description="Null if the index is not calibrated.")
+    promise: PromiseView | None = Field(description="Null if the index is not calibrated, or the promise is void.")
+    promise_is_void: bool = Field(description="Whether the items have changed since the index was calibrated.")
     findings: dict[Finding, int] = Field(description="Number of findings of each kind; empty without an audit.")
     upload_bytes: int = Field(description="Largest upload, in bytes.")
     pixels: int = Field(description="Most pixels of an uploaded image.")

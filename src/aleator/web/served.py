@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 class Served:
     """A collection as it was read. A request uses one of these from beginning to end: positions belong to it."""
 
-    state: object  # of the store, before the items were read
+    state: object  # of the index, before the items were read
     collection: CollectionView
     labels: LabelModel | None
     findings: Findings | None
     images: bool
     info: CollectionInfo
+
+
+def state_of(index: CredibleIndex) -> object:
+    """A value that differs once items or settings of an index were changed, by any process."""
+    return index.state(), index.store.config
 
 
 def read_served(
@@ -45,7 +50,7 @@ def read_served(
     Returns:
         The collection of this moment.
     """
-    state = index.store.state()  # first: what changes from here on is read next time
+    state = state_of(index)  # first: what changes from here on is read next time
     labels = _label_model(index, run)
     collection = CollectionView(index, labels)
     findings = None if audit is None else Findings(audit, collection)
@@ -64,7 +69,8 @@ def read_served(
         model_features=None if run is None else run.inputs.features,
         kernel=repr(index.kernel),
         exact=index.recall_report is None,
-        promise=_promise(index.promise, len(collection)),
+        promise=_promise(index.promise),
+        promise_is_void=index.promise_is_void,
         findings={} if findings is None else findings.counts(),
         upload_bytes=limits.upload_bytes,
         pixels=limits.pixels,
@@ -72,7 +78,7 @@ def read_served(
     return Served(state, collection, labels, findings, images, info)
 
 
-def _promise(promise: Promise | None, items: int) -> PromiseView | None:
+def _promise(promise: Promise | None) -> PromiseView | None:
     if promise is None:
         return None
     return PromiseView(
@@ -82,7 +88,6 @@ def _promise(promise: Promise | None, items: int) -> PromiseView | None:
         mean_size=promise.mean_size,
         error=None if promise.rejection is None else promise.rejection.error,
         assurance=None if promise.rejection is None else promise.rejection.assurance,
-        current=promise.items == items,
     )
 
 

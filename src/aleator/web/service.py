@@ -38,7 +38,7 @@ from aleator.web.models import (
 )
 from aleator.web.pictures import Picture, Pictures, check_upload
 from aleator.web.problems import ProblemError, busy
-from aleator.web.served import Served, read_served
+from aleator.web.served import Served, read_served, state_of
 
 if TYPE_CHECKING:
     from aleator.own_data import Run
@@ -105,11 +105,11 @@ class Service:
     # ---- the collection, as it is now
 
     def refresh(self) -> bool:
-        """Read the collection again if items were added or removed; whether they were.
+        """Read the collection again if items or settings of the index were changed; whether they were.
 
         If the index was replaced by one of another dimension, the last collection stays.
         """
-        if self.index.store.state() == self.served.state:
+        if state_of(self.index) == self.served.state:
             return False
         self._require_dimension()
         served = self._read()
@@ -287,14 +287,20 @@ class Service:
         unlike: bool | None = None,
     ) -> Answer:
         """Search with a query of batch shape (1,), which may be the item at position `item` of the collection."""
-        if options.by == "promised" and self.index.promise is None:
-            raise ProblemError(409, "the index makes no promise; run `aleator index calibrate`, or search another way")
+        if options.by == "promised":
+            await self.work(self._require_promise)
         own = 0 if item is None else 1  # an item finds itself, which does not count
         level = {"credible": options.p, "match": options.threshold}.get(options.by)
         key = (options.by, level, type(query), query.modes, query.dim, served.labels is not None)
         question = query, options.limit + own, served.labels
         hits, sure, probabilities = await self._batched(asyncio.wrap_future(self._searching.submit(key, question)))
         return await self.work(self._describe, served, query, options, item, unlike, hits, sure, probabilities)
+
+    def _require_promise(self) -> None:
+        if self.index.promise is None:
+            changed = "items have changed since the index was calibrated"
+            problem = changed if self.index.promise_is_void else "the index makes no promise"
+            raise ProblemError(409, f"{problem}; run `aleator index calibrate`, or search another way")
 
     def _search_all(
         self, key: tuple[Any, ...], questions: list[tuple[PosteriorBatch, int, LabelModel | None]]

@@ -1,6 +1,7 @@
 """What every store must do. A new store belongs into the list of `make`."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,6 +162,21 @@ def test_the_state_tells_of_changes_and_only_of_these(make):
     seen.append(store.state())
     assert store.state() == seen[-1]
     assert all(one != other for i, one in enumerate(seen) for other in seen[:i])
+    store.insert(items_of(2, 1))
+    store.delete(items_of(4).keys)
+    assert store.state() == seen[0]  # the items of the beginning, in another order
+
+
+@pytest.mark.parametrize("changed", ["keys", "mu", "kappa", "metadata_json"])
+def test_the_state_is_what_the_items_are(make, changed):
+    """As many items of the same ids are another collection if one of them has another vector, kappa or metadata."""
+    items, others = items_of(1, 2, 3), items_of(4, 5, 6)
+    store = make(items)
+    assert store.state() == Store.state(store)  # which reads them all
+    before = store.state()
+    store.delete(items.keys)
+    store.insert(replace(items, **{changed: getattr(others, changed)}))
+    assert store.state() == Store.state(store) != before
 
 
 def test_kappa_range_is_that_of_finite_kappas(make):

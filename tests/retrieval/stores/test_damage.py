@@ -240,26 +240,6 @@ def test_a_closed_index_says_so(folder):
         index.search(posterior_of(["i1"]))
 
 
-def test_an_index_of_an_older_release_gets_checksums_when_it_is_changed(tmp_path):
-    path = tmp_path / "old"
-    shutil.copytree(RELEASE_1, path)
-    with CredibleIndex.open(path) as index:
-        held = len(index)
-        index.save()
-    assert (path / "ledger.sqlite.seal").is_file()
-    ledger = sqlite3.connect(path / "ledger.sqlite")
-    assert ledger.execute("PRAGMA user_version").fetchone() == (3,)
-    ledger.close()
-    with CredibleIndex.open(path) as index:
-        assert len(index) == held
-        index.store.check()
-        index.add(index_posterior(index), ["x"])
-    with CredibleIndex.open(path) as index:
-        index.store.check()
-    change(path, "UPDATE items SET note = '{}x'")
-    refused(path, "do not match their checksum")
-
-
 def test_a_ledger_without_its_seal_is_verified_row_by_row(folder):
     (folder / "ledger.sqlite.seal").unlink()
     CredibleIndex.open(folder).close()

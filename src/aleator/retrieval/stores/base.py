@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from aleator.retrieval.items import Items
+from aleator.retrieval.items import Items, digests_of, state_text, sum_of
 
 
 @dataclass(frozen=True)
@@ -170,14 +170,18 @@ class Store(Finder, Protocol):
     def __len__(self) -> int:
         """Number of items."""
 
-    def state(self) -> object:
-        """A value that differs once items were added or removed, by any process. A server asks for it often.
+    def state(self) -> str:
+        """What the store holds, as a digest: equal for equal items, in any order. A server asks for it often.
 
         Returns:
-            Anything that can be compared. Here the number of items; a store that can tell more cheaply and more
-            exactly does.
+            The sum of the digests of all items as text. Here all items are read; a store that can keeps the sum instead
+            (`Items.digests`).
         """
-        return len(self)
+        with self.one_version():
+            found = self.within(np.eye(1, self.config["dim"], dtype=np.float32), np.array([-np.inf]), None)
+            texts = self.describe(found.row)
+        described = [texts[row] for row in found.row.tolist()]
+        return state_text(sum_of(digests_of(described, found.mu, found.kappa, found.weight)))
 
     @property
     @abstractmethod

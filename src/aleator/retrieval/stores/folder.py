@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from aleator.foundation import DamagedFileError, file_sha256, reject, require, writing_atomically
-from aleator.retrieval.items import Items, decode_id
+from aleator.retrieval.items import Items, decode_id, digests_of, state_text, sum_of
 from aleator.retrieval.recall import tune_recall
 from aleator.retrieval.stores.base import Candidates, IndexGoneError, Store
 from aleator.retrieval.stores.consistency import arrays_problem, config_problem, directions_problem
@@ -70,6 +70,7 @@ class FolderStore(Store):
         store.alive = np.ones(len(items.mu), bool)
         with store._transaction():
             store._ledger.configure("next_row", 0)
+            store._ledger.configure("state", 0)
             store.rows = _compact(items.rows_of_vectors(store._ledger.record(items)))
         store._tune_recall()
         return store
@@ -98,12 +99,9 @@ class FolderStore(Store):
         with self._up_to_date():
             return self._count()
 
-    def state(self) -> object:
+    def state(self) -> str:
         with self._up_to_date():
-            # The version of the ledger tells of other processes, the numbers of this one. Rows are never used again, so
-            # the last one tells of items that took the place of removed ones.
-            last = int(self.rows[-1]) if len(self.rows) else -1
-            return self._loaded_version, len(self.rows), int(self.alive.sum()), last
+            return state_text(self._ledger.setting("state"))
 
     @property
     def efforts(self) -> list[int]:
@@ -131,8 +129,9 @@ class FolderStore(Store):
                 if unknown:
                     reject("ids", decode_id(unknown[0]), "not in the index", "remove only items that it holds")
                 rows = list(row_of_key.values())
-                self._ledger.delete(rows)
-            self.alive[self._positions(np.array(rows))[0]] = False
+                positions = self._positions(np.array(rows, np.int64))[0]
+                self._ledger.delete(rows, self._digests(positions))
+            self.alive[positions] = False
 
     def existing(self, keys: list[str]) -> set[str]:
         with self._in_place():
@@ -242,6 +241,13 @@ class FolderStore(Store):
         counts = np.searchsorted(self.rows, rows, side="right") - start
         number = np.repeat(np.arange(len(rows)), counts)
         return start[number] + np.arange(len(number)) - (np.cumsum(counts) - counts)[number], number
+
+    def _digests(self, position: np.ndarray) -> int:
+        """The sum of the digests of the vectors at some positions."""
+        held = self._candidates(position, position)
+        texts = self._ledger.describe(held.row)
+        described = [texts[row] for row in held.row.tolist()]
+        return sum_of(digests_of(described, held.mu, held.kappa, held.weight))
 
     def _append(self, rows: np.ndarray, kappa: np.ndarray, mu: np.ndarray, weight: np.ndarray | None) -> None:
         """Add items to the arrays in memory."""

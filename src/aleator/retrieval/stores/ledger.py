@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aleator.foundation import DamagedFileError, reject, require
-from aleator.retrieval.items import Items, decode_id, is_readable
+from aleator.retrieval.items import Items, decode_id, is_readable, sum_of
 from aleator.retrieval.stores.ledger_checks import (
     WAY_OUT,
     add_to_total,
@@ -199,6 +199,7 @@ class Ledger:
             reject("ids", decode_id(duplicate), "already in the index", "remove it first, or choose another id")
         add_to_total(self._db, "items", total)
         self.configure("next_row", first + len(items))
+        self.configure("state", (self.setting("state") + sum_of(items.digests())) % 2**64)
         return rows
 
     def append(self, rows: np.ndarray, items: Items) -> None:
@@ -213,8 +214,9 @@ class Ledger:
         self._db.executemany("INSERT INTO added VALUES (?, ?, ?)", lines)
         add_to_total(self._db, "added", sum(row_digest("added", *line) for line in lines))
 
-    def delete(self, rows: list[int]) -> None:
-        """Remove items."""
+    def delete(self, rows: list[int], digests: int) -> None:
+        """Remove items. `digests` is the sum of the digests of their vectors."""
+        self.configure("state", (self.setting("state") - digests) % 2**64)
         listed = json.dumps(rows)
         select = "SELECT row, key, note FROM items WHERE row IN (SELECT value FROM json_each(?))"
         add_to_total(self._db, "items", -sum(item_digest(*item) for item in self._db.execute(select, (listed,))))

@@ -24,7 +24,7 @@ from pgvector.psycopg import register_vector
 from psycopg import sql
 
 from aleator.foundation import DamagedFileError, redacted, reject, require
-from aleator.retrieval.items import Items, decode_id
+from aleator.retrieval.items import Items, decode_id, state_text
 from aleator.retrieval.recall import tune_recall
 from aleator.retrieval.scoring import slack
 from aleator.retrieval.stores.base import Candidates, Store
@@ -43,7 +43,7 @@ CREATE TABLE {schema}.config (key text PRIMARY KEY, value text NOT NULL);
 CREATE SEQUENCE {schema}.seq MINVALUE 0;
 CREATE TABLE {schema}.items (
     seq bigint PRIMARY KEY, key text COLLATE "C" NOT NULL UNIQUE, kappa real NOT NULL, note text NOT NULL,
-    mu vector({dim}) NOT NULL
+    digest bigint NOT NULL, mu vector({dim}) NOT NULL
 );
 CREATE INDEX ON {schema}.items (kappa);
 """
@@ -102,9 +102,7 @@ class PostgresStore(Store):
         self._connection: psycopg.Connection | None = None
         self._indexed = False
         self._effort: int | None = None  # of the searches on this connection
-        self._seen: tuple[str, tuple[int, Any, Any]] | None = (
-            None  # of `state`: the snapshot of the server, and what it held
-        )
+        self._seen: tuple[str, tuple[int, int]] | None = None  # the snapshot of the server, and what it held
 
     @classmethod
     def create(cls, location: str, items: Items, config: dict[str, Any], replace: bool = False) -> "PostgresStore":
@@ -137,16 +135,20 @@ class PostgresStore(Store):
         return self._location
 
     def __len__(self) -> int:
-        return self.state()[0]
+        return self._contents()[0]
 
-    def state(self) -> tuple[int, Any, Any]:
-        """Number of items, and sum and largest of their rows."""
+    def state(self) -> str:
+        return state_text(self._contents()[1])
+
+    def _contents(self) -> tuple[int, int]:
+        """Number of items, and the sum of their digests."""
         with self._transaction() as cursor:
             # While nothing is committed in the whole database, its snapshots are equal: no need to count.
             (snapshot,) = cursor.execute("SELECT pg_current_snapshot()::text", prepare=True).fetchone() or ("",)
             if self._seen is None or self._seen[0] != snapshot:
-                look = self._sql("SELECT count(*), sum(seq)::text, max(seq) FROM {schema}.items")
-                self._seen = snapshot, cursor.execute(look).fetchone() or (0, None, None)
+                look = self._sql("SELECT count(*), coalesce(sum(digest), 0)::text FROM {schema}.items")
+                count, total = cursor.execute(look).fetchone() or (0, "0")
+                self._seen = snapshot, (count, int(total))
             return self._seen[1]
 
     @property
@@ -305,14 +307,16 @@ class PostgresStore(Store):
 
     def _copy(self, cursor: psycopg.Cursor, rows: list[int], items: Items) -> None:
         """Insert items under the given rows."""
-        kappa, mu = items.kappa, items.mu
+        kappa, mu, digests = items.kappa, items.mu, items.digests()
         if items.owner is not None:
             heaviest = np.searchsorted(items.owner, np.arange(len(items)))
             kappa, mu = kappa[heaviest], mu[heaviest]
-        statement = self._sql("COPY {schema}.items (seq, key, kappa, note, mu) FROM STDIN (FORMAT BINARY)")
+            digests = np.add.reduceat(digests, heaviest) if len(items) else digests
+        statement = self._sql("COPY {schema}.items (seq, key, kappa, note, digest, mu) FROM STDIN (FORMAT BINARY)")
         with cursor.copy(statement) as copy:
-            copy.set_types(["int8", "text", "float4", "text", "vector"])
-            for item in zip(rows, items.keys, kappa.tolist(), items.metadata_json, mu, strict=True):
+            copy.set_types(["int8", "text", "float4", "text", "int8", "vector"])
+            signed = digests.view(np.int64).tolist()
+            for item in zip(rows, items.keys, kappa.tolist(), items.metadata_json, signed, mu, strict=True):
                 copy.write_row(item)
         if items.weight is None:
             return

@@ -52,6 +52,7 @@ const by = () => document.querySelector('input[name="by"]:checked').value;
 function waysToSearch(kind) {
   const promised = $("by-promised");
   promised.hidden = !info.promise || kind === "item";
+  $("promise-void").hidden = !info.promise_is_void || kind === "item";
   if (promised.hidden && by() === "promised") document.querySelector('input[name="by"][value="credible"]').checked = true;
 }
 

@@ -42,10 +42,10 @@ export function shareButtons(shares, chosen, choose) {
 
 // What a calibrated index promises.
 export function promiseText(promise) {
+  if (!promise) return "Nothing is promised about this set any more: items have changed since the index was calibrated.";
   const one = promise.sets === "labels" ? " It has one item for each label that the query could have." : "";
   const error = promise.error === null ? "" : ` Of the first items that are sure enough, at most ${share(promise.error)} are wrong (assured with ${share(promise.assurance)}).`;
-  const stale = promise.current ? "" : " Items were added or removed since then: calibrate the index again.";
-  return `The set holds a right answer for ${share(promise.coverage)} of questions like the ${count(promise.questions)} of the calibration.${one}${error}${stale}`;
+  return `The set holds a right answer for ${share(promise.coverage)} of questions like the ${count(promise.questions)} of the calibration.${one}${error}`;
 }
 
 const share = (value) => `${Number((100 * value).toPrecision(4))}\u00a0%`;

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 VECTOR_CHECK, TEXT_CHECK = "vector_check", "text_check"  # columns
-Totals = dict[str, int]  # "vectors", "texts" and "kappas": sums of checksums, modulo 2**64
+Totals = dict[str, int]  # "vectors", "texts", "kappas" and "items" (`Store.state`): sums of checksums, modulo 2**64
 _AT_ONCE = 2**20  # words
 _VECTOR, _TEXT, _KAPPA = 1, 2, 3  # kinds of checksums
 

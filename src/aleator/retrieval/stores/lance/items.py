@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aleator.retrieval.items import Items
+from aleator.retrieval.items import Items, digests_of, sum_of
 from aleator.retrieval.scoring import slack
 from aleator.retrieval.stores.base import Candidates
 from aleator.retrieval.stores.lance.checksums import (
@@ -67,7 +67,9 @@ def batches(items: Items, first_row: int, columns: pa.Schema, totals: Totals) ->
             weight = None if items.weight is None else items.weight[start : start + _BLOCK]
             first = None if weight is None else data["first"].to_numpy(zero_copy_only=False)
             vectors, texts = vector_checks(row, mu, kappa, weight), text_checks(row, data["key"], data["note"])
-            totals.update(combined(totals, totals_of(row, kappa, first, vectors, texts)))
+            described = [(keys[i - low], notes[i - low]) for i in part.tolist()]
+            of_items = {"items": sum_of(digests_of(described, mu, kappa, weight))}
+            totals.update(combined(totals, totals_of(row, kappa, first, vectors, texts) | of_items))
             data |= {VECTOR_CHECK: pa.array(vectors), TEXT_CHECK: pa.array(texts)}
         yield pa.RecordBatch.from_pydict({name: data[name] for name in columns.names}, schema=columns)
 

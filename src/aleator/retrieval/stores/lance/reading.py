@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from aleator.retrieval.items import digests_of, state_text, sum_of
 from aleator.retrieval.scoring import slack
 from aleator.retrieval.stores.base import Candidates, Finder, Store
 from aleator.retrieval.stores.consistency import directions_problem
@@ -73,9 +74,9 @@ class LanceReader(Store):
         with self._up_to_date() as state:
             return state.count
 
-    def state(self) -> object:
-        with self._up_to_date():
-            return self._ledger.version
+    def state(self) -> str:
+        with self._up_to_date() as state:
+            return state_text(state.totals.get("items", 0)) if self._items.checked else super().state()
 
     @property
     def efforts(self) -> list[int]:
@@ -317,10 +318,13 @@ class LanceReader(Store):
             return self._rows_of(keys), {}
         wanted = [*items.text_columns, *items.vector_columns, *items.kappa_columns]
         found = items.find("key", list(keys), list(dict.fromkeys(wanted)))
-        items.candidates(found, np.zeros(len(found), np.int64))  # verifies the vectors
         shown = self._require_state().shows(items.column(found, "row"))
+        held = items.candidates(found, np.zeros(len(found), np.int64)).take(shown)  # verified
+        described = [text for text, show in zip(zip(*items.texts(found)[1:], strict=True), shown, strict=True) if show]
+        of_items = {"items": sum_of(digests_of(described, held.mu, held.kappa, held.weight))}
         checks = (items.column(found, name)[shown] for name in (VECTOR_CHECK, TEXT_CHECK))
-        return self._shown_keys(found), totals_of(*shown_kappas(items, self._require_state(), found), *checks)
+        totals = totals_of(*shown_kappas(items, self._require_state(), found), *checks) | of_items
+        return self._shown_keys(found), totals
 
     # Verifying
 
