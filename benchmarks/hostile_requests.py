@@ -39,17 +39,17 @@ def main(requests: int = 100_000, seconds: float = 600.0, quiet: float = 45.0) -
 
     began = time.time()
     with tempfile.TemporaryDirectory() as folder:
-        server = _start("serve", folder)
+        server = start("serve", folder)
         assert server.stdout is not None
         try:
             port = int(server.stdout.readline())
-            _finish(_start("honest", str(port), "3"))  # tables and code are loaded
-            alone = _finish(_start("honest", str(port), str(quiet)))
-            honest = _start("honest", str(port), str(PATIENCE * seconds + 60), folder)
+            finish(start("honest", str(port), "3"))  # tables and code are loaded
+            alone = finish(start("honest", str(port), str(quiet)))
+            honest = start("honest", str(port), str(PATIENCE * seconds + 60), folder)
             attack = Attack(port, requests, seconds, psutil.Process(server.pid))
             asyncio.run(attack.run())
             (Path(folder) / "stop").touch()
-            beside = _finish(honest)
+            beside = finish(honest)
             alive = server.poll() is None
         finally:
             server.terminate()
@@ -76,7 +76,7 @@ def main(requests: int = 100_000, seconds: float = 600.0, quiet: float = 45.0) -
                 "largest": max(memory),
             },
         },
-        "honest": {"quiet": _summary(alone), "under attack": _summary(beside)},
+        "honest": {"quiet": summary(alone), "under attack": summary(beside)},
     }
     write_json(RESULT, result)
     _draw(attack.memory, alone, beside, RESULT.with_suffix(".png"))
@@ -345,10 +345,11 @@ def serve(folder: str) -> None:
 
 def honest(port: str, seconds: str, folder: str | None = None) -> None:
     """Four clients that ask sensible questions, five a second each; the seconds and status of each request."""
-    print(json.dumps(asyncio.run(_honest(int(port), float(seconds), folder))), flush=True)
+    print(json.dumps(asyncio.run(ask_honestly(int(port), float(seconds), folder))), flush=True)
 
 
-async def _honest(port: int, seconds: float, folder: str | None) -> list[tuple[float, float, str]]:
+async def ask_honestly(port: int, seconds: float, folder: str | None = None) -> list[tuple[float, float, str]]:
+    """Requests of four clients until the seconds are over, or until the folder has a file `stop`."""
     import httpx2
 
     began = time.monotonic()
@@ -384,16 +385,16 @@ async def _honest(port: int, seconds: float, folder: str | None) -> list[tuple[f
     return seen
 
 
-def _start(part: str, *arguments: str) -> "subprocess.Popen[str]":
+def start(part: str, *arguments: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "benchmarks.hostile_requests", part, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def _finish(process: "subprocess.Popen[str]") -> list[tuple[float, float, str]]:
+def finish(process: "subprocess.Popen[str]") -> list[tuple[float, float, str]]:
     return [tuple(row) for row in json.loads(process.communicate(timeout=1200)[0])]  # type: ignore[misc]
 
 
-def _summary(seen: list[tuple[float, float, str]]) -> dict[str, Any]:
+def summary(seen: list[tuple[float, float, str]]) -> dict[str, Any]:
     times = sorted(took for _, took, _ in seen)
     ms = {name: round(1e3 * times[int(share * (len(times) - 1))], 1) for name, share in (("50 %", 0.5), ("99 %", 0.99))}
     statuses = dict(sorted(Counter(status for _, _, status in seen).items()))

@@ -1,11 +1,14 @@
 """The routes of the JSON API. `service.py` does the work."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Annotated, Any, BinaryIO
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
+from starlette.types import Receive, Scope, Send
 
 from aleator.web.guard import HEALTH_PATH, METRICS_PATH, UPLOAD_PATH
 from aleator.web.json_response import AsciiJSONResponse
@@ -31,6 +34,7 @@ from aleator.web.served import Served
 from aleator.web.service import Service
 
 LONGEST_ID = 2048
+_PIECE = 2**18  # bytes of a file that are in memory at a time
 _ID = "Id of an item, as plain text or as the `key` of the item."
 ItemId = Annotated[str, Query(max_length=LONGEST_ID, description=_ID)]
 
@@ -62,6 +66,26 @@ class ItemSearchOptions(SearchOptions):
 
 
 Options = Annotated[SearchOptions, Query()]
+
+
+class FileResponse(StreamingResponse):
+    """Sends an open file piece by piece, and closes it: what a client does not read stays on the disk."""
+
+    def __init__(self, file: BinaryIO, media_type: str, headers: dict[str, str]):
+        self._file, left = file, file.seek(0, os.SEEK_END)
+        file.seek(0)
+
+        def pieces() -> Iterator[bytes]:
+            nonlocal left
+            while left > 0 and (piece := file.read(min(left, _PIECE))):
+                left -= len(piece)
+                yield piece
+
+        super().__init__(pieces(), media_type=media_type, headers={**headers, "Content-Length": str(left)})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
 
 
 def make_router(service: Service) -> APIRouter:
@@ -146,7 +170,9 @@ def make_router(service: Service) -> APIRouter:
         caching = {"Cache-Control": "private, max-age=3600", "ETag": picture.etag}
         if picture.data is None:  # the client has it
             return Response(status_code=304, headers=caching)
-        return Response(picture.data, media_type=picture.media_type, headers=caching)
+        if isinstance(picture.data, bytes):
+            return Response(picture.data, media_type=picture.media_type, headers=caching)
+        return FileResponse(picture.data, picture.media_type, caching)
 
     @router.get("/api/reject-curve", response_model=RejectCurve, tags=["collection"], responses=_problems(404))
     async def reject_curve() -> Response:

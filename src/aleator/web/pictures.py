@@ -6,24 +6,30 @@ import io
 import json
 import os
 import stat
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from aleator.data import as_rgb, open_image, readable_formats
 from aleator.web.metrics import Metrics
 from aleator.web.problems import ProblemError
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 # Formats that browsers show. Other formats are converted to PNG.
 _TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif", "BMP": "image/bmp"}
+_LARGEST_SMALL = 2**20  # bytes of a small image that is sent as it is
+_ENTRY = 300  # bytes of an entry of the cache without its data
 
 
 class Picture(NamedTuple):
-    """An image file. `data` is None if the client has it already, as `etag` names it."""
+    """An image: bytes if it is small, otherwise an open file; None if the client has it already, as `etag` names it."""
 
-    data: bytes | None
+    data: bytes | BinaryIO | None
     media_type: str
     etag: str = ""
 
@@ -68,44 +74,68 @@ class Pictures:
             etag = f'"{hashlib.blake2b(version.encode("utf-8", "replace"), digest_size=12).hexdigest()}"'
             if known is not None and etag in known:
                 return Picture(None, "", etag)
-            if size is None:
-                return Picture(*self._read(file, None), etag)
             with self._lock:
                 cached = self._cache.get(etag)
                 if cached is not None:
                     self._cache.move_to_end(etag)
+            if size is None:
+                return Picture(*self._whole(file, etag, cached), etag)
             self._metrics.count("aleator_pictures_total", cache="missed" if cached is None else "hit")
             if cached is not None:
                 return Picture(*cached, etag)
-            made = self._read(file, size)
+            made = self._small(file, size)
+        self._keep(etag, made)
+        return Picture(*made, etag)
+
+    def _keep(self, etag: str, made: tuple[bytes, str]) -> None:
         with self._lock:
             replaced = self._cache.pop(etag, None)  # another thread may have been faster
             self._cache[etag] = made
-            self._cache_room += (len(replaced[0]) if replaced else 0) - len(made[0])
+            self._cache_room += (len(replaced[0]) + _ENTRY if replaced else 0) - len(made[0]) - _ENTRY
             while self._cache_room < 0:
-                self._cache_room += len(self._cache.popitem(last=False)[1][0])
-        return Picture(*made, etag)
+                self._cache_room += len(self._cache.popitem(last=False)[1][0]) + _ENTRY
 
-    def _read(self, file: int, size: int | None) -> tuple[bytes, str]:
-        """The data and the media type of an image in an open file."""
+    def _whole(self, file: int, etag: str, cached: tuple[bytes, str] | None) -> tuple[BinaryIO, str]:
+        """The image in an open file, in a file of its own: a client that does not read it holds no memory.
+
+        Of an image that is sent as it is, the cache keeps only that it could be decoded.
+        """
+        if cached is None:
+            format, image = self._decode(file, None)
+            if format not in _TYPES:
+                data, media_type = _encoded(image)
+                converted = tempfile.TemporaryFile()  # noqa: SIM115 (who sends it closes it)
+                converted.write(data)
+                return converted, media_type
+            self._keep(etag, cached := (b"", _TYPES[format]))
+        return open(os.dup(file), "rb"), cached[1]
+
+    def _small(self, file: int, size: int) -> tuple[bytes, str]:
+        """The image in an open file, with sides of at most `size`."""
+        format, image = self._decode(file, size)
+        if format in _TYPES and max(image.size) <= size and (length := os.fstat(file).st_size) <= _LARGEST_SMALL:
+            return os.pread(file, length, 0), _TYPES[format]
+        image.thumbnail((size, size))
+        return _encoded(image)
+
+    def _decode(self, file: int, size: int | None) -> tuple[str | None, "Image.Image"]:
+        """The format and the pixels of an image. A file that cannot be decoded is not sent."""
         with open(file, "rb", closefd=False) as content:
             data = content.read(self._most_bytes)
-        format = image_format(data)
-        image, _ = open_image(data, self._most_pixels, size)  # a file that cannot be decoded is not sent
-        with image:
-            if format in _TYPES and (size is None or max(image.size) <= size):
-                return data, _TYPES[format]
-            if size is not None:
-                image.thumbnail((size, size))
-            if image.mode == "F" or image.mode.startswith("I"):
-                image = as_rgb(image)
-            opaque = image.mode in ("RGB", "L", "CMYK", "YCbCr") and "transparency" not in image.info
-            out = io.BytesIO()
-            if opaque and max(image.size) > 64:
-                image.convert("RGB").save(out, "JPEG", quality=88)
-                return out.getvalue(), "image/jpeg"
-            image.convert("RGB" if opaque else "RGBA").save(out, "PNG")
-            return out.getvalue(), "image/png"
+        return image_format(data), open_image(data, self._most_pixels, size)[0]
+
+
+def _encoded(image: "Image.Image") -> tuple[bytes, str]:
+    """An image as a browser can show it, and its media type."""
+    if image.mode == "F" or image.mode.startswith("I"):
+        image = as_rgb(image)
+    opaque = image.mode in ("RGB", "L", "CMYK", "YCbCr") and "transparency" not in image.info
+    out = io.BytesIO()
+    if opaque and max(image.size) > 64:
+        image.convert("RGB").save(out, "JPEG", quality=88)
+        return out.getvalue(), "image/jpeg"
+    image.convert("RGB" if opaque else "RGBA").save(out, "PNG")
+    return out.getvalue(), "image/png"
 
 
 @contextlib.contextmanager
