@@ -32,7 +32,7 @@ def recover_circle(figures: Path, seed: int, steps: int, progress: bool | None =
     process = GenerativeProcess(dim=2, kappa_range=KAPPA_RANGE, seed=seed, smoothing_steps=500)
     torch.manual_seed(seed)
     # Start with small kappas: otherwise training may end with two arcs of the circle mapped onto each other
-    # (docs/understanding.md).
+    # (docs/understanding-learning.md).
     encoder = controlled_encoder(2, kappa_range=(1.0, 4.0), initialisation="he", widths=(64, 64))
     recipe = Recipe(steps, optimiser="soap", learning_rate=0.01, schedule="one-cycle", seed=seed)
     with one_thread():

@@ -1,7 +1,7 @@
 """SOAP: Adam in the eigenbasis of Shampoo's preconditioner (Vyas et al. 2024, arXiv:2409.11321).
 
-A contrastive loss is ill-conditioned: it hardly changes if mu spreads while kappa grows (docs/understanding.md). Adam
-scales each weight separately, and moves slowly along such a direction.
+A contrastive loss is ill-conditioned: it hardly changes if mu spreads while kappa grows
+(docs/understanding-learning.md). Adam scales each weight separately, and moves slowly along such a direction.
 
 For a weight matrix with gradient G, the running means of G G' and G' G (Shampoo's factors) tell in which combinations
 of rows and columns the loss is steep or flat. In their eigenbases the entries of the gradient are nearly uncorrelated,

@@ -45,7 +45,7 @@ def information(kernel, dim):
     ],
 )
 def test_the_published_rule_says_little_in_many_dimensions(dim, published, right):
-    """The table in docs/understanding.md."""
+    """The table in docs/understanding-learning.md."""
     rules = (ShiftedRule(20.0, PUBLISHED_OFFSETS[dim]), AcceptanceKernel(20.0))
     for rule, expected in zip(rules, (published, right), strict=True):
         assert information(rule, dim) == pytest.approx(expected, abs=0.006)

@@ -1,6 +1,6 @@
 """The settings of the published code, and what is corrected in them, one change at a time.
 
-`published()` is what the scripts of the paper's authors run, apart from plain errors (docs/understanding.md lists
+`published()` is what the scripts of the paper's authors run, apart from plain errors (docs/understanding-paper.md lists
 them). `CORRECTIONS` are the changes that lead from there to `corrected()`: the same experiment, with pairs, negatives,
 kernel and optimisation that fit together. The experiment `published` (tables.py) makes a row after each change.
 """
