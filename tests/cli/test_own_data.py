@@ -87,33 +87,6 @@ def test_evaluate(trained, features, tmp_path):
     }
 
 
-def test_nothing_is_held_out_with_holdout_0(tmp_path):
-    classes = np.arange(90) % 3
-    noise = np.random.default_rng(0).standard_normal((90, 4))
-    np.save(tmp_path / "x.npy", (noise + 4 * np.eye(3, 4)[classes]).astype(np.float32))
-    np.save(tmp_path / "y.npy", classes)
-    data, file = (tmp_path / "x.npy", "--labels", tmp_path / "y.npy"), tmp_path / "a.safetensors"
-    trained = run_command("train", *data, "--output", tmp_path / "run", *QUICK, "--members", 3, "--holdout", 0)
-    for shown in trained.stdout, run_command("evaluate", tmp_path / "run").stdout:
-        assert "items out of bag" in shown
-        assert "held-out" not in shown
-    card = (tmp_path / "run/README.md").read_text()
-    assert "## Figures out of bag" in card
-    assert "held-out" not in card
-    run_command("embed", tmp_path / "run", *data, "--output", file)
-    shown = run_command("evaluate", file).stdout
-    assert shown.startswith("90 of 90 items were trained on or calibrated on: ")
-    assert "no rivals" in shown
-    assert "raw neighbours" not in shown
-
-
-@pytest.mark.parametrize("option", ["--labels", "--data"])
-def test_metrics_of_a_run_take_no_other_items(trained, features, option):
-    refused = run_command("evaluate", trained / "run", option, features / "y.npy", code=2).stderr
-    assert f"{option} {str(features / 'y.npy')!r}" in refused
-    assert "name the posteriors file" in refused
-
-
 def test_labels_in_rank_query_and_evaluate(trained, tmp_path):
     file = trained / "a.safetensors"
     rows = json.loads(run_command("rank", file, "--limit", 400, "--json").stdout)

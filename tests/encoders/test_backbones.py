@@ -76,7 +76,6 @@ def test_every_backbone_of_ours_can_be_loaded_without_further_imports():
         "mlp",
         "resnet18",
         "small-resnet",
-        "piecewise-linear",
         "standardise",
         "unit-scale",
     }

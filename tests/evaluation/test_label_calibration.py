@@ -13,7 +13,6 @@ from aleator.evaluation import (
     fit_label_model,
     label_certainty,
     label_log_likelihood,
-    recalibrate_label_model,
 )
 from aleator.evaluation.label_calibration import entries_per_class
 
@@ -167,33 +166,3 @@ class TestFit:
         q, label, _ = overlapping(4, 0)
         with pytest.raises(ValueError, match="questions"):
             fit_label_model(q, label, q[:0], label[:0], al.VMFKernel(10.0), NAMES)
-
-
-class TestRecalibration:
-    def model(self, kappa):
-        classes = al.VonMisesFisher(
-            torch.eye(3, dtype=torch.float64), torch.tensor([5.0, 8.0, 3.0], dtype=torch.float64)
-        )
-        return LabelModel(classes.scale_kappa(kappa), torch.eye(3), NAMES, al.VMFKernel(math.inf))
-
-    def test_the_gallery_stays_and_the_labels_become_likelier(self):
-        q, label, _ = overlapping(1500, 0)
-        sure = self.model(6.0)  # class posteriors that are far too sure
-        fitted = recalibrate_label_model(sure, q[:1000], label[:1000])
-        assert fitted.gallery is sure.gallery
-        assert fitted.kernel is sure.kernel
-        before, after = (label_log_likelihood(m.probabilities(q[1000:]), label[1000:]) for m in (sure, fitted))
-        assert after > before + 0.05
-
-    def test_it_is_the_least_cost_of_beta_and_floor(self):
-        q, label, _ = overlapping(2000, 1)
-        fitted = recalibrate_label_model(self.model(4.0), q, label)
-        best = label_log_likelihood(fitted.probabilities(q), label)
-        for factor in (0.8, 1.25):
-            moved = LabelModel(fitted.gallery, fitted.weights, NAMES, fitted.kernel, fitted.beta * factor, fitted.floor)
-            assert label_log_likelihood(moved.probabilities(q), label) < best
-
-    def test_no_questions_are_refused(self):
-        q, label, _ = overlapping(4, 0)
-        with pytest.raises(ValueError, match="questions = 0"):
-            recalibrate_label_model(self.model(1.0), q[:0], label[:0])

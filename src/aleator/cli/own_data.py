@@ -88,10 +88,7 @@ def train(
     ] = None,
     holdout: Annotated[
         float | None,
-        typer.Option(
-            help="share of the items that is held out; default: about 600 items, 5 % to 20 %; "
-            "0, for a head and classes: none, networks that left an item out judge it"
-        ),
+        typer.Option(help="share of the items that is held out; default: about 600 items, 5 % to 20 %"),
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of everything random")] = 0,
     no_rivals: NoRivals = False,
@@ -100,8 +97,7 @@ def train(
 ) -> None:
     """Train an encoder on labelled data; write its metrics, and figures.
 
-    The metrics are of held-out items, and a table shows ours beside raw neighbours and a linear head on them. With
-    --holdout 0 no item is held out: the metrics are out of bag, and there is no such table.
+    The metrics are of held-out items, and a table shows ours next to raw neighbours and a linear head on them.
 
     Settings that are left out are chosen from the data, and the log says why. The same command resumes a stopped run.
 
@@ -142,7 +138,7 @@ def train(
         collection = read_collection(data, labels, strict=strict, columns=columns)
         run = run_training(collection, output, settings, device=device, rivals=not no_rivals, strict=strict, log=say)
     if _first_process():
-        _print_metrics(run.metrics, _measured_on(run))
+        _print_metrics(run.metrics, "held-out items")
         print(f"Run: {output}    Figures: {output / 'figures'}")
 
 
@@ -251,7 +247,7 @@ def evaluate(
                 way_out = "leave it out, or embed the items and name the posteriors file"
                 require(given is None, name, str(given), problem, way_out)
             run = load_run(posteriors)
-            metrics, measured_on = run.metrics, _measured_on(run)
+            metrics, measured_on = run.metrics, "held-out items"
         else:
             embedded = read_embedded(posteriors)
             records = embedded.records
@@ -335,11 +331,6 @@ def _cell(value: Any, name: str = "") -> str:
     if isinstance(value, list):
         return " or ".join(map(percent, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _measured_on(run: Any) -> str:
-    """What the metrics of a run are of. With `--holdout 0` nothing is held out."""
-    return "items out of bag" if run.config.get("settings", {}).get("holdout") == 0 else "held-out items"
 
 
 def _print_metrics(metrics: dict[str, Any], measured_on: str) -> None:

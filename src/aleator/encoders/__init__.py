@@ -19,7 +19,6 @@ from aleator.encoders.huggingface import HubText, HubVision, Pooling
 from aleator.encoders.loading import load_encoder
 from aleator.encoders.low_rank import LowRank, add_low_rank, merge_low_rank
 from aleator.encoders.model_sources import cached_model, find_model, hub_answers
-from aleator.encoders.piecewise_linear import PiecewiseLinear
 from aleator.encoders.scaling import BoundedScale, DirectionAndLength, Standardise, UnitScale
 from aleator.encoders.small_resnet import SmallResNet
 
@@ -42,7 +41,6 @@ __all__ = [
     "KappaFrom",
     "KappaOf",
     "LowRank",
-    "PiecewiseLinear",
     "Pooling",
     "ResNet18",
     "SmallResNet",

@@ -43,7 +43,6 @@ from aleator.evaluation.label_calibration import (
     entries_per_class,
     fit_label_model,
     gallery_of_one_mode,
-    recalibrate_label_model,
 )
 from aleator.evaluation.label_errors import (
     Confusion,
@@ -154,7 +153,6 @@ __all__ = [
     "r_auroc",
     "rank_correlation",
     "ranks",
-    "recalibrate_label_model",
     "recall_at_1",
     "reject_curve",
     "rejection_threshold",

@@ -6,7 +6,6 @@ will be used: held-out items ask, training items are the gallery.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -191,37 +190,6 @@ def fit_label_model(
                 best_cost, best = cost, LabelModel(entries, weights, tuple(names), candidate, beta, floor)
     assert best is not None
     return best
-
-
-@torch.no_grad()
-def recalibrate_label_model(model: LabelModel, questions: PosteriorBatch, question_labels: Tensor) -> LabelModel:
-    """The same gallery and kernel, with beta and floor under which the labels of held-out items are most likely.
-
-    Args:
-        model: Label probabilities, such as those that were learned with the encoder.
-        questions: Posteriors of held-out items, batch shape (Q,).
-        question_labels: Their labels: numbers, shape (Q,), or soft labels, shape (Q, C).
-
-    Returns:
-        The model.
-
-    Raises:
-        ValueError: If there are no questions, or a label has no name.
-
-    Examples:
-        >>> import torch, aleator as al
-        >>> from aleator.evaluation import LabelModel, recalibrate_label_model
-        >>> classes = al.VonMisesFisher(torch.eye(2), 20.0)
-        >>> model = LabelModel(classes, torch.eye(2, dtype=torch.float64) / 2, ("a", "b"), al.VMFKernel(20.0))
-        >>> wrong = al.VonMisesFisher(torch.eye(2)[[0, 1, 1, 0]], 50.0)  # the last two are in the other class
-        >>> recalibrate_label_model(model, wrong, torch.tensor([0, 1, 0, 1])).floor > 0.3
-        True
-    """
-    require(len(questions) > 0, "questions", 0, "there are none", "hold out some items")
-    asked = _label_rows("question_labels", question_labels, len(model.names))
-    log_r = pairwise_log_positivity(questions, model.gallery, model.kernel)
-    _, beta, floor = _fit_beta_and_floor(log_r, model.weights.double(), asked)
-    return replace(model, beta=beta, floor=floor)
 
 
 def _label_rows(argument: str, labels: Tensor, count: int) -> Tensor:

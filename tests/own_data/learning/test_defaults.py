@@ -66,17 +66,6 @@ def test_a_small_batch_has_fewer_networks(features):
     assert settings["members"] == 2
 
 
-@pytest.mark.parametrize(("columns", "holdout", "weight_decay"), [(100, 0, 5.0), (101, 0, 0.01), (100, None, 0.01)])
-def test_the_weights_of_a_small_table_are_kept_small(tmp_path, columns, holdout, weight_decay):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((60, columns)).astype(np.float32))
-    np.save(tmp_path / "y.npy", np.arange(60) % 3)
-    collection = read_collection(tmp_path / "x.npy", tmp_path / "y.npy")
-    settings, choices = choose_settings(collection, collection.labels, 60, Settings(holdout=holdout))
-    assert settings["weight_decay"] == weight_decay
-    reasons = {choice.name: choice.reason for choice in choices}
-    assert ("in bins" in reasons["members"]) == (columns == 100)
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("minutes", float("inf")), ("kappa_pos", float("inf")), ("kappa_pos", -3.0), ("seed", -1), ("seed", 2**64)],

@@ -152,8 +152,8 @@ def test_mistakes_are_named(rows, labels, message):
         al.AleatorClassifier(**SMALL).fit(rows, labels)
 
 
-def test_a_share_that_cannot_be_held_out_is_told_that_0_can():
-    with pytest.raises(ValueError, match=r"holdout = -0.1: not a share from 0 to below 1; pass for example 0.2"):
+def test_a_share_that_cannot_be_held_out_is_named():
+    with pytest.raises(ValueError, match=r"holdout = -0.1: not a share above 0 and below 1; pass for example 0.2"):
         al.AleatorClassifier(**SMALL, holdout=-0.1).fit(*blobs(count=80))
 
 

@@ -7,7 +7,7 @@ import torch
 
 import aleator as al
 from aleator.data import Inputs
-from aleator.encoders import Chain, Ensemble, Flatten, PiecewiseLinear
+from aleator.encoders import Flatten
 from aleator.foundation import ProcessGroup
 from aleator.own_data import Settings, read_collection, train
 from aleator.own_data.collection.left_out import leave_out
@@ -65,31 +65,3 @@ def test_a_saved_model_is_not_trained_over(run, features, tmp_path):
         train(collection, folder, Settings(steps=2, width=8), device="cpu", rivals=False)
     assert (folder / "config.json").read_bytes() == before
     assert load_run(folder).fingerprint == run.fingerprint
-
-
-@pytest.mark.parametrize(("columns", "members", "in_bins"), [(5, 5, 2), (100, 2, 1), (100, 1, 0), (101, 4, 0)])
-def test_half_of_the_networks_see_the_columns_of_a_table_in_bins(columns, members, in_bins):
-    """Only of a table: what has more features came out of a network. And one network sees the numbers."""
-    features = torch.randn(60, columns)
-    settings = {"backbone": "features", "width": 8, "dropout": 0.0, "members": members, "dim": 4, "modes": 1}
-    encoder = preparation._head_encoder(features, settings, first_kappa=1.0)
-    networks = [part for part in encoder.modules() if isinstance(part, Ensemble)]
-    fronts = [part.parts[0] for part in networks[0].parts if isinstance(part, Chain)] if networks else []
-    assert sum(isinstance(front, PiecewiseLinear) for front in fronts) == in_bins
-    assert encoder(features).kappa.shape == (60,)
-    frozen = preparation._head_encoder(features, settings | {"backbone": "hf:some/network"}, first_kappa=1.0)
-    assert not any(isinstance(part, PiecewiseLinear) for part in frozen.modules())
-
-
-@pytest.mark.parametrize("largest", [1e12, 3e38])
-def test_one_number_that_is_far_too_large_does_not_hide_the_others(largest):
-    """The mean of its column is useless, and the deviation too. The bins still tell the other rows apart."""
-    rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
-    rows[7, 0] = largest
-    settings = {"backbone": "features", "width": 8, "dropout": 0.0, "members": 2, "dim": 4, "modes": 1}
-    encoder = preparation._head_encoder(rows, settings, first_kappa=1.0)
-    moved = rows[8:9].repeat(2, 1)
-    moved[1, 0] += 1.0
-    q = encoder(moved)
-    assert q.kappa.isfinite().all()
-    assert (q.mu[0] - q.mu[1]).abs().max() > 1e-3

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from aleator.own_data import Settings, read_collection, train
-from aleator.own_data.learning.out_of_bag import BagBatches
 from aleator.own_data.learning.pretrained import load_pretrained
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hub")
@@ -46,24 +44,6 @@ def test_a_head_learns_on_a_frozen_network(network, photos, tmp_path):
     assert all(torch.equal(after[name], before[name]) for name in before)
     assert not (tmp_path / "run/cache").exists()
     assert len(run.posteriors([photos / "red/00.png"])) == 1
-
-
-def test_an_image_that_cannot_be_read_does_not_shrink_the_bags(network, photos, tmp_path, monkeypatch):
-    """Six networks of 64 places each have more places than there are images."""
-    shutil.copytree(photos, tmp_path / "photos")
-    (tmp_path / "photos/red/07.png").write_bytes(b"broken")
-    places = []
-
-    def remember(items, labels, batch_size, *rest):
-        places.append(batch_size)
-        return BagBatches(items, labels, batch_size, *rest)
-
-    monkeypatch.setattr("aleator.own_data.learning.recipe.BagBatches", remember)
-    settings = Settings(backbone=f"hf:{network}", steps=2, width=8, dim=4, holdout=0)
-    collection = read_collection(tmp_path / "photos")
-    train(collection, tmp_path / "run", settings, device="cpu", rivals=False, strict=False)
-    assert places == [6 * 64]
-    assert len(collection) < 6 * 64
 
 
 def test_the_network_of_a_package_is_found_without_asking_anyone(monkeypatch):

@@ -119,7 +119,7 @@ def test_the_kept_weights_have_the_best_held_out_likelihood(features):
 )
 def test_each_kind_of_labels_has_its_batches_and_loss(labels, batches, loss):
     settings = {"batch_size": 4, "kappa_pos": 10.0, "dim": 4}
-    given = {"select": lambda self, n: torch.randn(20, 3), "learns_from_pixels": False, "in_bag": None}
+    given = {"select": lambda self, n: torch.randn(20, 3), "learns_from_pixels": False}
     training = type("Training", (), given)()
     split = Split(np.arange(20), np.arange(0), np.arange(0))
     assert isinstance(recipe.training_batches(training, labels, split, settings, torch.device("cpu")), batches)

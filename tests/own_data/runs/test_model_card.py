@@ -43,14 +43,6 @@ def test_the_folder_of_the_data_is_not_told(run, features):
     assert "/home/me" not in model_card("name", inputs, config | {"settings": settings}, metrics)
 
 
-def test_without_held_out_items_the_card_says_out_of_bag(run):
-    inputs, config, metrics = parts(run)
-    text = model_card("name", inputs, config | {"settings": config["settings"] | {"holdout": 0.0}}, metrics)
-    assert "## Figures out of bag" in text
-    assert "calibrated out of bag, on items of the same data" in text
-    assert "held-out" not in text
-
-
 def test_a_card_without_rivals_and_of_an_older_run(run):
     inputs, _, metrics = parts(run)
     alone = {name: value for name, value in metrics.items() if name not in ("rivals", "provenance")}

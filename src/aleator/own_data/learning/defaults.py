@@ -40,11 +40,6 @@ _PASSES, _PASSES_OF_MEMBER = 12, 8
 _LEAST_STEPS, _MOST_STEPS, _MOST_MEMBERS = 300, 2000, 4
 _LEAST_PASSES_OF_TWO = 5  # two networks that see the items so often are better than one
 _MANY_ITEMS = 20_000  # from which a head that learns classes is large
-# A head whose networks leave out a third of the items each, for small collections: number of networks, items that each
-# gets in a step, steps, and width of a network.
-_BAGS, _BATCH_OF_BAG, _STEPS_OF_BAGS, _WIDTH_OF_BAG = 6, 64, 300, 64
-_MOST_COLUMNS = 100  # of a table of numbers; what has more features came out of a network, or is an image
-_WEIGHT_DECAY, _WEIGHT_DECAY_OF_SMALL_TABLE = 0.01, 5.0  # of a head that compares with classes
 _TUNING_RATES = {"last": 5e-4, "all": 3e-4, "lora": 3e-4}
 _RANK = 8
 # More than these would fill the memory and learn nothing.
@@ -84,8 +79,7 @@ class Settings:
         size: Side of the images, in pixels.
         augment: How training images are changed: "flip" (shifted and mirrored), "crop" (shifted) or "none".
         holdout: Share of the items that is held out for calibration and evaluation. Default: about 600 items, but
-            between 5 % and 20 %. 0, for a head and classes: none. Each network of the head then leaves out a third of
-            the items, and those that left an item out judge it; this is best for fewer than a thousand items.
+            between 5 % and 20 %.
         seed: Seed of everything random.
 
     Examples:
@@ -145,7 +139,6 @@ def choose_settings(
         All settings by name, and the choices that were made.
     """
     settings = dict(vars(requested))
-    bagged = requested.holdout == 0
     choices: list[Choice] = []
 
     def choose(name: str, value: object, reason: str) -> None:
@@ -156,8 +149,6 @@ def choose_settings(
     choose("backbone", _DEFAULT_BACKBONES[collection.kind], f"the collection holds {collection.kind}")
     _require_backbone(settings["backbone"], collection.kind)
     from_scratch = settings["backbone"] in FROM_SCRATCH
-    table = settings["backbone"] == "features" and is_table(collection.features)
-    in_bins = "; some of them see the columns in bins" if table else ""
 
     lift = match_lift(labels, len(collection))
     settings["modes"] = 1 if settings["modes"] is None else settings["modes"]
@@ -176,9 +167,6 @@ def choose_settings(
     choose("kappa_pos", kappa_pos, reason)
 
     batch_size = 64 if from_scratch and not gpu else 256 if gpu or large_head or not with_classes else 128
-    if bagged:
-        choose("members", _BAGS, f"networks in the head; each leaves out a third of the items{in_bins}")
-        choose("batch_size", settings["members"] * _BATCH_OF_BAG, f"{_BATCH_OF_BAG} items for each network")
     choose("batch_size", min(batch_size, max(8, train_items // 4), train_items), f"for {train_items} training items")
     _require_whole_number("batch_size", settings["batch_size"], 1)  # the choices below divide by it
     if from_scratch:
@@ -193,28 +181,20 @@ def choose_settings(
         require_one_of("augment", settings["augment"], get_args(Augmentation))
     else:
         members = _members(train_items, settings["batch_size"]) if with_classes else 1
-        reason = "networks in the head, which answer together; fewer if there are many items"
-        choose("members", members, reason + (in_bins if members > 1 else ""))
+        choose("members", members, "networks in the head, which answer together; fewer if there are many items")
         _require_whole_number("members", settings["members"], 1)
         way_out = f"pass at most {settings['batch_size']}"
         enough = settings["members"] <= settings["batch_size"]
         require(enough, "members", settings["members"], "each needs items of its own in a batch", way_out)
         if settings["minutes"] is None or settings["tune"] not in (None, "head"):
-            steps = _STEPS_OF_BAGS if bagged else usual_steps_of_head(labels, train_items, settings)
+            steps = usual_steps_of_head(labels, train_items, settings)
             passes_of_each = steps * settings["batch_size"] / train_items / settings["members"]
             choose("steps", steps, f"{passes_of_each:.0f} passes of each network over the training items")
-        learning_rate = 4e-3 if bagged else 2e-3 if with_classes else 1e-3
-        choose("learning_rate", learning_rate, "highest rate of the one-cycle schedule")
-        if bagged and table:
-            choose("weight_decay", _WEIGHT_DECAY_OF_SMALL_TABLE, "for a small table")
-        choose("weight_decay", _WEIGHT_DECAY if with_classes else 1e-4, "for a head on features")
+        choose("learning_rate", 2e-3 if with_classes else 1e-3, "highest rate of the one-cycle schedule")
+        choose("weight_decay", 0.01 if with_classes else 1e-4, "for a head on features")
         dropout = 0.0 if not with_classes else 0.5 if labels.kind == "soft" else 0.2
         choose("dropout", dropout, f"for a head on features and {labels.kind}")
-        choose(
-            "width",
-            _WIDTH_OF_BAG if bagged else 384 if large_head else 256,
-            "two hidden layers of this width on the features",
-        )
+        choose("width", 384 if large_head else 256, "two hidden layers of this width on the features")
     if settings["backbone"] == PRETRAINED:
         choose("size", 224 if gpu else 128, "the network was trained on 224; on a CPU, 128 take a quarter of the time")
     _choose_tuning(settings, choose, collection, labels)
@@ -280,11 +260,6 @@ def _choose_tuning(
     if collection.kind == "images":
         choose("augment", *_choose_augmentation(collection, labels))
         require_one_of("augment", settings["augment"], get_args(Augmentation))
-
-
-def is_table(features: int) -> bool:
-    """Whether features are few enough to be the columns of a table of numbers, each with a meaning of its own."""
-    return features <= _MOST_COLUMNS
 
 
 def _members(train_items: int, batch_size: int) -> int:

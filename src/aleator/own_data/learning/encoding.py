@@ -20,4 +20,4 @@ def encode_items(training: PreparedTraining, numbers: np.ndarray) -> EncodedItem
     parts = [posteriors_and_views(training.encoder, batch) for batch in training.batches(numbers)]
     views = {name: torch.cat([part[name] for _, part in parts]) for name in parts[0][1]}
     q = PosteriorBatch.cat([q for q, _ in parts])
-    return EncodedItems(numbers, q, views, q if training.in_bag is None else training.questions(numbers))
+    return EncodedItems(numbers, q, views)

@@ -20,22 +20,18 @@ from aleator.own_data.collection.labels import Labels, soft_labels
 from aleator.own_data.collection.reading import read_collection
 from aleator.own_data.learning.defaults import Settings
 from aleator.own_data.learning.learning import train
-from aleator.own_data.learning.out_of_bag import PARTS
 from aleator.own_data.measuring.one_mode import one_mode
 from aleator.own_data.runs.model import AleatorModel
 from aleator.posteriors import PosteriorBatch
 from aleator.stored import CertaintyScore
-
-_FEW = 1000  # items; with fewer, all of them are learned from
 
 
 class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
     """Posteriors and label probabilities from features, with the interface of scikit-learn.
 
     The recipe is that of `aleator train` on features: an ensemble of small heads is trained, and its kappa, its match
-    probabilities and its label probabilities are calibrated on items that are held out of the given ones, or, of few
-    items, by networks that left the item out. It works in pipelines, in `clone`, in cross-validation and in grid
-    search.
+    probabilities and its label probabilities are calibrated on items that are held out of the given ones. It works in
+    pipelines, in `clone`, in cross-validation and in grid search.
 
     Args:
         dim: D, the dimension of the posteriors. This and what else is None is chosen from the data, as in `Settings`.
@@ -48,9 +44,8 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         dropout: Share of the units of hidden layers that are left out in training.
         width: Width of the hidden layers.
         members: Number of networks in the head.
-        holdout: Share of the items that calibrates and evaluates, and is not learned from. 0: none. The head then has
-            networks that leave out a third of the items each, and those that left an item out judge it. Default: 0 for
-            fewer than 1,000 items with one class each; otherwise about 600 items, but 5 % to 20 %.
+        holdout: Share of the items that calibrates and evaluates, and is not learned from. Default: about 600 items,
+            but 5 % to 20 %.
         random_state: Seed of everything random: a number, a numpy `RandomState`, or None for another one each time.
         device: "cpu", "cuda" or "auto", for example.
         verbose: Whether to print the log of the training.
@@ -58,7 +53,7 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
     Attributes:
         classes_: The classes, sorted. With soft labels the numbers of the columns.
         model_: The fitted `AleatorModel`.
-        metrics_: Metrics on held-out items, or out of bag.
+        metrics_: Metrics on held-out items.
         n_features_in_: F.
 
     Examples:
@@ -119,7 +114,7 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
             ValueError: If the shapes do not fit, a number is not finite, or there are too few items of a class.
         """
         X, labels, classes = self._checked(X, y)
-        settings = self._settings(labels)
+        settings = self._settings()
         with tempfile.TemporaryDirectory() as temporary:
             np.save(Path(temporary) / "features.npy", np.ascontiguousarray(X))
             collection = replace(read_collection(Path(temporary) / "features.npy"), labels=labels, source=Path("X"))
@@ -246,16 +241,14 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
         require(len(classes) >= 2, "y", "1 class", "there is nothing to tell apart", way_out)
         return X, Labels("classes", numbers.astype(np.int64), tuple(map(str, classes))), classes
 
-    def _settings(self, labels: Labels) -> Settings:
+    def _settings(self) -> Settings:
         """Settings of the training."""
         seed, random = plain_number(self.random_state), check_random_state(self.random_state)
         seed = seed if isinstance(seed, int) else int(random.randint(2**31 - 1))
         names = ("dim", "modes", "kappa_pos", "steps", "batch_size", "learning_rate", "weight_decay")
-        given = {name: getattr(self, name) for name in (*names, "dropout", "width", "members")}
-        few = labels.kind == "classes" and len(labels.values) < _FEW and self.modes in (None, 1)
-        enough = self.members is None or self.members >= PARTS
-        holdout = 0.0 if self.holdout is None and few and enough else self.holdout
-        return Settings(**given, holdout=holdout, seed=seed)
+        return Settings(
+            **{name: getattr(self, name) for name in (*names, "dropout", "width", "members", "holdout")}, seed=seed
+        )
 
 
 def _require_single_precision(X: np.ndarray) -> None:

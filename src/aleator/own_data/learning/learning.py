@@ -46,7 +46,6 @@ from aleator.own_data.learning.defaults import AUTO, Settings, choose_settings, 
 from aleator.own_data.learning.encoding import encode_items
 from aleator.own_data.learning.held_out_comparison import compare_held_out, compared_items
 from aleator.own_data.learning.mode_trial import try_modes
-from aleator.own_data.learning.out_of_bag import deal_bags, require_bags
 from aleator.own_data.learning.preparation import Job, PreparedTraining, prepare
 from aleator.own_data.learning.recipe import learned_labels, train_encoder
 from aleator.own_data.learning.splits import (
@@ -54,9 +53,7 @@ from aleator.own_data.learning.splits import (
     describe_copies,
     describe_single_items,
     require_trainable,
-    split_at_random,
     split_items,
-    split_without_holding_out,
 )
 from aleator.own_data.learning.tuning import tune_network
 from aleator.own_data.measuring.answers import fit_answers, gallery_sample
@@ -147,9 +144,6 @@ def train(
     seen = None if first is None else seen_items(first, digests)
     notes = [*collection.notes, describe_single_items(labels)]
     holdout = settings.holdout
-    bagged = holdout == 0  # no item is held out from all networks
-    if bagged:
-        require_bags(settings, collection, labels)
     if holdout is None:
         usual = held_out_share(len(collection))
         holdout = allowed_share(collection, labels, usual, settings.seed, seen, digests)
@@ -159,20 +153,8 @@ def train(
     if first is not None:
         settings = continued_settings(settings, first, collection)
 
-    def split_all() -> tuple[Split, Split]:
-        """The split of the training, and one whose parts have no item in common."""
-        if bagged:
-            halves = split_without_holding_out(labels, digests, settings.seed)
-            return halves, split_at_random(len(collection), settings.seed)
-        usual = split_items(collection, labels, holdout, settings.seed, seen, digests)
-        return usual, usual
-
-    split, apart = split_all()
-    if bagged:
-        rivals = False
-        notes.append("holdout = 0: all items are learned from; networks that left an item out judge it; no rivals")
-    else:
-        notes.append(describe_copies(digests, split))
+    split = split_items(collection, labels, holdout, settings.seed, seen, digests)
+    notes.append(describe_copies(digests, split))
     complete_settings, choices = choose_settings(collection, labels, len(split.train), settings, gpu)
     config: dict[str, Any] = {
         "settings": dict(complete_settings),
@@ -211,14 +193,12 @@ def train(
             labels = require_trainable(collection)
             digests = np.delete(digests, list(training.problems))
             seen = None if first is None else seen_items(first, digests)
-            split, apart = split_all()
-            if settings.batch_size is None and not bagged:  # it was chosen for all items
+            split = split_items(collection, labels, holdout, settings.seed, seen, digests)
+            if settings.batch_size is None:  # it was chosen for all items
                 complete_settings["batch_size"] = min(complete_settings["batch_size"], len(split.train))
         report = describe_left_out(collection)
         if report and group.first:
             log(report)
-        if bagged:
-            training.in_bag = deal_bags(labels.values, digests, complete_settings["members"], settings.seed)
         if modes_are_open:
             tried = try_modes(training, labels, split, complete_settings, job, config["data"])
             complete_settings["modes"], training = tried
@@ -247,14 +227,12 @@ def train(
             prior, maps, metrics = _fit_and_measure_matches(
                 encoded, labels, len(collection), split, gallery, kernel, seed
             )
-            judged = f"{len(split.calibration) + len(split.test)} {'items out of bag' if bagged else 'held-out items'}"
+            held_out = len(split.calibration) + len(split.test)
             log(
-                f"calibrated on {judged}: kappa x {calibration.kappa_scale:.2f}, "
+                f"calibrated on {held_out} held-out items: kappa x {calibration.kappa_scale:.2f}, "
                 f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities, {prior:.3g} of random pairs match"
             )
-            answers, tested, label_metrics = fit_answers(
-                encoded, collection, labels, split, kernel, seed, learned, apart if bagged else None
-            )
+            answers, tested, label_metrics = fit_answers(encoded, collection, labels, split, kernel, seed, learned)
             metrics |= label_metrics
             if rivals:
                 metrics["rivals"] = compare_held_out(given, encoded, labels, split, tested, seed)
@@ -274,7 +252,7 @@ def _calibrate_kappa(
     training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any]
 ) -> MatchCalibration:
     """Scale the kappa of the encoder so that it is right on one half of the held-out items."""
-    q, own = training.questions(split.calibration), select_labels(labels, split.calibration)
+    q, own = training.posteriors(split.calibration), select_labels(labels, split.calibration)
     calibration = calibrate_on_labels(q, own, VMFKernel(settings["kappa_pos"]), settings["seed"])
     training.encoder.scale_kappa(calibration.kappa_scale)
     return calibration
@@ -308,11 +286,11 @@ def _fit_and_measure_matches(
 
     def ask(part: np.ndarray) -> Questions:
         numbers = sample_numbers(part, _QUESTIONS, seed)
-        return held_out_questions(encoded.questions(numbers), numbers, gallery, gallery_numbers, all_labels)
+        return held_out_questions(encoded.posteriors(numbers), numbers, gallery, gallery_numbers, all_labels)
 
     questions = ask(split.calibration)
     metrics = evaluate(
-        encoded.questions(split.test),
+        encoded.posteriors(split.test),
         select_labels(labels, split.test),
         kernel,
         questions.prior,

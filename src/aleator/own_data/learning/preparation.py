@@ -18,7 +18,6 @@ from aleator.encoders import (
     DirectionAndLength,
     Encoder,
     Ensemble,
-    PiecewiseLinear,
     ResNet18,
     SmallResNet,
     Standardise,
@@ -37,8 +36,7 @@ from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at
 from aleator.own_data.collection.reading_ahead import prefetched, spans
 from aleator.own_data.embedding.rows import stream_rows
-from aleator.own_data.learning.defaults import FROM_SCRATCH, compares_with_classes, is_table
-from aleator.own_data.learning.out_of_bag import out_of_bag_posteriors
+from aleator.own_data.learning.defaults import FROM_SCRATCH, compares_with_classes
 from aleator.own_data.learning.pretrained import load_pretrained
 from aleator.posteriors import PosteriorBatch
 
@@ -90,13 +88,7 @@ class PreparedTraining:
         frozen: Pretrained network that turned raw items into features, if there is one.
         problems: What is wrong with items of the collection that could not be read, by their number. `items` is
             without them.
-
-    Attributes:
-        in_bag: Which items each network of the head learns from, booleans (M, N); see `deal_bags`. None: all learn from
-            the same items.
     """
-
-    in_bag: Tensor | None = None
 
     def __init__(
         self,
@@ -123,17 +115,6 @@ class PreparedTraining:
     def posteriors(self, numbers: np.ndarray) -> PosteriorBatch:
         """Posteriors of some items, batch shape (n,), in evaluation mode, on the CPU."""
         return PosteriorBatch.cat([self.encoder(batch).float().cpu() for batch in self.batches(numbers)])
-
-    @torch.inference_mode()
-    def questions(self, numbers: np.ndarray) -> PosteriorBatch:
-        """The same, as if the items were new: networks that learned from an item do not count."""
-        if self.in_bag is None:
-            return self.posteriors(numbers)
-        in_bag = self.in_bag[:, torch.as_tensor(numbers)]
-        parts = zip(self.batches(numbers), in_bag.split(_AT_ONCE, 1), strict=True)
-        return PosteriorBatch.cat(
-            [out_of_bag_posteriors(self.encoder, batch, own.to(batch.device)).float().cpu() for batch, own in parts]
-        )
 
     def batches(self, numbers: np.ndarray) -> Iterator[Tensor]:
         """Some items in their order, as the encoder takes them, in batches on its device."""
@@ -258,22 +239,10 @@ def _head_encoder(features: Tensor, settings: dict[str, Any], first_kappa: float
     few = width <= _FEW_FEATURES
     scale = BoundedScale(width) if few else DirectionAndLength(width).fit(standardise(sample))
 
-    def member(front: BoundedScale | DirectionAndLength | PiecewiseLinear) -> MLP:
-        return MLP(front.out_features, [settings["width"], settings["width"]], dropout=settings["dropout"])
-
-    count = settings["members"]
-    layers: list[nn.Module]
-    if count == 1:
-        layers = [standardise, scale, member(scale)]
-    elif settings["backbone"] == "features" and is_table(width):
-        # Trees are good at tables, because they find steps in a column. Half of the networks see the columns in bins,
-        # so that they find steps, too. A number that is far too large spoils a mean, but no bins.
-        bins = PiecewiseLinear(width).fit(sample)
-        plain = [Chain([standardise, scale, member(scale)]) for _ in range(count - count // 2)]
-        layers = [Ensemble(plain + [Chain([bins, member(bins)]) for _ in range(count // 2)])]
-    else:
-        layers = [standardise, scale, Ensemble([member(scale) for _ in range(count)])]
-    encoder = Encoder(Chain(layers), settings["dim"], modes=settings["modes"])
+    hidden, count = [settings["width"], settings["width"]], settings["members"]
+    members = [MLP(scale.out_features, hidden, dropout=settings["dropout"]) for _ in range(count)]
+    networks = members[0] if count == 1 else Ensemble(members)
+    encoder = Encoder(Chain([standardise, scale, networks]), settings["dim"], modes=settings["modes"])
     _set_initial_kappa(encoder, sample[:1024], first_kappa)
     return encoder
 

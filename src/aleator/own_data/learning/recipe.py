@@ -22,7 +22,6 @@ from aleator.matching import VMFKernel
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.parts import Split, select_labels
 from aleator.own_data.learning.defaults import compares_with_classes, usual_steps_of_head
-from aleator.own_data.learning.out_of_bag import BagBatches
 from aleator.own_data.learning.preparation import Job, PreparedTraining
 from aleator.own_data.measuring.answers import label_rows
 from aleator.training import FitResult, Objective, Recipe, fit
@@ -167,8 +166,6 @@ def training_batches(
     augment = _augmentation(training, settings["augment"]) if training.learns_from_pixels else None
     if labels.kind == "pairs":
         return PairBatches(items, label_values, settings["batch_size"], augment=augment, device=device)
-    if training.in_bag is not None:
-        return BagBatches(items, label_values, settings["batch_size"], training.in_bag, device)
     if compares_with_classes(labels):
         return LabelRowBatches(items, label_values, settings["batch_size"], augment=augment, device=device)
     # An item may be paired with itself if the two views can differ: in their pixels, or in the class that is drawn.
@@ -197,7 +194,7 @@ def label_likelihood(
 
 def item_log_likelihoods(training: PreparedTraining, loss: PrototypeLoss, labels: Labels, split: Split) -> Tensor:
     """Log-likelihood of the label of each item that is held out for calibration, (n,), on the CPU."""
-    q = training.questions(split.calibration).to(next(training.encoder.parameters()).device)
+    q = training.posteriors(split.calibration).to(next(training.encoder.parameters()).device)
     return (_label_rows(labels, split) * loss.log_probabilities(q).cpu()).sum(1)
 
 

@@ -4,7 +4,6 @@ from typing import NoReturn
 
 import numpy as np
 
-from aleator.evaluation import deal_into_folds
 from aleator.foundation import percent, reject, require
 from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
@@ -12,7 +11,6 @@ from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.parts import Split, can_be_evaluated
 from aleator.own_data.collection.problems import listed
 from aleator.own_data.collection.table_columns import is_number
-from aleator.own_data.learning.out_of_bag import PARTS
 from aleator.own_data.measuring.evaluation import evaluation_labels
 
 _LARGER_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)  # held out from collections that are too small for the usual share
@@ -109,8 +107,7 @@ def split_items(
     not held out. Equal items, those with equal `digests` (N,), are in the same part; but not those of groups, and not
     if too few would be held out.
     """
-    way_out = "pass for example 0.2; 0, for a head and classes, holds nothing out"
-    require(0 < share < 1, "holdout", share, "not a share from 0 to below 1", way_out)
+    require(0 < share < 1, "holdout", share, "not a share above 0 and below 1", "pass for example 0.2")
     grouping = evaluation_labels(labels, len(collection))
     if seen is None:
         seen = np.zeros(len(collection), bool)
@@ -153,36 +150,11 @@ def _reject_too_few(
         problem += f" ({link}{groups} groups of two items or more, which stay whole)"
         way_out = "add groups: two calibrate, two are tested on, the others are learned from"
     elif grouping.counts().max() < _LEAST_OF_ONE_CLASS:
-        way_out += f" (one needs {_LEAST_OF_ONE_CLASS}), pass holdout=0 (a head on features), or call the labels groups"
+        way_out += f" (one needs {_LEAST_OF_ONE_CLASS}), or call the labels groups"
     enough = [other for other in (0.2, *_LARGER_SHARES) if _split(grouping, other, seed, seen, digests)]
     if enough:
         way_out += f"; or pass holdout={enough[0]:g}"
     reject("data", source, problem, way_out)
-
-
-def split_at_random(count: int, seed: int) -> Split:
-    """Three fifths of the items, and twice one fifth, whatever their labels are."""
-    train, calibration, test = np.split(
-        np.random.default_rng(seed).permutation(count), [3 * count // 5, 4 * count // 5]
-    )
-    return Split(np.sort(train), np.sort(calibration), np.sort(test))
-
-
-def split_without_holding_out(labels: Labels, digests: np.ndarray, seed: int) -> Split:
-    """All items to train on; and the same items as questions, half of each class to calibrate, half to evaluate.
-
-    It is for a head whose networks leave out items of their own (`out_of_bag.py`). Equal items, those with equal
-    `digests` (N,), are in the same half.
-    """
-    classes = labels.values
-    kinds = len(np.unique(digests))
-    require(kinds >= PARTS, "data", len(classes), f"only {kinds} of its items are different", "add items")
-    second = deal_into_folds(classes, 2, digests, seed) == 1
-    halves = Split(np.arange(len(classes)), np.flatnonzero(~second), np.flatnonzero(second))
-    enough = all(can_be_evaluated(classes[part]) for part in (halves.calibration, halves.test))
-    way_out = "add items of each class, four at least"
-    require(enough, "data", len(classes), "too few items to ask questions about", way_out)
-    return halves
 
 
 def allowed_share(

@@ -24,7 +24,6 @@ from aleator.evaluation import (
     label_certainty,
     label_log_likelihood,
     pack_label_model,
-    recalibrate_label_model,
     unpack_label_model,
 )
 from aleator.foundation import read_bundle, require, sample_numbers, write_bundle
@@ -71,7 +70,6 @@ def fit_answers(
     kernel: VMFKernel,
     seed: int,
     learned: LabelModel | None = None,
-    apart: Split | None = None,
 ) -> tuple[Answers, LabelModel | None, dict[str, Any]]:
     """Fit label probabilities and novelty, and measure them on the held-out items that evaluate.
 
@@ -85,20 +83,14 @@ def fit_answers(
         kernel: Kernel of match probabilities.
         seed: Seed of the sample of training items.
         learned: Label probabilities of the training itself, if it had any.
-        apart: For a training from which nothing was held out, another split, whose parts have no item in common. It
-            fits novelty, which does not depend on what the networks learned from. The questions of `split` are then
-            answered out of bag, and label probabilities are those of the training.
 
     Returns:
         The answers; the label probabilities that were measured; and metrics: those of `label_metrics` if there are
         label probabilities, and "unlike", the share of the evaluated items that are flagged.
     """
     sample = gallery_sample(labels, split.train, seed)
-    known, calibration, test = sample, split.calibration, split.test
-    if apart is not None:
-        known, calibration, test = apart.train, apart.calibration, apart.test
-    novelty = fit_novelty(_views(encoded, collection, known), _views(encoded, collection, calibration))
-    unlike = novelty.unlike(_views(encoded, collection, test))
+    novelty = fit_novelty(_views(encoded, collection, sample), _views(encoded, collection, split.calibration))
+    unlike = novelty.unlike(_views(encoded, collection, split.test))
     metrics: dict[str, Any] = {"unlike": unlike.double().mean().item()}
     if labels.kind not in ("classes", "soft") or len(labels.names) > _MOST_CLASSES:
         return Answers(None, novelty), None, metrics
@@ -106,14 +98,11 @@ def fit_answers(
     gallery, gallery_rows = encoded.posteriors(sample), _in_proportion(rows[sample], rows[split.train])
 
     def fitted_on(numbers: np.ndarray) -> LabelModel:
-        asked, own = encoded.questions(numbers), rows[numbers]
-        if apart is not None:  # the questions are in the gallery, too
-            assert learned is not None
-            return recalibrate_label_model(learned, asked, own)
-        return fit_label_model(gallery, gallery_rows, asked, own, kernel, labels.names, learned=learned)
+        asked = encoded.posteriors(numbers)
+        return fit_label_model(gallery, gallery_rows, asked, rows[numbers], kernel, labels.names, learned=learned)
 
     measured = fitted_on(split.calibration)
-    metrics |= label_metrics(measured.probabilities(encoded.questions(split.test)), rows[split.test])
+    metrics |= label_metrics(measured.probabilities(encoded.posteriors(split.test)), rows[split.test])
     held_out = np.concatenate([split.calibration, split.test])
     return Answers(fitted_on(held_out), novelty), measured, metrics
 

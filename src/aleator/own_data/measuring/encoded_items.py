@@ -17,21 +17,15 @@ class EncodedItems:
         numbers: Item numbers, ascending, shape (n,).
         q: Posteriors, batch shape (n,), on the CPU.
         views: Views (n, F) by name; see `posteriors_and_views`.
-        asked: Posteriors (n,) as if the items were new; see `PreparedTraining.questions`.
     """
 
     numbers: np.ndarray
     q: PosteriorBatch
     views: Views
-    asked: PosteriorBatch
 
     def posteriors(self, numbers: np.ndarray) -> PosteriorBatch:
         """Posteriors of some of the items, in this order."""
         return self.q[self._places(numbers)]
-
-    def questions(self, numbers: np.ndarray) -> PosteriorBatch:
-        """Posteriors of some of the items as if they were new, in this order."""
-        return self.asked[self._places(numbers)]
 
     def views_of(self, numbers: np.ndarray) -> Views:
         """Views of some of the items, in this order."""

@@ -32,7 +32,6 @@ def model_card(name: str, inputs: dict[str, Any], config: dict[str, Any], metric
     """
     kind = inputs["kind"]
     settings, data = config.get("settings", {}), config.get("data", {})
-    out_of_bag = settings.get("holdout") == 0
     header = ["---", "library_name: aleator", f"pipeline_tag: {_TASKS[kind]}", "tags:"]
     header += [f"- {tag}" for tag in ("aleator", "probabilistic-embeddings", "uncertainty", "von-mises-fisher")]
     modes = settings.get("modes", 1)
@@ -46,8 +45,8 @@ def model_card(name: str, inputs: dict[str, Any], config: dict[str, Any], metric
         "Made with aleator.",
         _use(kind, inputs, data),
         _data(inputs, settings, data, metrics),
-        _figures(metrics, out_of_bag),
-        _limits(data, out_of_bag),
+        _figures(metrics),
+        _limits(data),
         _training(settings, metrics),
     ]
     return "\n\n".join(parts) + "\n"
@@ -89,16 +88,14 @@ def _data(inputs: dict[str, Any], settings: dict[str, Any], data: dict[str, Any]
     rows.append(("labels", data.get("labels", "not recorded")))
     if inputs["kind"] == "images":
         rows.append(("image size", f"{inputs['size']} x {inputs['size']}, cropped to a square around the centre"))
-    holdout = settings.get("holdout", 0)
     halves = "one half for calibration, one half for these figures"
-    judged = "none; each network left out a third of the items, and those that left an item out judge it"
-    rows.append(("held out", f"{holdout:.0%}: {halves}" if holdout else judged))
+    rows.append(("held out", f"{settings['holdout']:.0%}: {halves}" if settings.get("holdout") else "not recorded"))
     rows.append(("items behind the figures", metrics.get("items", "not recorded")))
     return "## Data\n\n" + _table(["", ""], [[name, _cell(value)] for name, value in rows])
 
 
-def _figures(metrics: dict[str, Any], out_of_bag: bool) -> str:
-    text = "## Figures out of bag" if out_of_bag else "## Figures on held-out items"
+def _figures(metrics: dict[str, Any]) -> str:
+    text = "## Figures on held-out items"
     comparison = metrics.get("rivals")
     if comparison:
         methods = comparison["rows"]
@@ -124,12 +121,11 @@ def _figures(metrics: dict[str, Any], out_of_bag: bool) -> str:
     return text + ("\n\n" + _table(["", ""], alone) if alone else "")
 
 
-def _limits(data: dict[str, Any], out_of_bag: bool) -> str:
-    calibrated = "out of bag, on items" if out_of_bag else "on held-out items"
+def _limits(data: dict[str, Any]) -> str:
     lines = [
         "The figures hold for items like those of the data above. For other items neither mu nor kappa is tested; "
         "`model.unlike` flags those that resemble nothing seen in training.",
-        f"kappa and the match probabilities were calibrated {calibrated} of the same data. A changed camera, "
+        "kappa and the match probabilities were calibrated on held-out items of the same data. A changed camera, "
         "language or mixture of classes changes them.",
         "What the labels get wrong, the model has learned.",
     ]

@@ -3,7 +3,7 @@
 RUN/encoder/       the weights, for `load_encoder`
 RUN/inputs.json    how raw items are prepared
 RUN/config.json    settings, those given and those chosen; kernel, prior and maps of match probabilities
-RUN/metrics.json   metrics on held-out items, or out of bag
+RUN/metrics.json   metrics on held-out items
 RUN/README.md      the model card: data, figures, how to load it, limits
 RUN/items.npz      digests of the items that were trained on, calibrated on and tested on
 RUN/figures/       figures of these metrics
