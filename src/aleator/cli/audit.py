@@ -53,7 +53,7 @@ def audit(
         require(data is not None or not is_run, "data", None, "a run has no items of its own", "name the items too")
         items = source if data is None else data
         run = load_run(source) if is_run else None
-        columns = None if run is None else run.table_columns
+        columns = None if run is None else run.columns
         collection = read_collection(items, labels, labels_optional=True, strict=strict, columns=columns)
         found = run_audit(
             collection,

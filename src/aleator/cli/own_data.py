@@ -134,7 +134,7 @@ def train(
     with plain_errors(lambda: _kept_of_training(output)):
         columns = None
         if start is not None and start.expanduser().is_dir():  # `train` says what is wrong with another
-            columns = load_run(start).table_columns
+            columns = load_run(start).columns
         collection = read_collection(data, labels, strict=strict, columns=columns)
         run = run_training(collection, output, settings, device=device, rivals=not no_rivals, strict=strict, log=say)
     if _first_process():
@@ -187,7 +187,7 @@ def embed(
 
     with plain_errors(lambda: kept_in(unfinished_work(output), "the items that are done")):
         trained = load_run(run)
-        columns = trained.table_columns
+        columns = trained.columns
         collection = read_collection(data, labels, labels_optional=True, strict=strict, columns=columns)
         written = embed_into(
             trained,

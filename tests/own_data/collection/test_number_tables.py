@@ -1,6 +1,4 @@
-"""Tables of numbers and words as collections: features, labels, and rows that cannot be used."""
-
-from dataclasses import replace
+"""Tables of numbers as collections: features, labels, and what is no number."""
 
 import numpy as np
 import pytest
@@ -115,102 +113,37 @@ def test_rows_that_cannot_be_used_are_listed_and_left_out(tmp_path):
     ]
 
 
-def test_words_and_empty_cells_are_features(tmp_path):
-    path = table(tmp_path / "x.csv", "age,colour,label", "10,red,u", ",blue,v", "NA,red,u", "30,,v", "50,red,u")
-    collection = read_collection(path)
-    assert collection.columns == ["age", "age is empty", "colour is empty", "colour = blue", "colour = red"]
-    expected = [[10, 0, 0, 0, 1], [30, 1, 0, 1, 0], [30, 1, 0, 0, 1], [30, 0, 1, 0, 0], [50, 0, 0, 0, 1]]
-    assert collection.raw(0, 5).tolist() == expected
-    assert collection.notes == [
-        "column age: 2 empty cells count as its median 30, and a feature says which they are",
-        "column colour: 3 words are features",
-    ]
-
-
 @pytest.mark.parametrize(
-    ("header", "row", "message"),
+    ("rows", "message"),
     [
-        ("file,class", "cat/1.png,cat", None),
-        ("file,label", "cat/1.png,cat", "has the columns file, and none holds numbers.*call the item of each row path"),
-        ("id,label", "1,rose", "has no column but ids and labels"),
+        (["1,red", "2,blue"], "column b of .*holds 'red', no number; make numbers of it.*scikit-learn.*leave it out"),
+        (["1,", "2,"], "column b of .*is empty in 2 of 2 rows; make numbers of it.*SimpleImputer"),
+        (["1,7"] * 60 + ["1,", "2,red"] * 4, "column b of .*holds 'red', no number"),
+        (['1,"3,600"'] * 9, "column b of .*holds '3,600', no number"),
     ],
 )
-def test_a_table_without_features_is_named_with_the_way_out(tmp_path, header, row, message):
-    path = table(tmp_path / "x.csv", header, row, row.replace("1", "2"))
-    if message is None:
-        (note, _) = read_collection(path).notes
-        assert note == "column file: left out, it holds names of images; call it path if it is the item of each row"
-    else:
-        with pytest.raises(ValueError, match=message):
-            read_collection(path)
+def test_a_column_of_something_else_than_numbers_is_named_with_the_way_out(tmp_path, rows, message):
+    """Also where single rows that cannot be used would be left out."""
+    path = table(tmp_path / "x.csv", "a,b", *rows)
+    with pytest.raises(ValueError, match=message):
+        read_collection(path, strict=False)
+
+
+def test_a_cell_that_is_empty_leaves_its_row_out(tmp_path):
+    collection = read_collection(table(tmp_path / "x.csv", "a,b", "1,2", "3, ", "5,6"), strict=False)
+    assert collection.ids() == [0, 2]
+    assert [problem.reason for problem in collection.problems] == ["b: is empty"]
+
+
+def test_a_table_of_ids_and_labels_has_no_features(tmp_path):
+    with pytest.raises(ValueError, match="has no column but ids and labels; add columns of numbers"):
+        read_collection(table(tmp_path / "x.csv", "id,label", "1,rose", "2,lily"))
 
 
 def test_a_table_without_labels_is_not_trained_on(tmp_path):
-    path = table(tmp_path / "x.csv", "a,b,species", "1,2,rose", "3,4,lily")
+    path = table(tmp_path / "x.csv", "a,b,species", "1,2,0", "3,4,1")
     with pytest.raises(ValueError, match="has no labels; call its column of classes label"):
         train(read_collection(path), tmp_path / "run", device="cpu")
-
-
-def mixed_table(path, count: int = 120, labels: bool = True):
-    """A class that depends on a word, on whether a cell is empty, and on a number. Each row has its own name."""
-    generator = np.random.default_rng(count)
-    header = "name,colour,age,size" + ",label" * labels
-    rows = []
-    for i in range(count):
-        known, red, size = (generator.random() < p for p in (0.7, 0.5, 0.5))
-        truth = (red + known + size) >= 2
-        cells = [
-            f"Name {i}",
-            "red" if red else "blue",
-            f"{generator.integers(20, 80)}" if known else "",
-            f"{1.5 * size}",
-        ]
-        rows.append(",".join(cells + [["no", "yes"][truth]] * labels))
-    return table(path, header, *rows)
-
-
-def test_a_run_on_words_reads_later_tables_as_it_read_the_first(tmp_path):
-    settings = Settings(steps=150, width=32, members=2)
-    known = read_collection(mixed_table(tmp_path / "known.csv", 300))
-    run = train(known, tmp_path / "run", settings, device="cpu", rivals=False)
-    assert run.metrics["label_accuracy"] > 0.9
-    assert [column.name for column in run.table_columns] == ["name", "colour", "age", "size"]
-    assert run.table_columns[0].words == ()
-    # Columns in another order, one more, a word that is new, no empty cell, and a column of numbers without a number.
-    rows = ("3,new,,red,41", "2,other,1.5,green,50", "1,names,1.5,blue,")
-    new = table(tmp_path / "new.csv", "extra,name,size,colour,age", *rows)
-    by_hand = np.float32([[0, 1, 41, 0, 0], [0, 0, 50, 0, 1.5], [1, 0, 50.0, 1, 1.5]])
-    names = ["colour = blue", "colour = red", "age", "age is empty", "size"]
-    ages = known.raw(0, 300)[:, names.index("age")]
-    by_hand[2, 2] = np.median(ages[known.raw(0, 300)[:, names.index("age is empty")] == 0])
-    by_hand[0, 4] = np.median(known.raw(0, 300)[:, names.index("size")])
-    for collection in (read_collection(new), read_collection(new, columns=run.table_columns)):
-        lines = []
-        path = embed(run, collection, tmp_path / "new.safetensors", device="cpu", log=lines.append, replace=True)
-        np.testing.assert_allclose(read_embedded(path).q.mu, run.posteriors(by_hand).mu, atol=1e-4)
-        assert "columns that the run does not use: extra" in lines
-    nameless = table(tmp_path / "nameless.csv", "colour,age,size", "blue,,1.5")
-    path = embed(run, read_collection(nameless), tmp_path / "nameless.safetensors", device="cpu")
-    np.testing.assert_allclose(read_embedded(path).q.mu[0], run.posteriors(by_hand[2:]).mu[0], atol=1e-4)
-    again = embed(run, known, tmp_path / "known.safetensors", device="cpu")
-    assert any(record.get("used") == "training" for record in read_embedded(again).records)
-
-
-def test_a_known_column_of_words_may_hold_numbers_later(tmp_path):
-    rows = [f"{'A7' if i % 3 else '7'},{i % 5},{'uv'[i % 2]}" for i in range(60)]
-    known = read_collection(table(tmp_path / "known.csv", "code,x,label", *rows))
-    columns = known.items.chosen
-    assert columns[0].words == ("7", "A7")
-    later = table(tmp_path / "later.csv", "code,x", "7,1", "7,2")
-    for collection in (read_collection(later, columns=columns), with_columns(read_collection(later), columns)):
-        assert collection.raw(0, 2)[:, :2].tolist() == [[1, 0], [1, 0]]
-    words = table(tmp_path / "words.csv", "code,x", "A7,many", "A7,few")
-    with pytest.raises(
-        ValueError, match="its column x holds words, such as 'many', and the run was trained on numbers"
-    ):
-        with_columns(read_collection(words), columns)
-    with pytest.raises(ValueError, match=r"2 of 2 items cannot be used"):
-        read_collection(words, columns=columns)
 
 
 def test_train_and_embed_take_a_table_of_numbers(tmp_path):
@@ -253,18 +186,20 @@ def test_a_run_knows_the_names_of_its_columns(tmp_path):
     assert torch.equal(read_embedded(one).q.mu, read_embedded(other).q.mu)
 
 
-def test_a_run_of_an_older_release_knows_the_names_of_its_columns(tmp_path):
-    rows = [f"{i % 7},{i % 2},{'xy'[i % 2]}" for i in range(60)]
-    known = read_collection(table(tmp_path / "train.csv", "a,b,label", *rows))
-    run = train(known, tmp_path / "run", Settings(steps=1, width=8), device="cpu", rivals=False)
-    older = replace(run, config={name: value for name, value in run.config.items() if name != "columns"})
-    assert [column.name for column in older.table_columns] == ["a", "b"]
-    for damaged in ([{"title": "a"}], 7, ["a"]):
-        with pytest.raises(ValueError, match=r"config\.json"):
-            _ = replace(run, config=run.config | {"columns": damaged}).table_columns
-    path = table(tmp_path / "new.csv", "b,a", "1,2", "1,")
-    with pytest.raises(ValueError, match=r"row 1 of .*new\.csv': has a number that is not finite"):
-        embed(older, read_collection(path), tmp_path / "new.safetensors", device="cpu")
+def test_a_later_table_may_have_its_columns_in_another_order_and_others(tmp_path):
+    known = ["width", "length"]
+    path = table(tmp_path / "new.csv", "colour,length,width", "red,1,2", "blue,3,4")
+    collection = read_collection(path, columns=known)
+    assert collection.raw(0, 2).tolist() == [[2, 1], [4, 3]]
+    assert collection.notes == ["columns that the run does not use: colour"]
+    three = read_collection(table(tmp_path / "three.csv", "height,length,width", "5,1,2"))
+    assert with_columns(three, known).raw(0, 1).tolist() == [[2, 1]]
+    assert with_columns(three, known).notes == ["columns that the run does not use: height"]
+    for missing in (["width", "depth"], ["depth"]):
+        with pytest.raises(ValueError, match=r"lacks depth and has .*, unlike the training data"):
+            read_collection(path, columns=missing)
+        with pytest.raises(ValueError, match=r"lacks depth and has .*, unlike the training data"):
+            with_columns(three, missing)
 
 
 def test_a_column_that_float32_cannot_resolve_is_named(tmp_path):

@@ -63,20 +63,3 @@ def test_an_older_run_does_not_say(run, features, tmp_path):
     (tmp_path / "old" / FILE).write_bytes(b"not an archive")
     with pytest.raises(ValueError, match="damaged"):
         used_as(old.folder, item_digests(collection))
-
-
-def test_rows_of_one_table_with_other_names_are_other_items(tmp_path):
-    """Passengers of one age and class are not copies of each other. Rows that are equal in all columns are."""
-    path = tmp_path / "x.csv"
-    path.write_text("name,age,label\n" + "".join(f"n{i // 2},{i % 3 + 20},u\n" for i in range(60)))
-    digests = item_digests(read_collection(path))
-    pairs = {(i // 2, i % 3) for i in range(60)}
-    assert len(set(digests.tolist())) == len(pairs) == 60
-    same = tmp_path / "same.csv"
-    same.write_text(path.read_text() + path.read_text().split("\n", 1)[1])
-    again = item_digests(read_collection(same))
-    assert again[:60].tolist() == again[60:].tolist() == digests.tolist()
-    more = tmp_path / "more.csv"  # a column that the run does not know says nothing about copies
-    more.write_text("name,age,label,note\n" + "".join(f"n{i // 2},{i % 3 + 20},u,{i}\n" for i in range(60)))
-    columns = read_collection(path).items.chosen
-    assert item_digests(read_collection(more, columns=columns)).tolist() == digests.tolist()

@@ -58,13 +58,11 @@ class FeatureFile:
         columns: Names of the features; None if the file does not name them.
         coarse: Columns whose values float32 can hardly tell apart.
         notes: What a user should know about the features.
-        names_of_rows: What tells rows with equal features apart, if something does: columns of names.
     """
 
     columns: tuple[str, ...] | None = None
     coarse: tuple[str, ...] = ()
     notes: Sequence[str] = ()
-    names_of_rows: Sequence[str] | None = None
 
     def __init__(self, path: Path):
         self.path: AnyPath = path

@@ -1,8 +1,8 @@
-"""Tables: each row is an item, its columns are features, and a column `label` or `group` says what matches."""
+"""Tables of numbers: a row is an item, its columns are features, and a column `label` or `group` says what matches."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -12,17 +12,11 @@ from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import LABEL_COLUMNS
 from aleator.own_data.collection.object_store import AnyPath
 from aleator.own_data.collection.problems import listed
-from aleator.own_data.collection.table_columns import (
-    Cells,
-    Column,
-    Numbers,
-    choose_columns,
-    read_numbers,
-    read_words,
-)
 from aleator.own_data.collection.tables import Table
 
 _NO_FEATURES = ("id", "", *LABEL_COLUMNS)  # spreadsheets and pandas leave the column of row numbers without a name
+_LARGEST = float(np.finfo(np.float32).max)
+_FEW, _FEW_SHARE = 3, 0.1  # cells of a column that may be no numbers, or a share of them: rows that are left out
 
 
 class TableFeatures(FeatureFile):
@@ -30,125 +24,110 @@ class TableFeatures(FeatureFile):
 
     Args:
         path: The file.
-        cells: The cells of each column, by its name.
-        chosen: The features of the columns. Default: chosen from the cells.
-
-    Attributes:
-        chosen: The features of each column.
-        notes: What a user should know about how they were chosen.
+        columns: The numbers of each column, float64 (N,), by its name.
+        unused: Columns of the table that are no features, which a user should know about.
     """
 
-    def __init__(self, path: AnyPath, cells: dict[str, Cells], chosen: Sequence[Column] | None = None):
-        self.path, self.cells = path, cells
-        if chosen is None:
-            self.chosen, self.notes = choose_columns(cells)
-            way_out = "call the item of each row path or text, or two of them first and second (pairs of paths)"
-            shown = f"has the columns {', '.join(cells)}" if cells else "has no column but ids and labels"
-            problem = f"{shown}, and none holds numbers or words that come back in other rows"
-            require(any(column.feature_names for column in self.chosen), "data", str(path), problem, way_out)
-        else:
-            self.chosen, self.notes = list(chosen), self._compare(chosen)
-        names = [cells[column.name] for column in self.chosen if not column.feature_names and column.name in cells]
-        self.names_of_rows = ["\0".join(map(str, row)) for row in zip(*names, strict=True)] if names else None
-        used = [column for column in self.chosen if column.feature_names]
-        self.columns = tuple(name for column in used for name in column.feature_names)
-        rows = np.concatenate([column.features(cells[column.name]) for column in used], 1)
+    columns: tuple[str, ...]
+
+    def __init__(self, path: AnyPath, columns: dict[str, np.ndarray], unused: Sequence[str] = ()):
+        self.path, self.columns = path, tuple(columns)
+        rows = np.stack(list(columns.values()), 1)
         self.coarse = coarse_columns(rows, self.columns)
         self._rows = rows.astype(np.float32)
         self.shape: tuple[int, int] = rows.shape
-
-    def _compare(self, chosen: Sequence[Column]) -> list[str]:
-        """Raise if a column is missing. Returns a note about those that are no features, if there are any."""
-        known, named = [column.name for column in chosen if column.feature_names], list(self.cells)
-        missing = [name for name in known if name not in named]
-        more = [name for name in named if name not in (column.name for column in chosen)]
-        shown = " and ".join(
-            f"{word} {listed(names, 5)}" for word, names in (("lacks", missing), ("has", more)) if names
-        )
-        way_out = f"give it the columns of the training data: {listed(known, 20)}"
-        require(not missing, "data", str(self.path), f"{shown}, unlike the training data", way_out)
-        return [f"columns that the run does not use: {listed(more, 5)}"] if more else []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"cells": {}}  # other processes need the features alone
+        self.notes = [f"columns that the run does not use: {listed(unused, 5)}"] if unused else []
 
     def _read(self, start: int, stop: int) -> np.ndarray:
         return self._rows[start:stop]
 
 
-def with_columns(collection: Collection, chosen: Sequence[Column] | None) -> Collection:
-    """A collection with the features that were chosen for another table. Columns are found by their names.
+def with_columns(collection: Collection, names: Sequence[str] | None) -> Collection:
+    """A collection with the columns of another table, in their order.
 
     Args:
         collection: Any collection. One that is no table stays as it is.
-        chosen: The features of each column; None, too, leaves it as it is.
+        names: The names of the columns; None, too, leaves it as it is.
 
     Returns:
         The collection.
 
     Raises:
-        ValueError: If a column is missing, or holds words in place of numbers.
+        ValueError: If a column is missing.
     """
-    if chosen is None or not isinstance(collection.items, TableFeatures):
+    table = collection.items
+    if names is None or not isinstance(table, TableFeatures) or table.columns == tuple(names):
         return collection
-    return replace(collection, items=TableFeatures(collection.items.path, collection.items.cells, chosen))
+    unused = _compare(table.path, table.columns, names)
+    numbers = dict(zip(table.columns, table[:].astype(np.float64).T, strict=True))
+    return replace(collection, items=TableFeatures(table.path, {name: numbers[name] for name in names}, unused))
 
 
-def number_columns(table: Table, chosen: Sequence[Column] | None = None) -> dict[str, Numbers]:
-    """The columns of a table that hold numbers.
+class TableColumns:
+    """The columns of a table of features: those that hold numbers, and which of its rows can be used.
 
     Args:
         table: A table without paths and texts.
-        chosen: The features of each column, if they are known already.
-
-    Returns:
-        Their cells by their names, without ids and labels.
-    """
-    if chosen is not None:
-        known = [column.name for column in chosen if column.words is None and column.name in table.header]
-        return {name: read_numbers(table.column(name), table.number) for name in known}
-    read = ((name, read_numbers(table.column(name), table.number)) for name in _columns(table))
-    return {name: cells for name, cells in read if cells.are_most}
-
-
-def table_features(
-    table: Table, usable: Table, numbers: dict[str, Numbers], chosen: Sequence[Column] | None = None
-) -> TableFeatures:
-    """The features of a table without paths and texts.
-
-    Args:
-        table: The table.
-        usable: Its rows that can be used; see `require_numbers`.
-        numbers: The columns of numbers of the whole table.
-        chosen: The features of each column. Default: chosen from the rows that can be used.
-
-    Returns:
-        The features of the rows that can be used.
+        names: The columns to read. Default: all but ids and labels.
 
     Raises:
-        ValueError: If no column has any, or one is missing. The error says how to name them.
+        ValueError: If a column is missing, or holds something else than numbers. The error names it and a way out.
     """
-    rows = np.searchsorted(table.lines, usable.lines)
-    cells: dict[str, Cells] = {
-        name: numbers[name].values[rows] if name in numbers else read_words(usable.column(name))
-        for name in _columns(table)
-    }
-    return TableFeatures(table.path, cells, chosen)
+
+    def __init__(self, table: Table, names: Sequence[str] | None = None):
+        there = [name for name in table.header if name not in _NO_FEATURES]
+        way_out = "add columns of numbers; call the item of each row path or text, if it is one"
+        require(bool(there), "data", str(table.path), "has no column but ids and labels", way_out)
+        self.table, self.unused = table, [] if names is None else _compare(table.path, there, names)
+        self.numbers = {name: _numbers(table, name) for name in names or there}
+
+    def require_row(self, index: int) -> None:
+        """Raise unless the cells of a row are finite numbers."""
+        for name, numbers in self.numbers.items():
+            if math.isnan(numbers[index]):
+                cell = self.table.rows[index][name]
+                problem = f"{cell!r} is not a finite number" if cell.strip() else "is empty"
+                reject(name, self.table.where(index), problem, "write a number, or remove the row")
+
+    def features(self, usable: Table) -> TableFeatures:
+        """The features of those rows of the table that can be used."""
+        rows = np.searchsorted(self.table.lines, usable.lines)
+        return TableFeatures(self.table.path, {name: n[rows] for name, n in self.numbers.items()}, self.unused)
 
 
-def require_numbers(table: Table, index: int, columns: dict[str, Numbers]) -> None:
-    """Raise unless the cells of a row are finite numbers, or empty.
+def is_number(cell: str, number: Callable[[str], float] = float) -> bool:
+    """Whether a cell holds a finite number, also in single precision.
 
     Args:
-        table: The table.
-        index: The row.
-        columns: The columns of numbers.
+        cell: The cell.
+        number: The number in a cell; it raises a ValueError if there is none.
     """
-    for name, cells in columns.items():
-        if index in cells.others:
-            problem = f"{table.rows[index][name]!r} is not a finite number"
-            reject(name, table.where(index), problem, "write a number, leave the cell empty, or remove the row")
+    try:
+        return abs(number(cell)) <= _LARGEST
+    except ValueError:
+        return False
 
 
-def _columns(table: Table) -> list[str]:
-    return [name for name in table.header if name not in _NO_FEATURES]
+def _numbers(table: Table, name: str) -> np.ndarray:
+    """The numbers of a column, float64 (N,), NaN in the few cells that hold none. Raise if they are not few."""
+    cells = table.column(name)
+    numbers = np.array([table.number(cell) if is_number(cell, table.number) else math.nan for cell in cells])
+    others = np.flatnonzero(np.isnan(numbers))
+    if len(others) == len(cells) or len(others) > max(_FEW, _FEW_SHARE * len(cells)):
+        first = next((cells[i] for i in others.tolist() if cells[i].strip()), None)
+        holds = f"is empty in {len(others)} of {len(cells)} rows" if first is None else f"holds {first!r}, no number"
+        way_out = (
+            "make numbers of it, for example with scikit-learn's OneHotEncoder or SimpleImputer, or leave it out; "
+            "call it label if it is the class of each row, path or text if it is the item, and id if it names it"
+        )
+        reject("data", f"column {name} of {table.path}", holds, way_out)
+    return numbers
+
+
+def _compare(path: AnyPath, there: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The columns of a table that are not among those of the training data. Raise if one of these is missing."""
+    missing, more = [name for name in names if name not in there], [name for name in there if name not in names]
+    shown = " and ".join(f"{word} {listed(found, 5)}" for word, found in (("lacks", missing), ("has", more)) if found)
+    way_out = f"give it the columns of the training data: {listed(list(names), 20)}"
+    require(not missing, "data", str(path), f"{shown}, unlike the training data", way_out)
+    return more

@@ -4,8 +4,8 @@
     folder/*.png                            images without labels
     items.csv                               a column `path` or `text`, and `label`, `group`, or one column for each
                                             class with its probability; or two columns `first`, `second`: pairs
-    numbers.csv                             columns of numbers and words, and `label` or `group`; as every
-                                            table, it may have a column `id` with the names of its rows
+    numbers.csv                             columns of numbers, and `label` or `group`; as every table, it
+                                            may have a column `id` with the names of its rows
     features.npy                            (N, F), with labels in a second file: .npy or .csv
     items.txt                               one text per line
     items.parquet                           a column `features`, or the columns of a table
@@ -39,11 +39,10 @@ from aleator.own_data.collection.labels import (
     require_label,
     rows_by_id,
 )
-from aleator.own_data.collection.number_tables import number_columns, require_numbers, table_features
+from aleator.own_data.collection.number_tables import TableColumns
 from aleator.own_data.collection.object_store import AnyPath, ObjectPath, is_object
 from aleator.own_data.collection.parquet import FEATURES, ParquetFeatures, parquet_columns, read_parquet_table
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at, usable_rows
-from aleator.own_data.collection.table_columns import Column
 from aleator.own_data.collection.tables import Table, is_text_table, read_table, read_text
 
 ITEM_COLUMNS = ("path", "text")
@@ -62,13 +61,13 @@ def read_collection(
     labels_optional: bool = False,
     strict: bool = True,
     storage_options: Mapping[str, str] | None = None,
-    columns: Sequence[Column] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Collection:
     """Read a collection and check it.
 
     Args:
         source: A folder of images, with or without class folders; a .csv file with a column `path` or `text`, with the
-            columns `first` and `second`, or with columns of numbers and words; a .npy file of features (N, F);
+            columns `first` and `second`, or with columns of numbers; a .npy file of features (N, F);
             a .parquet file with a column `features` (lists of F numbers) or the columns of a .csv file; or a .txt file
             with one text per line. A folder and a .parquet file may be on an object store: s3://bucket/name.
         labels: Labels of .npy features, of the images of a folder, of the lines of a .txt file, or of the rows of a
@@ -79,8 +78,8 @@ def read_collection(
             `Collection.problems` lists them.
         storage_options: Options of the object store, as `CredibleIndex.open` takes them. Default: the usual environment
             variables.
-        columns: The features of the columns of a table, `run.table_columns` of the run that it is read for. Default:
-            chosen from the table.
+        columns: The columns of a table of numbers that are features: `run.columns` of the run that it is read for.
+            Default: all but ids and labels.
 
     Returns:
         The collection. Images are not decoded yet, and features are not in memory.
@@ -302,7 +301,7 @@ def _read_parquet_features(path: AnyPath, labels_path: Path | None) -> Collectio
     return Collection("features", path, rows, None, labels, names=names, note=note)
 
 
-def _read_items(table: Table, columns_of_run: Sequence[Column] | None) -> Collection:
+def _read_items(table: Table, columns_of_run: Sequence[str] | None) -> Collection:
     path = table.path
     if set(PAIR_COLUMNS) <= set(table.header):
         return _read_pairs(table)
@@ -335,19 +334,19 @@ def _read_items(table: Table, columns_of_run: Sequence[Column] | None) -> Collec
     return Collection("text", path, items, None, labels, problems=tuple(problems), names=names, note=note)
 
 
-def _read_numbers(table: Table, chosen: Sequence[Column] | None) -> Collection:
-    """Rows of features from a table of numbers and words."""
-    numbers = number_columns(table, chosen)
+def _read_numbers(table: Table, names_of_columns: Sequence[str] | None) -> Collection:
+    """Rows of features from a table of numbers."""
+    columns = TableColumns(table, names_of_columns)
     named = [name for name in LABEL_COLUMNS if name in table.header]
 
     def check(index: int) -> None:
-        require_numbers(table, index, numbers)
+        columns.require_row(index)
         require_label(table, index, named)
 
     usable, problems = usable_rows(table, check)
     if not len(usable):
         stop_at(problems, len(table))
-    rows, labels = table_features(table, usable, numbers, chosen), labels_from_table(usable, named)
+    rows, labels = columns.features(usable), labels_from_table(usable, named)
     names, note = _names(table, usable)
     return Collection("features", table.path, rows, None, labels, problems=tuple(problems), names=names, note=note)
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from aleator.foundation import reject, writing_atomically
-from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.object_store import open_file
 from aleator.own_data.collection.parts import Split
@@ -25,8 +24,7 @@ _END = 2**14  # bytes at each end of a file that are read
 def item_digests(collection: Collection) -> np.ndarray:
     """A number for each item that says what it is: equal items have equal numbers.
 
-    Texts and features count whole; of a row of a table, the columns that are no features as well: two passengers of one
-    age and class are not the same. Of an image file, the size and 16 kB at both ends count, which is quick to read. A
+    Texts and features count whole. Of an image file, the size and 16 kB at both ends count, which is quick to read. A
     file that cannot be read is like no other.
 
     Args:
@@ -36,14 +34,12 @@ def item_digests(collection: Collection) -> np.ndarray:
         Digests, shape (N,), uint64.
     """
     digests = np.empty(len(collection), np.uint64)
-    names = collection.items.names_of_rows if isinstance(collection.items, FeatureFile) else None
     for start in range(0, len(collection), 4096):
         for i, item in enumerate(collection.raw(start, min(start + 4096, len(collection))), start):
             try:
                 content = _content(item, collection.kind)
             except OSError:
                 content = str(item).encode()
-            content += b"" if names is None else names[i].encode()
             digests[i] = int.from_bytes(hashlib.sha256(content).digest()[:8], "little")
     return digests
 

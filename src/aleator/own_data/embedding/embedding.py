@@ -203,7 +203,7 @@ def fitted(collection: Collection, run: Run) -> Collection:
     require(collection.kind == inputs.kind, "data", source, problem, f"pass a collection of {inputs.kind}")
     if collection.kind != "features":
         return collection
-    collection = with_columns(collection, run.table_columns)
+    collection = with_columns(collection, run.columns)
     width = collection.features
     problem = f"has rows of {width}, the run takes {inputs.features}"
     require(width == inputs.features, "data", source, problem, "pass features of the network it was trained on")

@@ -38,7 +38,7 @@ from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.left_out import describe_left_out, leave_out, record_left_out
-from aleator.own_data.collection.number_tables import TableFeatures, with_columns
+from aleator.own_data.collection.number_tables import with_columns
 from aleator.own_data.collection.parts import Split, select_labels
 from aleator.own_data.collection.used_items import item_digests, save_used_items
 from aleator.own_data.learning.continuing import continued_settings, seen_items, start_classes
@@ -131,7 +131,7 @@ def train(
         require(there, "start", settings.start, "there is no such folder", "name one that `aleator train` made")
     first = None if settings.start is None else load_run(settings.start)
     if first is not None:
-        collection = with_columns(collection, first.table_columns)
+        collection = with_columns(collection, first.columns)
     requested = json.loads(json.dumps(vars(settings)))
     data = _describe(collection, labels)
     if first is not None:
@@ -162,8 +162,6 @@ def train(
         "requested": requested,
         "data": data,
     }
-    if isinstance(collection.items, TableFeatures):
-        config["columns"] = [column.to_dict() for column in collection.items.chosen]
     with process_group() as group, preserved_randomness(torch_device), contextlib.ExitStack() as held:
         if group.first:
             held.enter_context(only_process(lock_beside(folder), "output", "train"))

@@ -8,9 +8,9 @@ from aleator.foundation import percent, reject, require
 from aleator.own_data.collection.arrays import FeatureFile
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import Labels
+from aleator.own_data.collection.number_tables import is_number
 from aleator.own_data.collection.parts import Split, can_be_evaluated
 from aleator.own_data.collection.problems import listed
-from aleator.own_data.collection.table_columns import is_number
 from aleator.own_data.measuring.evaluation import evaluation_labels
 
 _LARGER_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)  # held out from collections that are too small for the usual share
@@ -47,7 +47,7 @@ def require_trainable(collection: Collection) -> Labels:
 
 def _require_classes(labels: Labels, source: str) -> None:
     """Raise if the labels are measurements: numbers with decimals, most of which stand once."""
-    measured = sum("." in name and is_number(name, float) for name in labels.names)
+    measured = sum("." in name and is_number(name) for name in labels.names)
     once = int((labels.counts() == 1).sum())
     problem = f"its labels are {len(labels.names)} different numbers, such as {labels.names[0]}, and not classes"
     way_out = "make classes of them, such as low and high"

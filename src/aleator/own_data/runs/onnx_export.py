@@ -111,10 +111,8 @@ def _write(run: Run, path: Path) -> None:
         "fingerprint": run.fingerprint,
         "labels": list(run.label_names),
     }
-    columns = run.table_columns
-    if columns is not None:
-        facts["columns"] = [column.to_dict() for column in columns]
-        facts["features"] = [name for column in columns for name in column.feature_names]
+    if run.columns is not None:
+        facts["columns"] = run.columns
     onnx.helper.set_model_props(model, {"aleator": json.dumps(facts)})
     onnx.save(model, str(path))
 

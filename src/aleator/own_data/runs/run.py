@@ -34,7 +34,6 @@ from aleator.foundation import (
     write_json,
 )
 from aleator.matching import MatchMaps, VMFKernel
-from aleator.own_data.collection.table_columns import Column
 from aleator.own_data.measuring.answers import Answers, load_answers, save_answers
 from aleator.own_data.measuring.evaluation import figures
 from aleator.own_data.measuring.views import posteriors_and_views
@@ -98,13 +97,9 @@ class Run:
         return () if self.answers.labels is None else self.answers.labels.names
 
     @property
-    def table_columns(self) -> list[Column] | None:
-        """The features of each column of a table, as the run was trained on them; None if it was no table."""
-        if "columns" in self.config:
-            with using_contents(self.folder / "config.json", _WAY_OUT):
-                return [Column.from_dict(fields) for fields in self.config["columns"]]
-        names = self.config.get("data", {}).get("columns")  # older runs, on columns of numbers
-        return None if names is None else [Column(name) for name in names]
+    def columns(self) -> list[str] | None:
+        """The columns of the table of numbers that the run was trained on, in order; None if it was no such table."""
+        return self.config.get("data", {}).get("columns")
 
     def label_probabilities(self, items: Any) -> Tensor:
         """Probability of each label, for raw items.
