@@ -9,7 +9,6 @@ from PIL import Image
 
 from aleator.foundation import lock_beside, only_process
 from aleator.own_data import audit, read_collection
-from aleator.own_data.auditing.audit import equal_contents
 from tests.own_data.conftest import blobs, write
 
 QUIET = {"device": "cpu", "progress": False}
@@ -68,13 +67,6 @@ def test_copies_are_one_group(finished):
     assert {row["same_content"] for row in rows} == {"yes"}
     assert found.summary["near_duplicates"]["same_content"] == 2
     assert found.duplicates == [(5, 9)]
-
-
-def test_rows_that_differ_in_a_name_are_not_the_same(tmp_path):
-    lines = [f"{name},{age},{fare}" for name, age, fare in zip("abcdc", (3, 3, 4, 5, 4), (1, 1, 2, 2, 2), strict=True)]
-    more = [f"n{i},{i + 10},{i % 7}" for i in range(30)]
-    (tmp_path / "x.csv").write_text("\n".join(["name,age,fare", *lines, *more]) + "\n")
-    assert equal_contents(read_collection(tmp_path / "x.csv", labels_optional=True)).tolist() == [[2, 4]]
 
 
 def test_the_odd_one_comes_first(finished):

@@ -14,7 +14,7 @@ from tests.own_data.conftest import write
     [
         ("", "is empty"),
         ("path,label\n", "has no row"),
-        ("file,label\ncat/1.png,cat\n", "call the item of each row path or text"),
+        ("file,label\ncat/1.png,cat\n", "no number; make numbers of it.* path or text if it is the item"),
         ("path,label\ncat/1.png,cat\ncat/9.png,cat\n", r"row 3 of .*items\.csv.*cat/9\.png is not there"),
         ("path,label\ncat/1.png,cat\n,cat\n", r"row 3 of .*items\.csv.*is empty"),
         ("path,label\ncat/1.png,cat\ncat/1.png,dog\n", "row 3.*is in row 2 too"),

@@ -104,7 +104,7 @@ def test_too_few_items_to_hold_out_and_a_share_that_would_do(tmp_path):
     few = labelled(tmp_path, [0, 0, 1, 1])
     for share, shown in ((0.2, "20 %"), (0.5, "50 %"), (0.001, "<1 %")):
         expected = f"data = '{few.source}': too few items (4) to hold out {shown} of them; add items of each class "
-        expected += "(one needs 6), pass holdout=0 (a head on features), or call the labels groups"
+        expected += "(one needs 6), or call the labels groups"
         assert refused(few, share) == expected  # no share would do
     eight = labelled(tmp_path, np.repeat(np.arange(30), 8))
     assert refused(eight, 0.2).endswith("; add items of each class; or pass holdout=0.5")
