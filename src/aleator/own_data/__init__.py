@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 from aleator.own_data.auditing.audit import Audit, audit
 from aleator.own_data.auditing.files import read_findings
 from aleator.own_data.collection.collection import Collection
-from aleator.own_data.collection.label_join import read_labels_of
-from aleator.own_data.collection.labels import LabelKind, Labels, read_labels
+from aleator.own_data.collection.labels import LabelKind, Labels, read_labels, read_labels_of
 from aleator.own_data.collection.problems import Problem, describe_problems
 from aleator.own_data.collection.reading import example_sentences, read_collection
 from aleator.own_data.embedding.embedded import EmbeddedCollection, rank_by_certainty, rank_by_kappa, read_embedded
