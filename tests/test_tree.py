@@ -32,6 +32,7 @@ TESTED_IN = {
     "matching.zonal": "matching/test_kernels.py",
     "own_data.embedding.readable": "own_data/collection/test_left_out.py",
     "own_data.learning.held_out_comparison": "own_data/learning/test_learning.py",
+    "own_data.learning.time_limit": "own_data/learning/test_recipe.py",
     "own_data.measuring.answer_figure": "cli/test_query.py",
     "own_data.measuring.encoded_items": "own_data/learning/test_encoding.py",
     "own_data.collection.collection": "own_data/collection/test_reading.py",

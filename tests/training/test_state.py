@@ -1,11 +1,13 @@
-"""Progress of a run: the best weights, early stopping, and a loss that is not finite."""
+"""Progress of a run: by the clock, the best weights, early stopping, and a loss that is not finite."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from aleator.training.loop import fit
 from aleator.training.recipe import Recipe
-from tests.training.training_cases import assert_same_run, build, pairs, recipe, run, scores
+from tests.training.training_cases import StoppedError, assert_same_run, build, pairs, recipe, run, scores
 
 
 def test_the_best_weights_are_kept():
@@ -75,3 +77,82 @@ def test_a_stopped_run_stays_stopped(tmp_path):
     again = run(tmp_path / "x", recipe=settings, validate=scores())
     assert again.resumed_from == again.steps == first.steps
     assert_same_run(first, again)
+
+
+class TestMinutes:
+    """Learning by a clock that each batch moves on by some seconds."""
+
+    @pytest.fixture
+    def train(self, monkeypatch):
+        def train(folder, seconds, settings, stop=None, **options):
+            clock = SimpleNamespace(now=0.0)
+            monkeypatch.setattr("aleator.training.loop.time", SimpleNamespace(perf_counter=lambda: clock.now))
+
+            def batches(step, generator):
+                if step == stop:
+                    raise StoppedError
+                clock.now += seconds(step)
+                return pairs(step, generator)
+
+            result = run(folder, batches, recipe=settings, **options)
+            return result, clock.now
+
+        return train
+
+    def test_the_schedule_ends_in_time_when_the_machine_becomes_slow(self, train):
+        """60 seconds for 100 steps; from the tenth second on, a step takes four seconds."""
+        settings = Recipe(steps=100, minutes=1.0, learning_rate=0.1, schedule="cosine", log_every=1)
+        result, seconds = train(None, lambda step: 0.5 if step < 20 else 4.0, settings, validate=None)
+        assert 60 <= seconds < 64
+        assert result.steps == 33
+        rates = [row["learning_rate"] for row in result.history]
+        assert rates == sorted(rates, reverse=True)
+        expected = Recipe(steps=100, learning_rate=0.1, schedule="cosine", log_every=1)
+        # Steps lead at first: 20 of 100 after 10 of 60 seconds. Later the clock does: 58 of 60 seconds before the end.
+        assert rates[:21] == [expected.learning_rate_at(step, expected.plan()[0]) for step in range(21)]
+        assert rates[-1] == pytest.approx(expected.learning_rate_at(100 * 58 / 60, expected.plan()[0]))
+
+    def test_a_machine_that_is_fast_enough_makes_all_steps_as_without_a_limit(self, train):
+        settings = recipe(phases="joint")
+        result, _ = train(None, lambda step: 1.0, recipe(phases="joint", minutes=1.0))
+        assert_same_run(result, run(None, recipe=settings))
+        assert result.places == list(range(1, 25))
+
+    def test_validations_and_checkpoints_are_spread_over_the_time(self, train, tmp_path):
+        """Nine steps of 7 seconds for the place of 1000: a validation where each 250 are passed."""
+        settings = Recipe(steps=1000, minutes=1.0, validate_every=250, checkpoint_every=500)
+        result, _ = train(tmp_path / "run", lambda step: 7.0, settings)
+        assert [row["step"] for row in result.validations] == [3, 5, 7, 9]
+        assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {
+            "step-00000005",
+            "step-00000009",
+        }
+
+    def test_a_run_that_was_resumed_twice_is_that_of_its_decisions(self, train, tmp_path):
+        """The machine has another speed in each start. What the clock decided is kept, and can be repeated."""
+        settings = recipe(phases="joint", steps=1000, minutes=1.0, checkpoint_every=200, validate_every=100)
+        folder = tmp_path / "run"
+        for seconds, stop in ((lambda step: 1.0, 20), (lambda step: 5.0, 17)):
+            with pytest.raises(StoppedError):
+                train(folder, seconds, settings, stop)
+        result, _ = train(folder, lambda step: 2.0 + 0.1 * (step % 7), settings)
+        assert result.resumed_from
+        assert result.places[-1] == 1000
+        assert len(result.places) == result.steps
+        assert len({round(b - a) for a, b in zip(result.places, result.places[1:], strict=False)}) > 5
+        whole, _ = train(None, lambda step: 0.0, settings, places=result.places)
+        assert_same_run(result, whole)
+        assert whole.places == result.places
+        # The same decisions make the same run where they are repeated in part, too.
+        with pytest.raises(StoppedError):
+            train(tmp_path / "again", lambda step: 0.0, settings, 25, places=result.places)
+        again, _ = train(tmp_path / "again", lambda step: 0.0, settings, places=result.places)
+        assert_same_run(result, again)
+
+    def test_what_cannot_be_is_refused(self):
+        with pytest.raises(ValueError, match=r"minutes = 1\.0: phases = 'mu-then-kappa' have no limit"):
+            recipe(minutes=1.0)
+        with pytest.raises(ValueError, match="minutes = 0: not a positive number"):
+            Recipe(steps=5, minutes=0)
+        with pytest.raises(ValueError, match="places = 2: the recipe has no minutes"):
+            fit(*build(), pairs, Recipe(steps=5), places=[1.0, 2.0], device="cpu")

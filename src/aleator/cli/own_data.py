@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +56,7 @@ def train(
     ] = None,
     rank: Annotated[int | None, typer.Option(help="rank of the changes of --tune lora; default: 8")] = None,
     tune_steps: Annotated[
-        int | None, typer.Option(help="steps that train the pretrained network; default: ten passes, within --minutes")
+        int | None, typer.Option(help="most steps that train the pretrained network; default: ten passes")
     ] = None,
     tune_learning_rate: Annotated[float | None, typer.Option(help="highest learning rate of these steps")] = None,
     start: Annotated[
@@ -70,12 +71,10 @@ def train(
         float | None, typer.Option(help="concentration of the kernel: how close matching latents are")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="items, or matching pairs, in a batch")] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="training steps; default: those that help, within --minutes")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(help="most training steps; default: those that help")] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="time to train; default: 5, for a head on features about 1; it may need less"),
+        typer.Option(help="most time for all of it; default: 5, to tune a network 10, for a head on features no limit"),
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="highest learning rate of the one-cycle schedule")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="weight decay of AdamW")] = None,
@@ -105,6 +104,8 @@ def train(
 
     Example: aleator train features.npy --labels labels.npy --output runs/head
     """
+    began = time.time()  # --minutes count from here, with the imports
+
     from aleator.own_data import Settings, load_run, read_collection
     from aleator.own_data import train as run_training
 
@@ -136,7 +137,9 @@ def train(
         if start is not None and start.expanduser().is_dir():  # `train` says what is wrong with another
             columns = load_run(start).columns
         collection = read_collection(data, labels, strict=strict, columns=columns)
-        run = run_training(collection, output, settings, device=device, rivals=not no_rivals, strict=strict, log=say)
+        run = run_training(
+            collection, output, settings, device=device, rivals=not no_rivals, strict=strict, log=say, began=began
+        )
     if _first_process():
         _print_metrics(run.metrics, "held-out items")
         print(f"Run: {output}    Figures: {output / 'figures'}")

@@ -54,6 +54,8 @@ class FitResult:
         resumed_from: Number of updates in the checkpoint from which the run was resumed; None if it was not.
         folder: Folder of the run, if there is one.
         seconds: Duration of the run, including earlier starts.
+        places: Place in the schedule after each update, in steps, as the clock has decided; empty without
+            `Recipe.minutes`. A call of `fit` with these `places` repeats the run.
 
     Examples:
         >>> import torch, aleator as al
@@ -74,6 +76,7 @@ class FitResult:
     resumed_from: int | None
     folder: Path | None
     seconds: float
+    places: list[float]
 
 
 def fit(
@@ -89,6 +92,7 @@ def fit(
     loggers: Sequence[LoggerName] | None = None,
     progress: bool | None = None,
     config: Mapping[str, Any] | None = None,
+    places: Sequence[float] = (),
 ) -> FitResult:
     """Train an encoder in place, and with it the parameters of the loss.
 
@@ -118,6 +122,7 @@ def fit(
         progress: Whether to show a progress bar. Default: on a terminal.
         config: Anything else that identifies the run, as JSON: the name of the data, for example. A folder with
             another `config` is refused.
+        places: `FitResult.places` of a run with `Recipe.minutes`, which is repeated: they decide in place of the clock.
 
     Returns:
         The trained encoder, the logs, and how the run ended.
@@ -140,12 +145,13 @@ def fit(
         >>> encoder(torch.rand(5, 4)).kappa.shape
         torch.Size([5])
     """
-    _check_arguments(encoder, loss, recipe, validate)
+    _check_arguments(encoder, loss, recipe, validate, places)
     fabric = fabric or make_fabric(recipe.precision, device)
     fabric.launch()
     encoder.to(fabric.device)
     loss.to(fabric.device)
     training = _Training(encoder, loss, recipe, fabric, validate, folder)
+    training.state.places = list(places)
     with (
         preserved_randomness(fabric.device),
         matmul_precision("high" if recipe.precision == "tf32" else None),
@@ -155,10 +161,10 @@ def fit(
         state = training.state
         with (
             contextlib.closing(training.logbook),
-            ProgressBar(recipe.steps, state.done, progress, fabric.is_global_zero) as training.bar,
+            ProgressBar(recipe.steps, int(state.place), progress, fabric.is_global_zero) as training.bar,
         ):
             for phase in training.plan:
-                if not state.stopped and state.done < phase.end:
+                if not state.stopped and state.place < phase.end:
                     training.train_phase(phase)
     return training.finish()
 
@@ -225,15 +231,14 @@ class _Training:
         update = self.make_update(phase, optimiser, cuda_graph)
         self.restore_phase(phase, optimiser, cuda_graph)
         state.part = phase.part
-        for step in range(state.done, phase.end):
-            learning_rate = recipe.learning_rate_at(step, phase)
+        while state.place < phase.end and not state.stopped:
+            place = state.place
+            learning_rate = recipe.learning_rate_at(place, phase)
             set_learning_rate(optimiser, learning_rate)
-            state.window[step % recipe.log_every] = update(step)
-            state.done = step + 1
-            self.bar.advance(state.done, phase.part)
-            self.after_step(phase, learning_rate, optimiser)
-            if state.stopped:
-                break
+            state.window[state.done % recipe.log_every] = update(state.done)
+            state.count_step(recipe, self.seconds, self.fabric)
+            self.bar.advance(int(state.place), phase.part)
+            self.after_step(phase, place, learning_rate, optimiser)
 
     def make_update(self, phase: Phase, optimiser: torch.optim.Optimizer, cuda_graph: bool) -> Callable[[int], Tensor]:
         """The function that makes one update: step -> loss, a scalar on the device."""
@@ -273,13 +278,24 @@ class _Training:
         set_random_state(self.checkpoint["ranks"][self.rank]["random"], self.device)
         self.checkpoint = None
 
-    def after_step(self, phase: Phase, learning_rate: float, optimiser: torch.optim.Optimizer) -> None:
-        """Log, validate and save where it is due. Other steps return at once and do not wait for the device."""
+    def after_step(self, phase: Phase, place: float, learning_rate: float, optimiser: torch.optim.Optimizer) -> None:
+        """Log, validate and save where it is due. Other steps return at once and do not wait for the device.
+
+        Args:
+            phase: The phase.
+            place: Place in the schedule before the step.
+            learning_rate: Learning rate of the step.
+            optimiser: The optimiser of the phase.
+        """
         recipe, state = self.recipe, self.state
-        last = state.done == recipe.steps
+        last = state.place >= recipe.steps
+
+        def due(every: int | None) -> bool:
+            return last or (every is not None and state.place // every > place // every)
+
         log_due = last or state.done % recipe.log_every == 0
-        validation_due = self.validate is not None and (last or _due(state.done, recipe.validate_every))
-        save_due = self.checkpoints is not None and (last or _due(state.done, recipe.checkpoint_every))
+        validation_due = self.validate is not None and due(recipe.validate_every)
+        save_due = self.checkpoints is not None and due(recipe.checkpoint_every)
         if not (log_due or validation_due or save_due):
             return
         mean_loss = state.mean_recent_loss(self.fabric)
@@ -294,7 +310,7 @@ class _Training:
                     "seconds": round(self.seconds, 3),
                 },
             )
-            self.bar.advance(state.done, phase.part, mean_loss)
+            self.bar.advance(int(state.place), phase.part, mean_loss)
         if validation_due:
             metrics = self.metrics()
             self.logbook.log("validation", {"step": state.done, "phase": phase.part} | metrics)
@@ -354,6 +370,7 @@ class _Training:
             resumed_from=self.resumed_from,
             folder=self.folder,
             seconds=self.seconds,
+            places=state.places[: state.done],
         )
 
     @property
@@ -375,10 +392,6 @@ def _training_step(
     return loss.detach()
 
 
-def _due(done: int, every: int | None) -> bool:
-    return every is not None and done % every == 0
-
-
 def _open_sources(batches: Any, plan: Sequence[Phase], seed: int, rank: int, device: torch.device) -> dict[str, Source]:
     """The source of each phase; batches that are not given by phase are one source for all phases."""
     if not isinstance(batches, Mapping):
@@ -389,7 +402,7 @@ def _open_sources(batches: Any, plan: Sequence[Phase], seed: int, rank: int, dev
     return {phase.part: open_source(batches[phase.part], seed, rank, device) for phase in plan}
 
 
-def _check_arguments(encoder: Any, loss: Any, recipe: Recipe, validate: Any) -> None:
+def _check_arguments(encoder: Any, loss: Any, recipe: Recipe, validate: Any, places: Sequence[float]) -> None:
     require_type("encoder", encoder, Encoder, "wrap it in Encoder()")
     require(isinstance(loss, nn.Module), "loss", loss, "not a torch module", "pass an instance, as in InfoNCE(20.0)")
     require_type("recipe", recipe, Recipe, "pass Recipe(steps=...)")
@@ -402,6 +415,10 @@ def _check_arguments(encoder: Any, loss: Any, recipe: Recipe, validate: Any) -> 
             "there is nothing to validate with",
             "pass validate=, a function from the encoder to a dict of metrics",
         )
+    no_clock = recipe.minutes is None
+    require(
+        not (places and no_clock), "places", len(places), "the recipe has no minutes", "pass the recipe of that run"
+    )
     require(
         recipe.phases != "kappa" or encoder.separable,
         "phases",

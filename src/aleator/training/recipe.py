@@ -56,6 +56,9 @@ class Recipe:
 
     Args:
         steps: Number of updates, over all phases.
+        minutes: Most minutes of learning, over all starts of the run. The schedule then follows the steps or the clock,
+            whichever is further, so that it ends in time however fast the machine is. Needs a single phase. Default: no
+            limit.
         optimiser: "adam", "adamw", "sgd", or "soap" (`aleator.training.SOAP`: converges in fewer steps where a small
             network of dense layers is to be fitted closely).
         learning_rate: Highest learning rate. The schedule multiplies it by a factor, and starts again in each phase.
@@ -107,6 +110,7 @@ class Recipe:
     """
 
     steps: int
+    minutes: float | None = None
     optimiser: Optimiser = "adam"
     learning_rate: float = 1e-4
     kappa_learning_rate: float | None = None
@@ -146,6 +150,10 @@ class Recipe:
                 require_count(name, getattr(self, name), f"pass {name} >= 1, or None for never")
         require(is_whole(self.seed, 0), "seed", self.seed, "not a whole number from 0 on", "pass seed=0")
         _require_positive("learning_rate", self.learning_rate, "try 1e-4")
+        if self.minutes is not None:
+            _require_positive("minutes", self.minutes, "pass None for no limit")
+            single = len(_PARTS[self.phases]) == 1
+            require(single, "minutes", self.minutes, f"phases = {self.phases!r} have no limit", "train one phase")
         if self.kappa_learning_rate is not None:
             _require_positive("kappa_learning_rate", self.kappa_learning_rate, "try 1e-4")
         if self.clip_norm is not None:
@@ -187,13 +195,12 @@ class Recipe:
         middle = min(max(round(self.steps * self.mu_fraction), 1), self.steps - 1)
         return [Phase(parts[0], 0, middle), Phase(parts[1], middle, self.steps)]
 
-    def learning_rate_at(self, step: int, phase: Phase) -> float:
+    def learning_rate_at(self, step: float, phase: Phase) -> float:
         """Learning rate of one update.
 
-        It depends on the step alone, so a schedule has no state that a checkpoint would have to keep.
-
         Args:
-            step: Number of the update, from 0 over all phases.
+            step: Number of the update, from 0 over all phases; within `minutes`, the place in the schedule, which the
+                clock may have moved on.
             phase: The phase that the update belongs to.
 
         Returns:
@@ -210,7 +217,7 @@ class Recipe:
             if done <= peak:
                 factor = _cosine(1 / 25, 1.0, done / peak if peak > 0 else 1.0)
             else:
-                factor = _cosine(1.0, 1 / 25e4, (done - peak) / (last - peak))
+                factor = _cosine(1.0, 1 / 25e4, min(1.0, (done - peak) / (last - peak)))
         if self.warmup_steps:
             factor *= min(1.0, (done + 1) / self.warmup_steps)
         highest = self.learning_rate

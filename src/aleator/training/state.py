@@ -1,11 +1,12 @@
-"""`TrainingState`: how far a run has come, and its best weights so far."""
+"""`TrainingState`: how far a run has come, by its steps or by the clock, and its best weights so far."""
 
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from aleator.encoders import Encoder
@@ -31,6 +32,9 @@ class TrainingState:
         stale: Number of validations since the best one.
         stopped: Whether the run has stopped early.
         seconds: Duration of all earlier starts of the run.
+        places: Place in the schedule after each update, in steps, if the recipe limits the minutes. What the clock has
+            decided is kept, so that a run can be resumed and repeated. More of them than `done` are decisions of a run
+            that is repeated.
     """
 
     window: Tensor
@@ -40,14 +44,34 @@ class TrainingState:
     stale: int = 0
     stopped: bool = False
     seconds: float = 0.0
+    places: list[float] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Fields by name, for a checkpoint."""
-        return dict(vars(self))
+        return vars(self) | {"places": torch.tensor(self.places[: self.done], dtype=torch.float64)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over the fields of a checkpoint."""
-        vars(self).update(saved, window=saved["window"].to(self.window.device))
+        own = saved["window"].to(self.window.device), saved["places"].tolist() + self.places[saved["done"] :]
+        vars(self).update(saved, window=own[0], places=own[1])
+
+    @property
+    def place(self) -> float:
+        """Place in the schedule, in steps: the number of updates, or where the clock has moved it."""
+        return self.places[self.done - 1] if self.places and self.done else self.done
+
+    def count_step(self, recipe: Recipe, seconds: float, fabric: "Fabric") -> None:
+        """Count an update and, if the recipe limits the minutes, decide the place in the schedule.
+
+        Args:
+            recipe: How the run is trained.
+            seconds: Duration of the run so far, including earlier starts.
+            fabric: The clock of the first process decides for all.
+        """
+        before, self.done = self.place, self.done + 1
+        if recipe.minutes is not None and len(self.places) < self.done:
+            share = min(1.0, seconds / (60 * recipe.minutes))
+            self.places.append(fabric.broadcast(max(before, self.done, share * recipe.steps)))
 
     def mean_recent_loss(self, fabric: "Fabric") -> float:
         """Mean loss since the last row of the log, over all processes.

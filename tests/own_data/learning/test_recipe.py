@@ -1,7 +1,9 @@
-"""The recipe of a run: steps that fit into the time, held-out likelihood, batches and loss for each kind of labels."""
+"""The recipe of a run: learning that ends in time, held-out likelihood, batches and loss for each kind of labels."""
 
+import itertools
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,78 +26,90 @@ def features(tmp_path):
     return tmp_path
 
 
-def test_the_steps_that_fit_are_measured_once_and_kept(photos, tmp_path, monkeypatch):
-    settings = Settings(minutes=1.0, dim=4, width=2, batch_size=16, size=8, holdout=0.4)
-    monkeypatch.setattr(recipe, "_LEAST_STEPS", 3)
-    monkeypatch.setattr(recipe, "seconds_per_step", lambda *_: 20.0)  # three steps in a minute
-    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
-    assert json.loads((tmp_path / "run" / "steps.json").read_text())["steps"] == 3
-    assert run.config["settings"]["steps"] == 3
-    # The same command again finds the finished run, however fast the machine is now.
-    monkeypatch.setattr(recipe, "seconds_per_step", lambda *_: 1.0)
-    assert (
-        train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False).config["settings"][
-            "steps"
-        ]
-        == 3
-    )
+@pytest.fixture
+def clock(monkeypatch):
+    """Time stands still but for learning, in which every look at the clock takes a second."""
+    seconds = itertools.count()
+    monkeypatch.setattr("aleator.training.loop.time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    monkeypatch.setattr("aleator.own_data.learning.time_limit._seconds_gone", lambda job: 10.0)
+    monkeypatch.setattr("aleator.own_data.learning.time_limit.seconds_per_item", lambda *_: 0.01)
 
 
-def test_a_short_time_is_kept_and_gives_a_run_that_answers(photos, tmp_path, monkeypatch):
+def learning_limit(folder):
+    return 60 * json.loads((folder / "training_minutes.json").read_text())["minutes"]
+
+
+def test_learning_ends_where_the_time_does(photos, tmp_path, clock):
+    """Reading has taken ten seconds. Encoding an item takes a hundredth of one, and evaluation 2.5 times as long.
+
+    All items are evaluated, and half of the held-out ones once more, when learning ends.
+    """
+    settings = Settings(minutes=1.0, dim=4, width=2, batch_size=4, size=8, holdout=0.4)
     lines: list[str] = []
-    monkeypatch.setattr(recipe, "seconds_per_step", lambda *_: 1.0)
-    settings = Settings(minutes=0.2, dim=4, width=2, batch_size=4, size=8, holdout=0.4)  # twelve steps
     run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False, log=lines.append)
-    assert run.config["settings"]["steps"] == 12
-    assert any("more --minutes" in line for line in lines)
+    limit = learning_limit(tmp_path / "run")
+    items = run.config["data"]["items"]
+    encoded = items + run.metrics["items"]
+    assert limit == pytest.approx(60 - 10 - 2.5 * 0.01 * encoded, abs=0.1)
+    # Some looks are for a row of the log.
+    assert 0.8 * limit < run.config["settings"]["steps"] <= limit
+    assert any(line.startswith("learning ends after 0.8") for line in lines)
     probabilities = run.label_probabilities(sorted(photos.rglob("*.png"))[:3])
     torch.testing.assert_close(probabilities.sum(1), torch.ones(3, dtype=probabilities.dtype))
+    # The same command again finds the finished run, however much time there is now.
+    again = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
+    assert again.config["settings"]["steps"] == run.config["settings"]["steps"]
 
 
-def test_more_time_than_the_passes_need_is_not_used(photos, tmp_path, monkeypatch):
+def test_reading_that_takes_all_of_the_time_leaves_a_quarter_for_learning(features, tmp_path, clock):
+    collection, lines = read_collection(features / "x.npy", features / "y.npy"), []
+    settings = Settings(minutes=0.1, width=8, batch_size=8, members=1, holdout=0.4)  # six seconds; ten are gone
+    run = train(collection, tmp_path / "run", settings, device="cpu", rivals=False, log=lines.append)
+    assert learning_limit(tmp_path / "run") == 1.5
+    assert run.config["settings"]["steps"] == 2
+    assert any("more --minutes" in line for line in lines)
+
+
+def test_a_training_that_is_resumed_keeps_its_limit(features, tmp_path, clock, monkeypatch):
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    settings = Settings(minutes=1.0, width=8, batch_size=8, holdout=0.4)
+    fit = recipe.fit
+    monkeypatch.setattr(recipe, "fit", None)  # the first start ends where learning begins
+    with pytest.raises(TypeError):
+        train(collection, tmp_path / "run", settings, device="cpu", rivals=False)
+    monkeypatch.setattr(recipe, "fit", fit)
+    limit = learning_limit(tmp_path / "run")
+    monkeypatch.setattr("aleator.own_data.learning.time_limit._seconds_gone", lambda job: 50.0)
+    run = train(collection, tmp_path / "run", settings, device="cpu", rivals=False)
+    assert learning_limit(tmp_path / "run") == limit
+    assert 0.8 * limit < run.config["settings"]["steps"] <= limit
+
+
+def test_more_time_than_the_passes_need_is_not_used(photos, features, tmp_path, monkeypatch):
     settings = Settings(minutes=1000.0, dim=4, width=2, batch_size=16, size=8, holdout=0.4)
-    monkeypatch.setattr(recipe, "_LEAST_STEPS", 1)
     monkeypatch.setattr(recipe, "_MOST_PASSES", 1)
     run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
     items = run.config["data"]["items"]
     assert run.config["settings"]["steps"] <= items // 16 + 1
-
-
-def test_a_head_on_features_keeps_the_minutes_too(features, tmp_path, monkeypatch):
-    collection, lines = read_collection(features / "x.npy", features / "y.npy"), []
-    monkeypatch.setattr(recipe, "seconds_per_step", lambda *_: 1.0)
-    settings = Settings(minutes=0.5, width=8, batch_size=8, holdout=0.4)  # thirty steps
-    run = train(collection, tmp_path / "short", settings, device="cpu", rivals=False, log=lines.append)
-    assert run.config["settings"]["steps"] == 30
-    assert any(line.startswith("steps = 30: ") for line in lines)
-    # More time than helps is not used: it makes the steps that it would make without --minutes.
     monkeypatch.setattr(recipe, "usual_steps_of_head", lambda *_: 40)
-    run = train(collection, tmp_path / "long", replace(settings, minutes=60.0), device="cpu", rivals=False)
-    assert run.config["settings"]["steps"] == 40
+    collection = read_collection(features / "x.npy", features / "y.npy")
+    head = Settings(minutes=1000.0, width=8, batch_size=8, holdout=0.4)
+    assert train(collection, tmp_path / "head", head, device="cpu", rivals=False).config["settings"]["steps"] == 40
+    # Steps that are asked for are made within the time.
+    asked = train(collection, tmp_path / "asked", replace(head, steps=7), device="cpu", rivals=False)
+    assert asked.config["settings"]["steps"] == 7
 
 
-def test_the_trial_of_modes_takes_a_part_of_the_minutes(features, tmp_path, monkeypatch):
-    monkeypatch.setattr(recipe, "seconds_per_step", lambda *_: 1.0)
-    settings = Settings(minutes=1.0, width=8, batch_size=8, holdout=0.4, modes="auto")  # sixty steps
+def test_the_trial_of_modes_takes_a_quarter_of_the_minutes(features, tmp_path, clock):
+    settings = Settings(minutes=2.0, width=8, batch_size=8, holdout=0.4, modes="auto")
     collection = read_collection(features / "x.npy", features / "y.npy")
     run = train(collection, tmp_path / "run", settings, device="cpu", rivals=False)
-    assert json.loads((tmp_path / "run" / "modes.json").read_text())["steps"] == 15
-    assert run.config["settings"]["steps"] == 60
-    assert run.config["settings"]["minutes"] == 1.0
+    steps = json.loads((tmp_path / "run" / "modes.json").read_text())["steps"]
+    assert len(steps) == 2
+    assert all(0.6 * 15 < of_one <= 15 for of_one in steps)  # an eighth of two minutes
+    assert run.config["settings"]["steps"] > 80
+    assert run.config["settings"]["minutes"] == 2.0
     assert run.config["settings"]["modes"] in (1, 2)
-
-
-def test_measuring_a_step_changes_no_weight_and_uses_no_random_number(features):
-    encoder = al.Encoder(torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Dropout(0.5)), 4, features=8)
-    loss = al.PrototypeLoss(4, [1, 1, 1])
-    batches = LabelRowBatches(torch.randn(30, 5), torch.arange(30) % 3, 8)
-    before = [p.clone() for p in (*encoder.parameters(), *loss.parameters())]
-    state = torch.get_rng_state()
-    training = type("Training", (), {"encoder": encoder})()
-    assert recipe.seconds_per_step(training, loss, batches, torch.device("cpu")) > 0
-    assert torch.equal(torch.get_rng_state(), state)
-    after = (*encoder.parameters(), *loss.parameters())
-    assert all(torch.equal(a, b) and b.grad is None for a, b in zip(before, after, strict=True))
 
 
 def test_the_kept_weights_have_the_best_held_out_likelihood(features):

@@ -34,7 +34,7 @@ PRETRAINED = "efficientnet-lite0"  # the network that comes out of a package; ot
 FROM_SCRATCH = ("small-resnet", "resnet18")  # networks that are trained from the first weight on
 _MOST_CLASSES = 2000  # with more classes, items are compared with each other and not with classes
 _HELD_OUT = 600  # items that are held out if this is between 5 % and 20 % of the collection
-_MINUTES = 5.0
+_MINUTES, _MINUTES_OF_TUNING = 5.0, 10.0
 # A head on features that compares with classes: passes over the items, alone and in an ensemble; and limits.
 _PASSES, _PASSES_OF_MEMBER = 12, 8
 _LEAST_STEPS, _MOST_STEPS, _MOST_MEMBERS = 300, 2000, 4
@@ -58,7 +58,7 @@ class Settings:
         tune: What else of a pretrained network is trained, after the head: "head", nothing; "last", the last quarter of
             its layers; "all", all of it; "lora", changes of low rank to it. Default: "head".
         rank: Rank of these changes, for "lora".
-        tune_steps: Steps that train the network. Default: ten passes over the items, within `minutes`.
+        tune_steps: Most steps that train the network. Default: ten passes over the items. `minutes` may end it before.
         tune_learning_rate: Highest learning rate of these steps.
         start: Folder of a finished run to continue, with new items or new classes. Its encoder is trained further.
         dim: D, the dimension of the posteriors.
@@ -66,10 +66,10 @@ class Settings:
             one or two, whichever has the better held-out labels in a short trial. Default: 1.
         kappa_pos: Concentration of the kernel: how close two latents must be to match.
         batch_size: Number of items in a batch; for groups and pairs, number of matching pairs.
-        steps: Number of training steps. Default: as many passes as help, within `minutes`.
-        minutes: Time that training may take: of a network from scratch, of a pretrained one, or of a head on features.
-            Other steps, such as reading the items, come on top. It has no effect if `steps` is given. Default: 5 for a
-            network; a head makes the steps that help, about a minute.
+        steps: Most training steps. Default: as many passes as help. `minutes` may end training before.
+        minutes: Time that the whole training may take, from reading the items to evaluation. Learning gets what is left
+            by the clock, but at least a quarter, so reading that takes very long comes on top. Default: 5 for a
+            network, 10 to tune one; a head has no limit and makes the steps that help, about a minute.
         learning_rate: Highest learning rate of the one-cycle schedule.
         weight_decay: Weight decay of AdamW.
         dropout: Share of the units of the head's hidden layers that are left out in training.
@@ -186,7 +186,7 @@ def choose_settings(
         way_out = f"pass at most {settings['batch_size']}"
         enough = settings["members"] <= settings["batch_size"]
         require(enough, "members", settings["members"], "each needs items of its own in a batch", way_out)
-        if settings["minutes"] is None or settings["tune"] not in (None, "head"):
+        if settings["minutes"] is None:
             steps = usual_steps_of_head(labels, train_items, settings)
             passes_of_each = steps * settings["batch_size"] / train_items / settings["members"]
             choose("steps", steps, f"{passes_of_each:.0f} passes of each network over the training items")
@@ -256,7 +256,8 @@ def _choose_tuning(
         choose("rank", _RANK, "of the changes to each layer")
     choose("tune_learning_rate", _TUNING_RATES[tune], "highest rate of the steps that train the network")
     if settings["tune_steps"] is None:
-        choose("minutes", _MINUTES, "training the network stops earlier if more passes would not help; see --minutes")
+        reason = "for head and network; training stops earlier if more passes would not help; see --minutes"
+        choose("minutes", _MINUTES_OF_TUNING, reason)
     if collection.kind == "images":
         choose("augment", *_choose_augmentation(collection, labels))
         require_one_of("augment", settings["augment"], get_args(Augmentation))

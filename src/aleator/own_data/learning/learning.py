@@ -55,6 +55,7 @@ from aleator.own_data.learning.splits import (
     require_trainable,
     split_items,
 )
+from aleator.own_data.learning.time_limit import learning_minutes
 from aleator.own_data.learning.tuning import tune_network
 from aleator.own_data.measuring.answers import fit_answers, gallery_sample
 from aleator.own_data.measuring.encoded_items import EncodedItems
@@ -70,6 +71,7 @@ _OLD = {"modes": 1}  # settings that runs of earlier releases do not mention
 # Most held-out items and training items that calibrate match probabilities. The first hits of a large gallery are
 # nearer than those of a small one, so the gallery should be whole; but encoding many images takes minutes.
 _QUESTIONS, _GALLERY, _GALLERY_OF_IMAGES = 2_000, 50_000, 10_000
+_HEAD_SHARE = 0.25  # of the minutes for learning that a head gets before its network is tuned
 
 
 def train(
@@ -83,6 +85,7 @@ def train(
     figures: bool = True,
     progress: bool | None = None,
     log: Log = lambda line: None,
+    began: float | None = None,
 ) -> Run:
     """Train an encoder on a labelled collection and write a run folder.
 
@@ -100,6 +103,7 @@ def train(
         figures: Whether to draw figures of the metrics.
         progress: Whether to show progress bars. Default: on a terminal.
         log: Called with each line of the log, such as `print`.
+        began: From when the minutes of the settings count, by `time.time`. Default: now.
 
     Returns:
         The finished run.
@@ -117,7 +121,7 @@ def train(
         >>> run.metrics["items"], run.encoder.dim
         (8, 8)
     """
-    began = time.time()
+    began = time.time() if began is None else began
     folder = Path(folder).expanduser()
     torch_device = resolve_device(device)  # one that is not there is refused before any work
     gpu = torch_device.type == "cuda"
@@ -179,7 +183,7 @@ def train(
             done = last_saved_step(folder / "training")
             if done is not None:
                 log(f"goes on: {folder} holds the training up to step {done}")
-        job = Job(folder, group, device, progress, log, strict)
+        job = Job(folder, group, device, progress, log, strict, began)
         start = None if first is None else (first.encoder, first.inputs)
         modes_are_open = complete_settings["modes"] == AUTO
         complete_settings |= {"modes": 1} if modes_are_open else {}
@@ -202,26 +206,32 @@ def train(
             complete_settings["modes"], training = tried
         given = training  # what the rivals get: pixels, or features
 
+        seed, tuned = complete_settings["seed"], complete_settings["tune"] is not None
+
         def begin(loss: PrototypeLoss, own_labels: Labels) -> None:
             start_classes(loss, given, own_labels, split, settings.seed)
 
-        result, loss = train_encoder(
-            training, labels, split, complete_settings, job, config["data"], None if first is None else begin
+        def items_to_evaluate(learns_from_pixels: bool) -> tuple[np.ndarray, np.ndarray]:
+            gallery = sample_numbers(split.train, _GALLERY_OF_IMAGES if learns_from_pixels else _GALLERY, seed)
+            return gallery, np.unique(_looked_at(labels, split, gallery, rivals, seed))
+
+        evaluated = len(items_to_evaluate(training.learns_from_pixels)[1]) + len(split.calibration)
+        share = _HEAD_SHARE if tuned else 1.0
+        minutes = learning_minutes("training", training, evaluated, complete_settings, job, share)
+        _, loss = train_encoder(
+            training, labels, split, complete_settings, job, config["data"], None if first is None else begin, minutes
         )
-        if group.first:
-            log(f"trained {result.steps} steps in {result.seconds:.0f} s")
-        if complete_settings["tune"] is not None:
+        if tuned:
+            evaluated = len(items_to_evaluate(collection.kind == "images")[1]) + 2 * len(split.calibration)
             training, loss = tune_network(
-                training, loss, collection, labels, split, complete_settings, job, identity=config["data"]
+                training, loss, collection, labels, split, complete_settings, job, config["data"], evaluated
             )
         learned = learned_labels(loss, labels, split)
         if group.first:
-            seed = complete_settings["seed"]
             calibration = _calibrate_kappa(training, labels, split, complete_settings)
             kernel = VMFKernel(calibration.kappa_pos)
-            most = _GALLERY_OF_IMAGES if training.learns_from_pixels else _GALLERY
-            gallery = sample_numbers(split.train, most, seed)
-            encoded = encode_items(training, _looked_at(labels, split, gallery, rivals, seed))
+            gallery, looked_at = items_to_evaluate(training.learns_from_pixels)
+            encoded = encode_items(training, looked_at)
             prior, maps, metrics = _fit_and_measure_matches(
                 encoded, labels, len(collection), split, gallery, kernel, seed
             )
@@ -358,8 +368,7 @@ def _claim_folder(folder: Path, config: dict[str, Any], group: ProcessGroup) -> 
         write = bool(different)
         if write and group.first:
             shutil.rmtree(folder / "cache", ignore_errors=True)
-            (folder / "steps.json").unlink(missing_ok=True)
-            (folder / "tune_steps.json").unlink(missing_ok=True)
+            (folder / "training_minutes.json").unlink(missing_ok=True)
             (folder / "modes.json").unlink(missing_ok=True)
     group.wait()
     if write and group.first:
@@ -396,7 +405,7 @@ def _different(part: str, stored: dict[str, Any], config: dict[str, Any]) -> lis
 
 
 def _measured(name: str, value: Any) -> bool:
-    """Whether a setting is measured in the first start: modes, and the number of steps that fit into the time."""
+    """Whether a setting is found in training: modes, and the number of steps that fit into the time."""
     return (name in ("steps", "tune_steps") and value is None) or (name == "modes" and value == AUTO)
 
 

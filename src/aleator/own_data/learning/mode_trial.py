@@ -21,7 +21,7 @@ from aleator.own_data.learning.defaults import compares_with_classes, usual_step
 from aleator.own_data.learning.preparation import Job, PreparedTraining, with_modes
 from aleator.own_data.learning.recipe import item_log_likelihoods, train_encoder
 
-_SHARE = 4  # a trial takes a quarter of the steps, or of the minutes
+_SHARE = 4  # a trial takes a quarter of the steps; both take a quarter of the minutes
 _LEAST_STEPS = 50
 _FILE = "modes.json"
 
@@ -57,7 +57,8 @@ def try_modes(
     found = read_json(path, "remove it, and start again")
     _log(
         job,
-        f"modes = {found['modes']}: in a trial of {found['steps']} steps ({found['seconds']:.0f} s) two modes changed "
+        f"modes = {found['modes']}: in a trial of {' and '.join(map(str, found['steps']))} steps "
+        f"({found['seconds']:.0f} s) two modes changed "
         f"the log-likelihood of held-out labels by {found['difference']:+.4f} (standard error {found['error']:.4f})",
     )
     return found["modes"], training if found["modes"] == 1 else with_modes(training, settings, found["modes"])
@@ -91,23 +92,24 @@ def _trial(
     """Train both for some steps: what is written to RUN/modes.json."""
     began, steps, likelihoods = time.perf_counter(), settings["steps"], []
     most = max(_LEAST_STEPS, (steps or usual_steps_of_head(labels, len(split.train), settings)) // _SHARE)
-    # Without steps, as many as fit into the minutes: one mode is measured, and two modes make as many.
-    own = settings | ({"minutes": settings["minutes"] / _SHARE} if steps is None else {"steps": most})
+    minutes = None if settings["minutes"] is None else settings["minutes"] / _SHARE / 2
+    made = []
     folder = job.folder / "trial"
     for modes in (1, 2):
         shutil.rmtree(folder, ignore_errors=True)  # of a trial that was stopped
         folder.mkdir()
         tried = with_modes(training, settings, modes)
         quiet = replace(job, folder=folder, progress=False, log=lambda line: None)
-        own["modes"] = modes
-        _, loss = train_encoder(tried, labels, split, own, quiet, identity, most=most)
+        own = settings | {"modes": modes, "steps": most}
+        result, loss = train_encoder(tried, labels, split, own, quiet, identity, minutes=minutes)
+        made.append(result.steps)
         assert isinstance(loss, PrototypeLoss)
         with torch.no_grad():
             likelihoods.append(item_log_likelihoods(tried, loss, labels, split))
     shutil.rmtree(folder, ignore_errors=True)
     difference, error = better_by(*likelihoods)
     chosen = {"modes": 2 if difference > error else 1, "difference": difference, "error": error}
-    return chosen | {"steps": own["steps"], "seconds": time.perf_counter() - began}
+    return chosen | {"steps": made, "seconds": time.perf_counter() - began}
 
 
 def _log(job: Job, line: str) -> None:

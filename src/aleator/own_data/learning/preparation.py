@@ -1,7 +1,8 @@
 """Prepare training: read every item once, which finds bad ones before training, and build an encoder for them."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ class Job:
         progress: Whether to show progress bars. None: on a terminal.
         log: Called with each line of the log.
         strict: Whether items that cannot be read are an error. Otherwise they are left out.
+        began: When the command began, by `time.time`.
     """
 
     folder: Path
@@ -67,6 +69,7 @@ class Job:
     progress: bool | None = None
     log: Callable[[str], None] = lambda line: None
     strict: bool = True
+    began: float = field(default_factory=time.time)
 
     @property
     def torch_device(self) -> torch.device:

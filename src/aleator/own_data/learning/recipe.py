@@ -5,8 +5,6 @@ weights with the best likelihood of held-out labels are kept. Groups and pairs: 
 other items of their batch (`ExactInfoNCE`).
 """
 
-import copy
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from aleator.data import ImageAugmentation, LabelledBatches, LabelRowBatches, PairBatches
 from aleator.evaluation import LabelModel
-from aleator.foundation import one_thread, read_json, write_json
+from aleator.foundation import one_thread
 from aleator.losses import ExactInfoNCE, PrototypeLoss
 from aleator.matching import VMFKernel
 from aleator.own_data.collection.labels import Labels
@@ -24,7 +22,7 @@ from aleator.own_data.collection.parts import Split, select_labels
 from aleator.own_data.learning.defaults import compares_with_classes, usual_steps_of_head
 from aleator.own_data.learning.preparation import Job, PreparedTraining
 from aleator.own_data.measuring.answers import label_rows
-from aleator.training import FitResult, Objective, Recipe, fit
+from aleator.training import FitResult, Recipe, fit
 
 # Weight of the comparison of items with each other. It costs some accuracy, most of all where there are many classes.
 # Where people's votes differ, it makes kappa follow them.
@@ -32,8 +30,6 @@ _PAIRS, _PAIRS_OF_IMAGES, _PAIRS_OF_VOTES = 0.1, 0.3, 1.0
 _MOST_PAIRED = 64  # items of a batch that are compared with each other, if no votes are to be followed
 _AGREEMENT = 1.0  # weight of how often people agree about an item, if soft labels say it
 _MOST_PASSES = 80  # over the training images; more would not help
-_LEAST_STEPS = 10  # they take little longer than measuring a step
-_TIMED_STEPS = 6
 _FEW_PASSES = 5  # with fewer, the log says that more time would help
 _VALIDATIONS = 16  # a head on features can overfit within a few passes
 
@@ -48,7 +44,7 @@ def train_encoder(
     job: Job,
     identity: dict[str, Any],
     begin: Callable[[PrototypeLoss, Labels], None] | None = None,
-    most: int | None = None,
+    minutes: float | None = None,
 ) -> tuple[FitResult, Loss]:
     """Train the encoder; the log and checkpoints are in RUN/training/.
 
@@ -56,12 +52,12 @@ def train_encoder(
         training: The items and the encoder.
         labels: Labels of all items.
         split: Which items are trained on.
-        settings: Complete settings, by name. "steps" is filled in if it is None.
+        settings: Complete settings, by name. "steps" becomes the number that were made if it is None.
         job: Where it runs.
         identity: What identifies the data, for the folder of `fit`.
         begin: Called with the loss and the labels of the training items, to choose the first class posteriors. Default:
             they are random.
-        most: Most steps, where the minutes of the settings decide. Default: as many as help.
+        minutes: Most minutes. Default: no limit.
 
     Returns:
         The result of `fit`, and the loss, which holds the learned class posteriors, if there are classes.
@@ -73,11 +69,11 @@ def train_encoder(
     loss = _loss(own_labels, settings, pairs)
     if begin is not None and isinstance(loss, PrototypeLoss):
         begin(loss, own_labels)
-    if settings["steps"] is None:
-        helpful = steps_of_passes(_MOST_PASSES, batches, settings)
-        if not training.learns_from_pixels:
-            helpful = usual_steps_of_head(labels, len(split.train), settings)
-        settings["steps"] = _steps_in_time(training, loss, batches, settings, job, most or helpful)
+    most = settings["steps"]
+    if most is None and training.learns_from_pixels:
+        most = steps_of_passes(_MOST_PASSES, batches, settings)
+    elif most is None:
+        most = usual_steps_of_head(labels, len(split.train), settings)
     validate = label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
     # On a small head, a second thread would only wait for the first.
     small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
@@ -86,7 +82,9 @@ def train_encoder(
             training.encoder,
             loss,
             batches,
-            one_cycle(settings, settings["steps"], settings["learning_rate"], validate is not None, _VALIDATIONS, 10),
+            one_cycle(
+                settings, most, settings["learning_rate"], validate is not None, _VALIDATIONS, 10, minutes=minutes
+            ),
             folder=job.folder / "training",
             validate=validate,
             device=job.device,
@@ -94,6 +92,14 @@ def train_encoder(
             progress=job.progress,
             config={"data": identity},
         )
+    settings["steps"] = settings["steps"] or result.steps
+    if job.group.first:
+        networks = settings["members"] or 1  # each of them learns from its part of a batch
+        passes = result.steps * settings["batch_size"] / len(batches) / networks
+        each = " of each network" if networks > 1 else ""
+        job.log(f"trained {result.steps} steps, {passes:.2g} passes{each} over the items, in {result.seconds:.0f} s")
+        if result.steps < most and passes < _FEW_PASSES:
+            job.log("that is little: more --minutes would make the answers better")
     return result, loss
 
 
@@ -105,6 +111,7 @@ def one_cycle(
     validations: int,
     checkpoints: int,
     capture: bool | None = None,
+    minutes: float | None = None,
 ) -> Recipe:
     """The recipe of heads and networks: AdamW, one cycle; with classes, the likeliest weights on held-out labels.
 
@@ -116,9 +123,11 @@ def one_cycle(
         validations: How often held-out labels are looked at.
         checkpoints: Number of checkpoints, at most one in 50 steps.
         capture: Whether each step is one CUDA graph. Default: where it can be.
+        minutes: Most minutes. Default: no limit.
     """
     return Recipe(
         steps,
+        minutes=minutes,
         learning_rate=learning_rate,
         schedule="one-cycle",
         weight_decay=settings["weight_decay"],
@@ -205,24 +214,6 @@ def _label_rows(labels: Labels, split: Split) -> Tensor:
     return held_out / held_out.sum(1, keepdim=True).clamp_min(1e-9)
 
 
-def _steps_in_time(
-    training: PreparedTraining, loss: Any, batches: Any, settings: dict[str, Any], job: Job, most: int
-) -> int:
-    """Number of steps that fit into the minutes of the settings. It is measured once and kept in RUN/steps.json."""
-    plan = plan_steps("steps.json", training, loss, batches, settings, job, _LEAST_STEPS, most)
-    if job.group.first:
-        networks = settings["members"] or 1  # each of them learns from its part of a batch
-        passes = plan["steps"] * settings["batch_size"] / len(batches) / networks
-        minutes = plan["steps"] * plan["seconds_per_step"] / 60
-        each = " of each network" if networks > 1 else ""
-        job.log(
-            f"steps = {plan['steps']}: {passes:.2g} passes{each} over the training items in about {minutes:.2g} minutes"
-        )
-        if plan["steps"] < most and passes < _FEW_PASSES:
-            job.log("that is little: more --minutes would make the answers better")
-    return plan["steps"]
-
-
 def steps_of_passes(passes: int, batches: Any, settings: dict[str, Any]) -> int:
     """Number of steps that make some passes over the items.
 
@@ -235,52 +226,3 @@ def steps_of_passes(passes: int, batches: Any, settings: dict[str, Any]) -> int:
         The number of steps.
     """
     return -(-passes * len(batches) // settings["batch_size"])
-
-
-def plan_steps(
-    name: str,
-    training: PreparedTraining,
-    loss: Any,
-    batches: Any,
-    settings: dict[str, Any],
-    job: Job,
-    least: int,
-    most: int,
-) -> dict[str, Any]:
-    """How many steps fit into the minutes of the settings, measured once and kept in a file of the run folder.
-
-    Args:
-        name: The file.
-        training: The items and the encoder.
-        loss: The loss.
-        batches: The batches.
-        settings: Settings with "minutes" and "batch_size".
-        job: Where it runs.
-        least: Least number of steps.
-        most: Most steps.
-
-    Returns:
-        "steps" and "seconds_per_step".
-    """
-    path = job.folder / name
-    if job.group.first and not path.is_file():
-        seconds = seconds_per_step(training, loss, batches, job.torch_device)
-        fitting = int(60 * settings["minutes"] / seconds)
-        write_json(path, {"steps": max(min(least, most), min(fitting, most)), "seconds_per_step": seconds})
-    job.group.wait()
-    return read_json(path, "remove it, and start again")
-
-
-def seconds_per_step(training: PreparedTraining, loss: Any, batches: Any, device: torch.device) -> float:
-    """Time of one step, measured on copies, so that nothing is trained and no random number is used up."""
-    objective = Objective(copy.deepcopy(training.encoder), copy.deepcopy(loss), "joint", "given").to(device).train()
-    generator = torch.Generator(batches.device).manual_seed(0)
-    times = []
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        for step in range(_TIMED_STEPS):
-            began = time.perf_counter()
-            objective(batches(step, generator)).backward()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            times.append(time.perf_counter() - began)
-    return 1.1 * min(times[1:])  # the first step is slower; the optimiser comes on top

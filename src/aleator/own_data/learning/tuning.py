@@ -38,17 +38,17 @@ from aleator.own_data.learning.recipe import (
     Loss,
     label_likelihood,
     one_cycle,
-    plan_steps,
     steps_of_passes,
     training_batches,
 )
+from aleator.own_data.learning.time_limit import learning_minutes
 from aleator.training import fit
 
 _LAST_SHARE = 0.25  # of the layers, for "last"
 _AT_ONCE = 4  # items whose activations "lora" keeps
 # Layers with few weights, if they cannot be adapted: norms, and convolutions of single channels.
 _SMALL_LAYERS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.Conv2d)
-_MOST_PASSES, _LEAST_STEPS, _VALIDATIONS = 10, 20, 4
+_MOST_PASSES, _VALIDATIONS = 10, 4
 _LARGEST_BATCH = 64  # more items would take much memory for little
 
 
@@ -117,6 +117,7 @@ def tune_network(
     settings: dict[str, Any],
     job: Job,
     identity: dict[str, Any],
+    evaluated: int,
 ) -> tuple[PreparedTraining, Loss]:
     """Train network and head together; the log and checkpoints are in RUN/tuning/.
 
@@ -126,9 +127,10 @@ def tune_network(
         collection: The items.
         labels: Their labels.
         split: Which items are trained on.
-        settings: Complete settings, by name. "tune_steps" is filled in if it is None.
+        settings: Complete settings, by name. "tune_steps" becomes the number that were made if it is None.
         job: Where it runs.
         identity: What identifies the data, for the folder of `fit`.
+        evaluated: Number of items that are encoded when it ends and afterwards.
 
     Returns:
         The tuned network with its items, and its loss; what was given if tuning did not help.
@@ -140,8 +142,8 @@ def tune_network(
     own_labels = select_labels(labels, split.train)
     small = settings | {"batch_size": min(settings["batch_size"], _LARGEST_BATCH)}
     batches = training_batches(tuned, own_labels, split, small, job.torch_device)
-    if settings["tune_steps"] is None:
-        settings["tune_steps"] = _steps_in_time(tuned, loss, batches, small, job)
+    most = settings["tune_steps"] or steps_of_passes(_MOST_PASSES, batches, small)
+    minutes = learning_minutes("tuning", tuned, evaluated, settings, job)
     if job.group.first:
         job.log(f"tune = {settings['tune']}: {trained:,} weights of the network are trained")
     validate = label_likelihood(tuned, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
@@ -154,7 +156,7 @@ def tune_network(
         loss,
         batches,
         # Not captured in a CUDA graph: the lengths of texts are read on the CPU.
-        one_cycle(settings, settings["tune_steps"], rate, validate is not None, _VALIDATIONS, 4, capture=False),
+        one_cycle(settings, most, rate, validate is not None, _VALIDATIONS, 4, capture=False, minutes=minutes),
         folder=job.folder / "tuning",
         validate=validate,
         device=job.device,
@@ -162,11 +164,13 @@ def tune_network(
         progress=job.progress,
         config={"data": identity},
     )
+    settings["tune_steps"] = settings["tune_steps"] or result.steps
     merge_low_rank(tuned.encoder)
     tuned.encoder.requires_grad_(True)
     at_last = validate(tuned.encoder.eval()) if validate else None
     if job.group.first:
-        job.log(f"trained the network for {result.steps} steps in {result.seconds:.0f} s")
+        passes = result.steps * small["batch_size"] / len(batches)
+        job.log(f"tuned for {result.steps} steps, {passes:.2g} passes over the items, in {result.seconds:.0f} s")
     if at_first and at_last:
         before, after = (value["label_log_likelihood"] for value in (at_first, at_last))
         kept = _improved(before, after)
@@ -255,13 +259,3 @@ def _tokens(network: HubText, texts: list[str]) -> Tensor:
 def _improved(before: float, after: float) -> bool:
     """Whether the tuned network is kept, by the log-likelihoods of held-out labels."""
     return after > before
-
-
-def _steps_in_time(training: PreparedTraining, loss: Any, batches: Any, settings: dict[str, Any], job: Job) -> int:
-    """Number of steps that fit into the minutes. It is measured once and kept in RUN/tune_steps.json."""
-    most = steps_of_passes(_MOST_PASSES, batches, settings)
-    plan = plan_steps("tune_steps.json", training, loss, batches, settings, job, _LEAST_STEPS, most)
-    if job.group.first:
-        passes = plan["steps"] * settings["batch_size"] / len(batches)
-        job.log(f"tune_steps = {plan['steps']}: {passes:.1f} passes over the training items")
-    return plan["steps"]
