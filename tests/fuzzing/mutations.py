@@ -119,7 +119,7 @@ def _mutate_values(file: Path, draw: random.Random) -> bool:
         if data.startswith(b"\x93NUMPY"):
             file.write_bytes(_mutated_npy(data, draw))
             return True
-        if file.suffix in (".json", ".seal", ".body"):
+        if file.suffix in (".json", ".body"):
             file.write_bytes(_dumped(_mutated_json(json.loads(data), draw)))
             return True
         if file.suffix == ".jsonl":

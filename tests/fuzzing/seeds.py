@@ -23,7 +23,6 @@ from aleator.training.checkpoints import Checkpoints
 from tests.fuzzing.readers import IDS
 from tests.web.shapes import DIM, draw, png
 
-RELEASE_1 = Path(__file__).parents[1] / "retrieval" / "release_1"
 CLASSES = [f"c{i % 2}" for i in range(6)]
 RECORDS = [{"id": id, "label": label} for id, label in zip(IDS, CLASSES, strict=True)]
 
@@ -45,7 +44,7 @@ def label_model(names: tuple[str, ...] = ("c0", "c1")) -> LabelModel:
 
 
 def write_seeds(corpus: Path) -> None:
-    """Write every valid case below a folder, in place of earlier ones."""
+    """Write every valid case below a funsealed, in place of earlier ones."""
     torch.manual_seed(0)
     for write in (_audits, _bundles, _data, _images, _indexes, _items, _labels, _posteriors, _uploads):
         write(corpus)
@@ -64,8 +63,8 @@ def _put(path: Path, content: bytes | str) -> None:
 
 
 def _audits(corpus: Path) -> None:
-    folder = _fresh(corpus / "audits" / "audit")
-    folder.mkdir()
+    funsealed = _fresh(corpus / "audits" / "audit")
+    funsealed.mkdir()
     rows = {
         "label_errors.csv": [(1, "i0", "c0", "c1", "0.1", "0.8", "0.7"), (2, "i1", "c1", "c0", "0.9", "0.1", "-0.8")],
         "near_duplicates.csv": [(1, "i2", "c0", "yes", "no", "0.01"), (1, "i4", "c0", "no", "no", "0.01")],
@@ -73,18 +72,20 @@ def _audits(corpus: Path) -> None:
         "odd_ones.csv": [(1, "i5", "c1", "0.9", "i3")],
     }
     for name, lines in rows.items():
-        with open(folder / name, "w", newline="") as file:
+        with open(funsealed / name, "w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([_COLUMNS[name], *lines])
-    _put(folder / SUMMARY, json.dumps({"items": 6}))
+    _put(funsealed / SUMMARY, json.dumps({"items": 6}))
 
 
 def _bundles(corpus: Path) -> None:
     encoder = Encoder(MLP(3, (4,)), 3).eval()
     encoder.save(_fresh(corpus / "encoders" / "mlp"))
     Encoder(MLP(3, (4,)), 3, modes=2).save(_fresh(corpus / "encoders" / "two-modes"))
-    folder = _fresh(corpus / "checkpoints" / "two")
+    funsealed = _fresh(corpus / "checkpoints" / "two")
     for step in (1, 2):
-        Checkpoints(folder).save(step, {"step": step, "w": torch.arange(4.0), "more": [{"lr": 0.1, "betas": (1, 2)}]})
+        Checkpoints(funsealed).save(
+            step, {"step": step, "w": torch.arange(4.0), "more": [{"lr": 0.1, "betas": (1, 2)}]}
+        )
     views = posteriors_and_views(encoder, torch.randn(9, 3))[1]
     answers = Answers(label_model(), fit_novelty(views, views))
     match = {"kappa_pos": 9.0, "prior": 0.2}
@@ -94,16 +95,16 @@ def _bundles(corpus: Path) -> None:
         run.mkdir()
         save_run(run, encoder, Inputs("features", features=3), config, {"items": 6}, match, more, draw=False)
         (run / "README.md").unlink()
-    (corpus / "runs" / "plain" / "checksums.json").unlink()  # as an older release wrote it
+    (corpus / "runs" / "plain" / "checksums.json").unlink()  # as a writer that was killed leaves it
 
 
 def _data(corpus: Path) -> None:
-    folder = corpus / "data"
-    _put(folder / "text.csv", 'text,label\nan apple,fruit\n"a car, red",thing\na pear,fruit\n')
-    _put(folder / "soft.csv", "text;fruit;thing\nan apple;0,9;0,1\na car;0;1\n")
-    _put(folder / "lines.txt", "one text\nand another\n")
+    funsealed = corpus / "data"
+    _put(funsealed / "text.csv", 'text,label\nan apple,fruit\n"a car, red",thing\na pear,fruit\n')
+    _put(funsealed / "soft.csv", "text;fruit;thing\nan apple;0,9;0,1\na car;0;1\n")
+    _put(funsealed / "lines.txt", "one text\nand another\n")
     for name, dtype in (("x", np.float32), ("whole", np.int16), ("double", ">f8")):
-        _save_npy(folder / f"{name}.npy", np.arange(18).reshape(6, 3).astype(dtype))
+        _save_npy(funsealed / f"{name}.npy", np.arange(18).reshape(6, 3).astype(dtype))
 
 
 def _save_npy(path: Path, array: np.ndarray) -> None:
@@ -112,30 +113,30 @@ def _save_npy(path: Path, array: np.ndarray) -> None:
 
 
 def _images(corpus: Path) -> None:
-    folder = corpus / "images"
-    folder.mkdir(parents=True, exist_ok=True)
+    funsealed = corpus / "images"
+    funsealed.mkdir(parents=True, exist_ok=True)
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (6, 7, 3), np.uint8))
     for ending in ("png", "jpg", "gif", "bmp", "ppm", "webp", "tif"):
-        picture.save(folder / f"colour.{ending}")
-    picture.convert("P").save(folder / "palette.png", transparency=0)
-    picture.convert("RGBA").save(folder / "layers.tiff", compression="tiff_lzw")
+        picture.save(funsealed / f"colour.{ending}")
+    picture.convert("P").save(funsealed / "palette.png", transparency=0)
+    picture.convert("RGBA").save(funsealed / "layers.tiff", compression="tiff_lzw")
     deep = np.arange(42, dtype=np.uint16).reshape(6, 7) * 1500
     for name in ("deep.png", "deep.tif", "deep.pgm"):
-        Image.fromarray(deep).save(folder / name)
-    Image.fromarray(deep.astype(np.float32) / 9).save(folder / "float.tif")
-    Image.fromarray(deep.astype(np.int32)).save(folder / "long.tif", compression="tiff_deflate")
+        Image.fromarray(deep).save(funsealed / name)
+    Image.fromarray(deep.astype(np.float32) / 9).save(funsealed / "float.tif")
+    Image.fromarray(deep.astype(np.int32)).save(funsealed / "long.tif", compression="tiff_deflate")
     turned = Image.Exif()
     turned[0x0112] = 6
-    picture.save(folder / "turned.jpg", exif=turned)
+    picture.save(funsealed / "turned.jpg", exif=turned)
 
 
 def _indexes(corpus: Path) -> None:
-    folder = corpus / "indexes"
-    shutil.copytree(RELEASE_1 / "index", _fresh(folder / "release-1"))  # no checksums: changes reach what is behind
-    with CredibleIndex.build(posteriors(), IDS, RECORDS, location=_fresh(folder / "changed")) as index:
+    funsealed = corpus / "indexes"
+    CredibleIndex.build(posteriors(), IDS, RECORDS, location=_fresh(funsealed / "saved")).close()
+    with CredibleIndex.build(posteriors(), IDS, RECORDS, location=_fresh(funsealed / "changed")) as index:
         index.add(posteriors()[:2], ["x", "y"], [{"label": "c0"}, None])
         index.remove(["i1"])
-    CredibleIndex.build(mixtures(), IDS, RECORDS, location=_fresh(folder / "two-modes"), label_model=None).close()
+    CredibleIndex.build(mixtures(), IDS, RECORDS, location=_fresh(funsealed / "two-modes"), label_model=None).close()
 
 
 def _items(corpus: Path) -> None:
@@ -144,28 +145,28 @@ def _items(corpus: Path) -> None:
 
 
 def _labels(corpus: Path) -> None:
-    folder = corpus / "labels"
-    _put(folder / "classes.csv", "label\n" + "\n".join(CLASSES) + "\n")
-    _put(folder / "ids.csv", "id,label\n" + "\n".join(f"{i},{c}" for i, c in enumerate(CLASSES)) + "\n")
-    _put(folder / "soft.csv", "cat,dog\n" + "0.25,0.75\n" * 6)
-    _put(folder / "votes.csv", "id;cat;dog\n" + "".join(f"{i};{i};1\n" for i in range(6)))
-    _put(folder / "pairs.csv", "first,second\n0,1\n2,5\n")
-    _save_npy(folder / "numbers.npy", np.arange(6) % 3)
-    _save_npy(folder / "names.npy", np.array(CLASSES))
-    _save_npy(folder / "soft.npy", np.full((6, 4), 0.25, np.float32))
+    funsealed = corpus / "labels"
+    _put(funsealed / "classes.csv", "label\n" + "\n".join(CLASSES) + "\n")
+    _put(funsealed / "ids.csv", "id,label\n" + "\n".join(f"{i},{c}" for i, c in enumerate(CLASSES)) + "\n")
+    _put(funsealed / "soft.csv", "cat,dog\n" + "0.25,0.75\n" * 6)
+    _put(funsealed / "votes.csv", "id;cat;dog\n" + "".join(f"{i};{i};1\n" for i in range(6)))
+    _put(funsealed / "pairs.csv", "first,second\n0,1\n2,5\n")
+    _save_npy(funsealed / "numbers.npy", np.arange(6) % 3)
+    _save_npy(funsealed / "names.npy", np.array(CLASSES))
+    _save_npy(funsealed / "soft.npy", np.full((6, 4), 0.25, np.float32))
 
 
 def _posteriors(corpus: Path) -> None:
-    q, folder = posteriors(), corpus / "posteriors"
+    q, funsealed = posteriors(), corpus / "posteriors"
     blocks = [(q.mu.numpy(), q.kappa.numpy(), np.zeros(6, np.float32))]
-    sealed = _fresh(folder / "sealed")
+    sealed = _fresh(funsealed / "sealed")
     sealed.mkdir()
     write_items(sealed / "p.jsonl", RECORDS)
     header = {"fingerprint": "f", "prior": "0.25", "kappa_pos": "9.0"} | items_header(sealed / "p.jsonl", IDS)
     write_posteriors(sealed / "p.safetensors", 6, 3, blocks, header, novelty=True, labels=label_model())
-    older = _fresh(folder / "older")  # the same without checksums, as the first release wrote it
-    shutil.copytree(sealed, older)
-    path = older / "p.safetensors"
+    unsealed = _fresh(funsealed / "unsealed")  # the same without checksums, as a person may write it
+    shutil.copytree(sealed, unsealed)
+    path = unsealed / "p.safetensors"
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     layout = json.loads(data[8 : 8 + length])
@@ -174,18 +175,18 @@ def _posteriors(corpus: Path) -> None:
     text = json.dumps(layout).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
     modes = mixtures()
-    both = _fresh(folder / "two-modes")
+    both = _fresh(funsealed / "two-modes")
     both.mkdir()
     arrays = (modes.components.mu.numpy(), modes.components.kappa.numpy(), modes.log_weights.numpy())
     write_posteriors(both / "p.safetensors", 6, 3, [arrays], {}, modes=2)
-    npz = _fresh(folder / "npz")
+    npz = _fresh(funsealed / "npz")
     npz.mkdir()
     np.savez(npz / "p.npz", mu=q.mu.numpy(), kappa=q.kappa.numpy())
 
 
 def _uploads(corpus: Path) -> None:
-    folder = corpus / "uploads"
-    _put(folder / "image-shape.png", png(draw("circle", (52, 110, 160), 0.1)))
-    _put(folder / "features-three.body", json.dumps({"features": [0.5, -1, 2]}))
-    _put(folder / "text-short.body", json.dumps({"text": "a bank by the river"}))
-    _put(folder / "posterior-unit.body", json.dumps({"mu": [1.0] + [0.0] * (DIM - 1), "kappa": 9.5}))
+    funsealed = corpus / "uploads"
+    _put(funsealed / "image-shape.png", png(draw("circle", (52, 110, 160), 0.1)))
+    _put(funsealed / "features-three.body", json.dumps({"features": [0.5, -1, 2]}))
+    _put(funsealed / "text-short.body", json.dumps({"text": "a bank by the river"}))
+    _put(funsealed / "posterior-unit.body", json.dumps({"mu": [1.0] + [0.0] * (DIM - 1), "kappa": 9.5}))

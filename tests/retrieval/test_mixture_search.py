@@ -1,20 +1,14 @@
 """Searches of posteriors with several modes give what a loop over all items gives, in every store."""
 
-import shutil
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from aleator import CredibleIndex, VMFKernel, VMFMixture, VonMisesFisher, match_probability
 from aleator.matching import LogOddsMap, MatchMaps
-from aleator.retrieval import read_posteriors
 from aleator.retrieval.items import NumberKeys, directions, make_items
 from aleator.retrieval.mixture_search import MAIN_WEIGHT, REGION_SAMPLES
 from tests.retrieval.stores.list_store import ListStore
-
-RELEASE_1 = Path(__file__).parent / "release_1"
 
 
 def mixtures(n: int, modes: int, dim: int, seed: int, near: VMFMixture | None = None) -> VMFMixture:
@@ -235,21 +229,3 @@ def test_answer_sets_of_mixtures_keep_their_promise():
     held = np.mean([any(hit.metadata["label"] == int(y) for hit in s.hits) for s, y in zip(sets, labels, strict=True)])
     assert held > 0.92
     assert promise.mean_size < 2.2  # the two labels, and not what lies between
-
-
-def test_files_of_earlier_releases_open(tmp_path):
-    posteriors = read_posteriors(RELEASE_1 / "nine.safetensors")
-    assert isinstance(posteriors, VonMisesFisher)
-    assert posteriors.kappa.tolist() == [0, 1, 5, 20, 50, 100, 400, 1e4, torch.inf]
-    shutil.copytree(RELEASE_1 / "index", tmp_path / "index")
-    with CredibleIndex.open(tmp_path / "index") as index:  # items were added and removed after its last save
-        assert index.modes == 1
-        assert len(index) == 8
-        hits = index.search(posteriors, by="nearest", limit=1)
-        assert [hits[i][0].id for i in (0, 2, 3, 4, 5, 6, 7, 8)] == [f"i{i}" for i in (0, 2, 3, 4, 5, 6, 7, 8)]
-        assert hits[2][0].metadata == {"label": "a"}
-        index.save()
-        queries = mixtures(4, 2, 4, seed=0)
-        before = index.search(queries, p=0.9)
-    with CredibleIndex.open(tmp_path / "index") as index:
-        assert index.search(queries, p=0.9) == before

@@ -107,7 +107,7 @@ def write_checksums(folder: Path, names: Iterable[str]) -> None:
 
 
 def verify_checksums(folder: Path, way_out: str) -> None:
-    """Raise unless the files of a folder match its `checksums.json`. A folder of an older release has none.
+    """Raise unless the files of a folder match its `checksums.json`. A folder whose writer was killed before has none.
 
     Args:
         folder: The folder.
@@ -115,7 +115,7 @@ def verify_checksums(folder: Path, way_out: str) -> None:
 
     Raises:
         DamagedFileError: If a file is missing or altered.
-        ValueError: If a newer release wrote the checksums.
+        ValueError: If they are in another format.
     """
     path = folder / _CHECKSUMS
     if not path.is_file():

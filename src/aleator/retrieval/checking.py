@@ -11,7 +11,7 @@ from aleator.retrieval.index import CredibleIndex
 from aleator.retrieval.index_facts import encode_kernel
 from aleator.retrieval.items import Id, directions, encode_ids, make_items
 from aleator.retrieval.stores.lance.place import is_lance
-from aleator.retrieval.stores.repaired import ItemVectors, Repair
+from aleator.retrieval.stores.repair import ItemVectors, Repair, repair_folder
 
 
 def check_index(location: str | Path) -> int:
@@ -75,8 +75,6 @@ def repair_index(folder: str | Path, posteriors: PosteriorBatch | None = None, i
         >>> repaired.kept, repaired.made_again, repaired.lost
         (3, 3, [])
     """
-    from aleator.retrieval.stores.repair import repair_folder
-
     if is_lance(folder):
         reject("location", "lance:...", "has versions instead", "open an older version, location#number")
     if "://" in str(folder):

@@ -111,7 +111,7 @@ class IndexFacts:
 
     @property
     def maps(self) -> MatchMaps:
-        """Maps of calibrated match probabilities; the identity if none were given, as in indexes of older versions."""
+        """Maps of calibrated match probabilities; the identity if none were given."""
         return MatchMaps.from_dict(self._store.config.get("maps"))
 
     @property

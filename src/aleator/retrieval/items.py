@@ -169,16 +169,6 @@ def decode_metadata(text: str) -> Metadata:
     return {} if text == _NO_METADATA else json.loads(text)
 
 
-def is_readable(key: object, metadata: object) -> bool:
-    """Whether an id and metadata in a file are what `encode_id` and `encode_metadata` write."""
-    if not (isinstance(key, str) and key and isinstance(metadata, str)):
-        return False
-    try:
-        return isinstance(decode_id(key), str | int) and isinstance(decode_metadata(metadata), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
 def directions(posteriors: PosteriorBatch, argument: str, dim: int | None = None) -> np.ndarray:
     """Check N posteriors, and return their mu as float32 unit vectors: (N, D), or (N, K, D) for K modes.
 

@@ -2,7 +2,7 @@
 
 The header of the .safetensors file has
 
-    version         of the format; a file without it is of an older release, and has no checksums
+    version         of the format; a file without it is written by hand, and has no checksums
     sha256          of the whole file, with 64 zeros in the place of this checksum
     ids_sha256      of the ids in the .jsonl file, in order
     items_sha256    of the .jsonl file
@@ -22,7 +22,7 @@ from typing import Any
 
 from aleator.foundation import DamagedFileError, file_sha256, require
 
-VERSION = "2"
+VERSION = "1"
 UNSEALED = "0" * 64
 WAY_OUT = "restore it from a copy, or write it again with `aleator embed --replace`"
 _BLOCK = 1 << 20
@@ -40,7 +40,7 @@ def seal_posteriors(path: Path) -> None:
 
 
 def verify_posteriors(path: Path, header: Mapping[str, str]) -> None:
-    """Raise unless a posteriors file matches the checksum in its header. A file of an older release has none.
+    """Raise unless a posteriors file matches the checksum in its header. A file written by hand has none.
 
     Args:
         path: The .safetensors file.
@@ -48,13 +48,13 @@ def verify_posteriors(path: Path, header: Mapping[str, str]) -> None:
 
     Raises:
         DamagedFileError: If it does not match.
-        ValueError: If a newer release wrote it.
+        ValueError: If it is in another format.
     """
     version = header.get("version")
     if version is None and "sha256" not in header:
         return
     known = version == VERSION
-    problem = f"is in format {version}, and this release reads formats up to {VERSION}"
+    problem = f"is in format {version}, and this release reads format {VERSION}"
     require(known, "posteriors", str(path), problem, "open it with the release that wrote it")
     status = os.stat(path)
     # Nobody sets the time of the last change, which a copy or a clock that goes back may do to the time of writing.

@@ -112,7 +112,7 @@ def rank_stored(
 
     Returns:
         The rows of `aleator.own_data.rank_by_certainty`. None if they must be computed: for posteriors of several
-        modes, for files of older releases, and for files and arguments that may be wrong.
+        modes, for files without checksums, and for files and arguments that may be wrong.
 
     Raises:
         ValueError: If a file is missing or damaged, or if the two files have different lengths.
@@ -130,7 +130,7 @@ def rank_stored(
     by = by or ("labels" if labelled else "kappa")
     known = by in get_args(CertaintyScore) and (labelled or by == "kappa")
     answered = not labelled or set(ANSWERS) <= set(arrays)
-    unaltered = "version" in header or not header  # a header of an older release, or by hand, may be wrong
+    unaltered = "version" in header or not header  # a header that was written by hand may be wrong
     if not (known and answered and unaltered and _plainly_valid(arrays["mu"], arrays["kappa"])):
         return None
     facts = json.loads(header["labels"]) if labelled else {}

@@ -52,30 +52,20 @@ def test_the_state_tells_of_an_item_that_took_the_place_of_another(folder):
     assert len(set(seen)) == len(seen)
 
 
-def test_a_folder_holds_a_ledger_its_seal_and_one_vector_file(folder):
+def test_a_folder_holds_a_ledger_and_one_vector_file(folder):
     def names():
         return sorted(path.name.split("-")[0] for path in folder.iterdir())
 
-    assert names() == ["ledger.sqlite", "ledger.sqlite.seal", "vectors"]
+    assert names() == ["ledger.sqlite", "vectors"]
     with CredibleIndex.open(folder) as index:
         for i in range(3):
             index.add(posterior_of([i]), [i])
             (folder / ".vectors-left-by-a-killed-save.faiss.1.partial").touch()
-            (folder / "partial-left-by-a-killed-save").touch()
-            (folder / ".ledger.sqlite.seal.1.partial").touch()
             index.save()
-            assert names() == ["ledger.sqlite", "ledger.sqlite.seal", "vectors"]
+            assert names() == ["ledger.sqlite", "vectors"]
         (current,) = folder.glob("vectors-*")
         index.save()  # nothing to do
         assert list(folder.glob("vectors-*")) == [current]
-
-
-def test_a_seal_that_a_killed_process_left_does_not_keep_the_index_from_being_replaced(folder):
-    (folder / ".ledger.sqlite.seal.1.partial").touch()
-    with CredibleIndex.build(posterior_of(["x"]), ["x"], location=folder, replace=True) as index:
-        assert ids_in(index) == {"x"}
-    assert not list(folder.glob("*.partial"))
-    assert not list(folder.glob(".*"))
 
 
 def test_saving_elsewhere_moves_and_leaves_the_old_place_alone(folder, tmp_path):

@@ -144,7 +144,7 @@ class Store(Finder, Protocol):
     Attributes:
         config: Settings of the index, which the store keeps as JSON: "dim", "kernel", "prior", "fingerprint", "recall",
             "exact_below" and "report" (a `RecallReport` as a dict, or None where every search is exact). "promise" is
-            a `Promise` and "maps" are `MatchMaps` as a dict, or None; indexes of earlier releases do not have them.
+            a `Promise` and "maps" are `MatchMaps` as a dict, or None.
             "modes" is the largest number of modes of an item, 1 if it is missing. A store for more than one keeps all
             vectors of `Items` and offers `components`.
 

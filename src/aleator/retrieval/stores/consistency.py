@@ -1,4 +1,4 @@
-"""Checks that the parts of an index fit together. They find damage in indexes of older releases without checksums."""
+"""Checks that the parts of an index fit together, also where they have right checksums and foreign contents."""
 
 from typing import Any
 

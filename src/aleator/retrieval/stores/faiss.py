@@ -5,9 +5,7 @@ the cosine less t. So one call with radius 0 answers a batch of queries with a r
 inverted file are stored as [c, 0], so that the extra coordinate does not change which lists are chosen.
 """
 
-import contextlib
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,11 @@ from faiss.contrib.ivf_tools import add_preassigned
 
 from aleator.foundation import DamagedFileError
 from aleator.retrieval.scoring import slack
-from aleator.retrieval.stores.ledger_checks import WAY_OUT
-from aleator.retrieval.stores.vector_parts import PartVerifier, VectorParts, frame_is_whole
+from aleator.retrieval.stores.ledger import WAY_OUT
 
 _BLOCK = 65_536  # vectors copied at a time
 _ALL_COSINES = -4.0  # a radius below every cosine
+_NO_FLOATS = np.zeros(0, np.float32)
 
 
 def list_count(size: int) -> int:
@@ -37,8 +35,6 @@ class VectorIndex:
 
     def __init__(self, index: Any):
         self.index = index
-        self._path: Path | None = None
-        self._verifier: PartVerifier | None = None  # of a file that stays on disk
 
     @classmethod
     def build(cls, mu: np.ndarray, lists: int = 0) -> "VectorIndex":
@@ -54,32 +50,16 @@ class VectorIndex:
         return cls(_inverted_file(mu, np.asarray(kmeans.centroids)))
 
     @classmethod
-    def read(cls, path: Path, memory_map: bool = False, digests: bytes | None = None) -> "VectorIndex":
-        """Read an index from a file; with `memory_map` its vectors stay on disk.
-
-        Args:
-            path: The file.
-            memory_map: Whether the vectors stay on disk.
-            digests: Checksums of the parts of the file. Each is verified when it is first read. None: none is verified.
+    def read(cls, path: Path, memory_map: bool = False) -> "VectorIndex":
+        """Read an index from a file that was verified; with `memory_map` its vectors stay on disk.
 
         Raises:
-            DamagedFileError: If the file cannot be read, or its frame is damaged.
+            DamagedFileError: If the file cannot be read.
         """
-        flags = faiss.IO_FLAG_MMAP_IFC if memory_map else 0
-        problem = "the centroids or positions do not match their checksum"
-        if digests is not None and not frame_is_whole(path, digests):
-            raise DamagedFileError(path, problem, WAY_OUT)
-        with faiss_errors(path):
-            read = cls(faiss.read_index(str(path), flags))
-        if digests is not None:
-            read._path, read._verifier = path, PartVerifier(read.index, digests)
-            if not read._verifier.fits():
-                raise DamagedFileError(path, problem, WAY_OUT)
-        return read
-
-    def digests(self, path: Path) -> bytes:
-        """Checksums of the parts of the file that `write` has written, for `read`."""
-        return VectorParts(self.index).digests(path)
+        try:
+            return cls(faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if memory_map else 0))
+        except (RuntimeError, MemoryError) as error:  # a damaged size asks for more memory than there is
+            raise DamagedFileError(path, f"faiss cannot read the vectors ({_first_line(error)})", WAY_OUT) from error
 
     @property
     def dim(self) -> int:
@@ -110,13 +90,28 @@ class VectorIndex:
         """The vectors at the given positions, (n, D) float32, exactly as they were added."""
         if len(positions) == 0:
             return np.empty((0, self.index.d - 1), np.float32)
-        if self._verifier is not None:
-            self._require_whole(self._verifier.parts.of_positions(positions))
         return self.index.reconstruct_batch(positions)[:, :-1]
+
+    def stored(self) -> tuple[np.ndarray, np.ndarray]:
+        """Positions (n,) and vectors (n, D) as they stand in the file, without the map from position to vector.
+
+        For a file that may be damaged: that map may lead anywhere.
+        """
+        if not self.lists:
+            flat = faiss.rev_swig_ptr(self.index.get_xb(), len(self) * self.index.d) if len(self) else _NO_FLOATS
+            return np.arange(len(self)), flat.reshape(-1, self.index.d)[:, :-1]
+        inverted = self.index.invlists
+        sizes = [inverted.list_size(number) for number in range(self.lists)]
+        lists = [number for number, size in enumerate(sizes) if size]
+        ids = [faiss.rev_swig_ptr(inverted.get_ids(number), sizes[number]) for number in lists]
+        codes = [
+            faiss.rev_swig_ptr(inverted.get_codes(number), sizes[number] * self.index.code_size) for number in lists
+        ]
+        vectors = np.concatenate([_NO_FLOATS, *(code.view(np.float32) for code in codes)])
+        return np.concatenate([np.zeros(0, np.int64), *ids]), vectors.reshape(-1, self.index.d)[:, :-1]
 
     def within(self, mu: np.ndarray, radius: np.ndarray, probes: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Query and position of each found vector whose cosine may reach the query's radius; `radius` is (Q,)."""
-        self._require_searched(mu, probes)
         wide = np.maximum(radius - slack(mu.shape[1]), _ALL_COSINES)
         bounds, _, position = self.index.range_search(_extended(mu, -wide), 0.0, params=self._params(probes))
         counts = np.subtract(bounds[1:], bounds[:-1], dtype=np.int64, casting="unsafe")
@@ -127,24 +122,10 @@ class VectorIndex:
         if k >= len(self):
             no_radius = np.full(len(mu), -np.inf)
             return *self.within(mu, no_radius, None), no_radius
-        self._require_searched(mu, probes)
         score, position = self.index.search(_extended(mu, 0), k, params=self._params(probes))
         valid = position >= 0  # faiss fills up with -1
         reach = np.where(valid[:, -1], score[:, -1].astype(np.float64), -np.inf)
         return np.nonzero(valid)[0], position[valid], reach
-
-    def _require_searched(self, mu: np.ndarray, probes: int | None) -> None:
-        """Raise if a part that a search will read is damaged."""
-        if self._verifier is not None:
-            some = self.lists and probes
-            self._require_whole(self.index.quantizer.assign(_extended(mu, 0), probes).ravel() if some else None)
-
-    def _require_whole(self, parts: np.ndarray | None) -> None:
-        assert self._verifier is not None
-        assert self._path is not None
-        damaged = self._verifier.first_damaged(parts)
-        if damaged is not None:
-            raise DamagedFileError(self._path, f"part {damaged} of the vectors does not match its checksum", WAY_OUT)
 
     def _params(self, probes: int | None) -> Any:
         if not self.lists:
@@ -177,15 +158,6 @@ def _extended(mu: np.ndarray, last: float | np.ndarray) -> np.ndarray:
     extended[:, :-1] = mu
     extended[:, -1] = last
     return extended
-
-
-@contextlib.contextmanager
-def faiss_errors(path: Path) -> Iterator[None]:
-    """What faiss says about a file that it cannot read, as damage of the file."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:  # a damaged size asks for more memory than there is
-        raise DamagedFileError(path, f"faiss cannot read the vectors ({_first_line(error)})", WAY_OUT) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -8,8 +8,8 @@ The ledger decides what the index holds, and names the current vector file. So
 
 Several processes may open one folder. Each call sees what the others have committed. Writers wait for each other.
 
-Everything that decides an answer has a checksum. It is verified when the index is opened. A memory-mapped vector file
-is verified in parts, when a search first reads them.
+Everything that decides an answer has a checksum. Those of the vector file and of the rows of the ledger that the arrays
+need are verified when the index is opened; those of ids and metadata when an answer shows them.
 """
 
 import contextlib
@@ -25,17 +25,16 @@ from aleator.foundation import DamagedFileError, file_sha256, reject, require, w
 from aleator.retrieval.items import Items, decode_id, digests_of, state_text, sum_of
 from aleator.retrieval.recall import tune_recall
 from aleator.retrieval.stores.base import Candidates, IndexGoneError, Store
+from aleator.retrieval.stores.checksums import vector_checks
 from aleator.retrieval.stores.consistency import arrays_problem, config_problem, directions_problem
 from aleator.retrieval.stores.faiss import VectorIndex, list_count
-from aleator.retrieval.stores.ledger import Ledger, VectorFile
-from aleator.retrieval.stores.ledger_checks import WAY_OUT, sqlite_errors
-from aleator.retrieval.stores.seal import seal_path
+from aleator.retrieval.stores.ledger import WAY_OUT, Ledger, VectorFile, sqlite_errors
 
 LEDGER = "ledger.sqlite"
 
 # How the names of vector files begin: finished ones, and temporary ones that a killed save left behind.
-_VECTOR_FILES = ("vectors-", ".vectors-", "partial-")
-_UNFINISHED_SEAL = f".{LEDGER}"  # a killed process leaves it
+_VECTOR_FILES = ("vectors-", ".vectors-")
+_BLOCK = 65_536  # vectors whose checksums are made at a time
 
 
 class FolderStore(Store):
@@ -58,7 +57,6 @@ class FolderStore(Store):
         self._memory_map = memory_map
         self._lock = threading.RLock()
         self._loaded_version: int | None = None  # version of the ledger that the arrays reflect
-        self._verify = True  # when the ledger is first read
 
     @classmethod
     def create(cls, items: Items, config: dict[str, Any]) -> "FolderStore":
@@ -135,7 +133,10 @@ class FolderStore(Store):
 
     def existing(self, keys: list[str]) -> set[str]:
         with self._in_place():
-            return set(self._ledger.find(keys))
+            found = set(self._ledger.find(keys))
+            if len(found) < len(set(keys)):
+                self._ledger.require_sound()
+            return found
 
     def within(self, mu: np.ndarray, radius: np.ndarray, effort: int | None) -> Candidates:
         with self._up_to_date():
@@ -150,7 +151,14 @@ class FolderStore(Store):
 
     def describe(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
         with self._in_place():
-            return self._ledger.describe(rows)
+            described = self._ledger.describe(rows)
+            missing = [row for row in np.unique(rows).tolist() if row not in described]
+            if missing:  # removed by now, or lost
+                with self._transaction(write=False):
+                    lost = self.alive[self._positions(np.array(missing))[0]].any()
+                if lost:
+                    raise self._ledger.damage(f"ids and metadata of {len(missing)} items are lost")
+            return described
 
     def components(self, rows: np.ndarray) -> Candidates:
         with self._up_to_date():
@@ -182,8 +190,6 @@ class FolderStore(Store):
             config = {**self.config, **changes}
             self._ledger.configure("config", config)
         self.config = config
-        with self._transaction():
-            self._ledger.seal(config)
 
     def check(self) -> None:
         """Verify every row of the ledger and every vector.
@@ -192,10 +198,9 @@ class FolderStore(Store):
             DamagedFileError: If something is damaged.
         """
         with self._in_place(), self._ledger.transaction(write=False):
-            self._ledger.verify(thorough=True)
+            self._ledger.verify()
             if self._folder is not None:
-                vector_file = self._ledger.vector_file()
-                self._read_vectors(self._folder, vector_file)
+                self._load(self._folder)
 
     def save(self, location: str | None = None) -> None:
         """Write changes into a new vector file. With a location, move there and replace the index in that folder."""
@@ -212,7 +217,6 @@ class FolderStore(Store):
                     self._publish(target)
         with self._transaction():  # the lock keeps other processes from making a new file current meanwhile
             _remove_unused_files(target, self._ledger.vector_file().file)
-            self._ledger.seal(self.config)
 
     def close(self) -> None:
         self._ledger.close()
@@ -281,8 +285,6 @@ class FolderStore(Store):
     def _load(self, folder: Path) -> None:
         """Read the arrays that the ledger describes; inside a transaction."""
         self._ledger.require_format(folder)
-        if self._verify:
-            self._ledger.verify()
         config = self._ledger.setting("config")
         self._require_whole(config_problem(config))
         vector_file = self._ledger.vector_file()
@@ -293,7 +295,7 @@ class FolderStore(Store):
         self.config, self.vectors = config, vectors
         self.rows, self.kappa, self.weight = _compact(vector_file.rows), vector_file.kappa, vector_file.weight
         self.alive = np.ones(len(self.rows), bool)
-        added = self._ledger.added(self.config["dim"])
+        added = self._ledger.added(config["dim"], config.get("modes", 1) > 1)
         if len(added[0]):
             require(
                 not self._memory_map,
@@ -311,19 +313,15 @@ class FolderStore(Store):
             raise self._ledger.damage(f"it lists {listed} items, and there are vectors of {held}")
 
     def _read_vectors(self, folder: Path, vector_file: VectorFile) -> VectorIndex:
-        """The vectors of a file, verified. Parts of a memory-mapped file are verified later."""
+        """The vectors of a file, verified: some damage would make faiss end the process."""
         path = folder / vector_file.file
         if path.parent != folder or not path.name.startswith("vectors-"):
             raise self._ledger.damage(f"it names the vector file {vector_file.file!r}")
         if not path.is_file():
             raise DamagedFileError(path, "the vector file is missing", WAY_OUT)
-        # Faiss ends the process when a memory-mapped file is cut short, so the size is compared first.
-        if vector_file.size is not None and path.stat().st_size != vector_file.size:
-            raise DamagedFileError(path, f"the vector file had {vector_file.size} bytes when it was written", WAY_OUT)
-        lazily = self._memory_map and vector_file.digests is not None
-        if not lazily and file_sha256(path) != vector_file.sha256:
+        if file_sha256(path) != vector_file.sha256:
             raise DamagedFileError(path, "the vectors do not match their checksum", WAY_OUT)
-        return VectorIndex.read(path, self._memory_map, vector_file.digests if lazily else None)
+        return VectorIndex.read(path, self._memory_map)
 
     def _require_dim(self, mu: np.ndarray) -> None:
         """Raise if another process has put an index of another dimension in the place of this one."""
@@ -343,11 +341,19 @@ class FolderStore(Store):
         path = folder / f"vectors-{token}.faiss"
         with writing_atomically(path) as temporary:
             self.vectors.write(temporary)
-        size, digests = path.stat().st_size, self.vectors.digests(path)
-        vector_file = VectorFile(path.name, file_sha256(path), self.rows, self.kappa, self.weight, size, digests)
-        self._ledger.set_vector_file(vector_file, self.rows[~self.alive])
+        rows = self.rows.astype(np.int64)
+        everything = (np.arange(start, min(start + _BLOCK, len(rows))) for start in range(0, len(rows), _BLOCK))
+        checks = [self._checks(rows[some], some) for some in everything]
+        together = np.concatenate([np.zeros(0, np.int64), *checks])
+        vector_file = VectorFile(path.name, file_sha256(path), rows, self.kappa, self.weight, together)
+        self._ledger.set_vector_file(vector_file, rows[~self.alive])
         self._ledger.configure("config", self.config)
         self._ledger.configure("saved", True)
+
+    def _checks(self, rows: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """Checksums of the vectors at some positions."""
+        weight = None if self.weight is None else self.weight[position]
+        return vector_checks(rows, self.vectors.vectors(position), self.kappa[position], weight)
 
     def _move(self, target: Path) -> None:
         """Continue in another folder, and replace the index there in one step."""
@@ -379,6 +385,7 @@ class FolderStore(Store):
         """A transaction that changes the items."""
         self._require_writable()
         with self._transaction():
+            self._ledger.require_sound()
             yield
             self._ledger.configure("saved", False)
 
@@ -403,9 +410,7 @@ class FolderStore(Store):
                 if version != self._loaded_version:
                     self._loaded_version = None
                     self._load(self._folder)
-                    self._loaded_version, self._verify = version, False
-            if write:
-                self._ledger.upgrade()
+                    self._loaded_version = version
             yield
 
     @contextlib.contextmanager
@@ -420,15 +425,11 @@ class FolderStore(Store):
 def ledger_of(folder: Path) -> Path:
     """The ledger of the index in a folder; an error that tells a lost ledger from a folder without an index."""
     path = folder / LEDGER
-    if path.is_file():
-        return path
-    if seal_path(path).is_file():  # which is written after the ledger
-        way_out = "restore it from a copy, or build the index again from its posteriors"
-        raise DamagedFileError(path, "it is missing, and with it all ids and metadata", way_out)
-    if any(folder.glob("vectors-*")):
-        problem = f"holds no index: it has vectors and no {LEDGER}, as after a build that was killed"
-        reject("location", str(folder), problem, "build it again")
-    return reject("location", str(folder), "holds no index", "build one there first")
+    if not path.is_file() and any(folder.glob("vectors-*")):
+        problem = f"holds no index: it has vectors and no {LEDGER}, which was lost, or never finished by a killed build"
+        reject("location", str(folder), problem, "restore it from a copy, or build the index again")
+    require(path.is_file(), "location", str(folder), "holds no index", "build one there first")
+    return path
 
 
 def _compact(rows: np.ndarray) -> np.ndarray:
@@ -439,9 +440,9 @@ def _compact(rows: np.ndarray) -> np.ndarray:
 def _remove_unused_files(folder: Path, current: str) -> None:
     """Remove vector files that the ledger does not name, of earlier saves, and what saves that were killed left."""
     for path in folder.iterdir():
-        if path.name.startswith((_UNFINISHED_SEAL, *_VECTOR_FILES)) and path.name != current:
+        if path.name.startswith(_VECTOR_FILES) and path.name != current:
             path.unlink(missing_ok=True)
 
 
 def _is_index_file(path: Path) -> bool:
-    return path.name.startswith((LEDGER, _UNFINISHED_SEAL, *_VECTOR_FILES))
+    return path.name.startswith((LEDGER, *_VECTOR_FILES))

@@ -3,64 +3,57 @@
 It also lists the items that were added and removed since that file was written. So adding and removing are one
 transaction here, and write no other file. SQLite recovers by itself when a process is killed.
 
-Every table has a checksum (see `ledger_checks`). Ledgers of older releases have none until they are first changed.
+Every row has a digest of its values, which is compared when the row is read.
 """
 
 import contextlib
 import json
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from aleator.foundation import DamagedFileError, reject, require
-from aleator.retrieval.items import Items, decode_id, is_readable, sum_of
-from aleator.retrieval.stores.ledger_checks import (
-    WAY_OUT,
-    add_to_total,
-    has_totals,
-    item_digest,
-    row_digest,
-    set_total,
-    sqlite_errors,
-    table_names,
-    table_total,
-    verify_tables,
-)
-from aleator.retrieval.stores.seal import LedgerReader, sealed_sha256, write_seal
+from aleator.retrieval.items import Items, decode_id, sum_of
+from aleator.retrieval.stores.checksums import row_digest
 
+WAY_OUT = (
+    "restore the folder from a copy, or run `aleator index repair`, with --from POSTERIORS to bring lost vectors back"
+)
 _APPLICATION_ID = 0x616C6561  # "alea", in the header of the file
-# Formats 1 and 2 have no checksums. Items of formats 2 and 4 have several modes, with weights.
-_FORMATS = (1, 2, 3, 4)
-_FORMAT, _MIXTURE_FORMAT = 3, 4
-_MIXTURE_FORMATS = (2, 4)
+_FORMAT = 1
 _BLOCK = 10_000  # rows written at a time
 _TIMEOUT = 60.0  # seconds to wait for a transaction of another process
 _SCHEMA = """
-CREATE TABLE config (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE items (row INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, note TEXT NOT NULL, digest INTEGER);
-CREATE TABLE vectors (file TEXT NOT NULL, sha256 TEXT NOT NULL, rows BLOB NOT NULL, kappas BLOB NOT NULL);
-CREATE TABLE added (row INTEGER PRIMARY KEY, kappa REAL NOT NULL, mu BLOB NOT NULL);
-CREATE TABLE removed (row INTEGER PRIMARY KEY);
+CREATE TABLE config (key TEXT PRIMARY KEY, value TEXT NOT NULL, digest INTEGER NOT NULL);
+CREATE TABLE items (row INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, note TEXT NOT NULL, digest INTEGER NOT NULL);
+CREATE TABLE vectors (file TEXT NOT NULL, sha256 TEXT NOT NULL, rows BLOB NOT NULL, kappas BLOB NOT NULL,
+                      weights BLOB NOT NULL, checks BLOB NOT NULL, digest INTEGER NOT NULL);
+CREATE TABLE added (row INTEGER PRIMARY KEY, kappa REAL NOT NULL, mu BLOB NOT NULL, digest INTEGER NOT NULL);
+CREATE TABLE removed (row INTEGER PRIMARY KEY, digest INTEGER NOT NULL);
 """
-_CHECKS = """
-CREATE TABLE checks (name TEXT PRIMARY KEY, total INTEGER NOT NULL);
-CREATE TABLE parts (bytes INTEGER NOT NULL, digests BLOB NOT NULL);
-"""
+# What a row of each table holds, for errors.
+_ROWS = {
+    "config": "a setting",
+    "items": "the id or the metadata of an item",
+    "vectors": "the list of vectors",
+    "added": "an item added since the last save",
+    "removed": "the number of an item removed since the last save",
+}
 
 
 class VectorFile(NamedTuple):
-    """A vector file, with the row and the kappa of the item at each position; for items of several modes the weight."""
+    """A vector file, with what is known of the vector at each position."""
 
     file: str
     sha256: str
-    rows: np.ndarray  # (n,) int64
+    rows: np.ndarray  # (n,) int64, of the items
     kappa: np.ndarray  # (n,) float32
-    weight: np.ndarray | None  # (n,) float32
-    size: int | None = None  # of the file, in bytes
-    digests: bytes | None = None  # see VectorParts; None in files of older releases
+    weight: np.ndarray | None  # (n,) float32; None for items of one mode
+    checks: np.ndarray  # (n,) int64, see `vector_checks`
 
 
 class Ledger:
@@ -76,13 +69,14 @@ class Ledger:
             self._db = sqlite3.connect(
                 "" if path is None else path, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False
             )
-            self._reader = None if path is None else LedgerReader(path)
+            self._status = None if path is None else os.stat(path)
+            self._is_sound = path is None
             try:
                 self._db.execute("PRAGMA synchronous = FULL")
                 if path is None:
-                    self._db.executescript(_SCHEMA + _CHECKS)
+                    self._db.executescript(_SCHEMA)
                     self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                    self._set_format(_FORMAT)
+                    self._db.execute(f"PRAGMA user_version = {_FORMAT}")
             except BaseException:
                 self.close()
                 raise
@@ -97,49 +91,38 @@ class Ledger:
 
     def close(self) -> None:
         self._db.close()
-        if self._reader is not None:
-            self._reader.close()
 
     def in_place(self) -> bool:
-        """Whether the file is still at its path. A ledger in memory always is."""
-        return self._reader is None or self._reader.in_place()
+        """Whether the file is still at its path: nobody has removed or replaced it. A ledger in memory always is."""
+        if self.path is None or self._status is None:
+            return True
+        try:
+            return os.path.samestat(self._status, os.stat(self.path))
+        except OSError:
+            return False
 
     def copy_to(self, other: "Ledger") -> None:
         """Replace the content of another ledger, in one transaction of that ledger."""
         self._db.backup(other._db)
 
-    def seal(self, config: dict[str, Any]) -> None:
-        """Write the seal of the file; inside a transaction that has changed nothing so far."""
-        if self.path is not None and self._reader is not None:
-            sha256 = self._reader.sha256()
-            if sealed_sha256(self.path) != sha256:
-                write_seal(self.path, sha256, config)
+    def verify(self) -> None:
+        """Read everything. Raise unless the database is sound, and every row matches its digest."""
+        self._is_sound = False
+        self.require_sound()
+        for table in _ROWS:
+            for _ in self._rows(table):
+                pass
 
-    def verify(self, thorough: bool = False) -> None:
-        """Raise unless the file is as it was written; inside a transaction. A seal that fits is enough.
+    def require_sound(self) -> None:
+        """Raise if SQLite finds damage. It looks once, and takes a second or two for a million items.
 
-        Args:
-            thorough: Whether to verify every row, also where the seal fits.
+        Ids are looked up in an index of SQLite, whose rows have no digest. So an id that is not there may be damaged.
         """
-        if self.path is None or self._reader is None:
-            return
-        if thorough or sealed_sha256(self.path) != self._reader.sha256():
-            verify_tables(self._db, self.path)
-
-    def upgrade(self) -> None:
-        """Give a ledger of an older release its checksums; inside a transaction that writes."""
-        if has_totals(self._db):
-            return
-        mixture = self._number("user_version") in _MIXTURE_FORMATS
-        if "digest" not in [column for _, column, *_ in self._db.execute("PRAGMA table_info(items)")]:
-            self._db.execute("ALTER TABLE items ADD COLUMN digest INTEGER")
-        self._db.create_function("item_digest", 3, item_digest, deterministic=True)
-        self._db.execute("UPDATE items SET digest = item_digest(row, key, note)")
-        for statement in _CHECKS.strip().split(";\n"):
-            self._db.execute(statement)
-        for table in table_names(self._db):
-            set_total(self._db, table, table_total(self._db, table))
-        self._set_format(_MIXTURE_FORMAT if mixture else _FORMAT)
+        if not self._is_sound:
+            (state,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+            if state != "ok":
+                raise self.damage(str(state).replace("\n", " "))
+            self._is_sound = True
 
     @contextlib.contextmanager
     def transaction(self, write: bool = True) -> Iterator[None]:
@@ -163,41 +146,34 @@ class Ledger:
         is_ledger = self._number("application_id") == _APPLICATION_ID
         require(is_ledger, "location", str(folder), "holds no index", "build one there first")
         written = self._number("user_version")
-        problem = f"is in format {written}, and this release reads formats up to {_FORMATS[-1]}"
-        known = written in _FORMATS
-        require(known, "location", str(folder), problem, "open it with the release that wrote it")
+        problem = f"is in format {written}, and this release reads format {_FORMAT}"
+        require(written == _FORMAT, "location", str(folder), problem, "open it with the release that wrote it")
 
     def setting(self, key: str) -> Any:
         """Read a setting."""
-        text = self._setting_text(key)
-        try:
-            return json.loads(text or "")
-        except ValueError:
-            raise self.damage(f"the setting {key!r} is missing or cannot be read") from None
+        for _, text in self._rows("config", "WHERE key = ?", key):
+            with contextlib.suppress(ValueError):
+                return json.loads(text)
+        raise self.damage(f"the setting {key!r} is missing or cannot be read")
 
     def configure(self, key: str, value: Any) -> None:
         """Write a setting."""
-        before, text = self._setting_text(key), json.dumps(value)
-        self._db.execute("INSERT OR REPLACE INTO config VALUES (?, ?)", (key, text))
-        replaced = 0 if before is None else row_digest("config", key, before)
-        add_to_total(self._db, "config", row_digest("config", key, text) - replaced)
+        self._db.execute("DELETE FROM config WHERE key = ?", (key,))
+        self._insert("config", [(key, json.dumps(value))])
 
     def record(self, items: Items) -> np.ndarray:
         """Write ids and metadata of new items, and return their rows (n,)."""
         first = self.setting("next_row")
-        rows, total = np.arange(first, first + len(items)), 0
+        rows = np.arange(first, first + len(items))
         try:
             for start in range(0, len(items), _BLOCK):
                 block = slice(start, start + _BLOCK)
                 lines = zip(rows[block].tolist(), items.keys[block], items.metadata_json[block], strict=True)
-                checked = [(*line, item_digest(*line)) for line in lines]
-                self._db.executemany("INSERT INTO items (row, key, note, digest) VALUES (?, ?, ?, ?)", checked)
-                total += sum(digest for *_, digest in checked)
+                self._insert("items", lines)
         except sqlite3.IntegrityError:
             existing = self.find(list(items.keys), below=first)
             duplicate = next(key for key in items.keys if key in existing)
             reject("ids", decode_id(duplicate), "already in the index", "remove it first, or choose another id")
-        add_to_total(self._db, "items", total)
         self.configure("next_row", first + len(items))
         self.configure("state", (self.setting("state") + sum_of(items.digests())) % 2**64)
         return rows
@@ -210,19 +186,13 @@ class Ledger:
             packed = np.column_stack([items.weight, items.kappa, items.mu])
             first = np.searchsorted(items.owner, np.arange(len(items)))
             kappa, vectors = kappa[first], np.split(packed, first[1:]) if len(items) else []
-        lines = list(zip(rows.tolist(), kappa.tolist(), map(np.ndarray.tobytes, vectors), strict=True))
-        self._db.executemany("INSERT INTO added VALUES (?, ?, ?)", lines)
-        add_to_total(self._db, "added", sum(row_digest("added", *line) for line in lines))
+        self._insert("added", zip(rows.tolist(), kappa.tolist(), map(np.ndarray.tobytes, vectors), strict=True))
 
     def delete(self, rows: list[int], digests: int) -> None:
         """Remove items. `digests` is the sum of the digests of their vectors."""
         self.configure("state", (self.setting("state") - digests) % 2**64)
-        listed = json.dumps(rows)
-        select = "SELECT row, key, note FROM items WHERE row IN (SELECT value FROM json_each(?))"
-        add_to_total(self._db, "items", -sum(item_digest(*item) for item in self._db.execute(select, (listed,))))
-        add_to_total(self._db, "removed", sum(row_digest("removed", row) for row in rows))
-        self._db.execute("DELETE FROM items WHERE row IN (SELECT value FROM json_each(?))", (listed,))
-        self._db.execute("INSERT INTO removed SELECT value FROM json_each(?)", (listed,))
+        self._db.execute("DELETE FROM items WHERE row IN (SELECT value FROM json_each(?))", (json.dumps(rows),))
+        self._insert("removed", ((row,) for row in rows))
 
     def find(self, keys: list[str], below: int = 2**62) -> dict[str, int]:
         """Rows by key, for the keys that the ledger holds, in rows below a limit."""
@@ -230,18 +200,10 @@ class Ledger:
         return dict(self._db.execute(f"{select} WHERE i.row < ?", (json.dumps(keys), below)))
 
     def describe(self, rows: np.ndarray) -> dict[int, tuple[str, str]]:
-        """Key and metadata as JSON text, by row. An item that does not match its checksum is damage."""
-        checked = has_totals(self._db)
-        digest = "i.digest" if checked else "NULL"
-        select = f"SELECT i.row, i.key, i.note, {digest} FROM json_each(?) AS k JOIN items AS i ON i.row = k.value"
-        described = {}
-        for row, key, metadata, expected in self._db.execute(select, (json.dumps(sorted(set(rows.tolist()))),)):
-            if expected is not None and item_digest(row, key, metadata) != expected:
-                raise self.damage(f"the id or the metadata of item {row} do not match their checksum")
-            if not checked and not is_readable(key, metadata):  # of an older release
-                raise self.damage(f"the id or the metadata of item {row} cannot be read")
-            described[row] = (key, metadata)
-        return described
+        """Key and metadata as JSON text, by row."""
+        listed = json.dumps(np.unique(rows).tolist())
+        found = self._rows("items", "WHERE row IN (SELECT value FROM json_each(?))", listed)
+        return {row: (key, metadata) for row, key, metadata in found}
 
     def count_items(self) -> int:
         """Number of items."""
@@ -249,83 +211,99 @@ class Ledger:
 
     def set_vector_file(self, vector_file: VectorFile, removed: np.ndarray) -> None:
         """Make a vector file the current one. It may still hold `removed` rows."""
-        for table in ("vectors", "added", "removed", "parts"):
+        for table in ("vectors", "added", "removed"):
             self._db.execute(f"DELETE FROM {table}")
-            set_total(self._db, table, 0)
         rows, kappa = vector_file.rows.astype(np.int64), vector_file.kappa.astype(np.float32)
-        self._insert("vectors", vector_file.file, vector_file.sha256, rows.tobytes(), kappa.tobytes())
-        if vector_file.digests is not None:
-            self._insert("parts", vector_file.size, vector_file.digests)
-        if vector_file.weight is not None:
-            self._db.execute("CREATE TABLE IF NOT EXISTS weights (weights BLOB NOT NULL)")
-            self._db.execute("DELETE FROM weights")
-            set_total(self._db, "weights", 0)
-            self._insert("weights", vector_file.weight.astype(np.float32).tobytes())
-            self._set_format(_MIXTURE_FORMAT)
-        still_there = np.unique(removed).tolist()
-        self._db.executemany("INSERT INTO removed VALUES (?)", ((row,) for row in still_there))
-        add_to_total(self._db, "removed", sum(row_digest("removed", row) for row in still_there))
+        weight = b"" if vector_file.weight is None else vector_file.weight.astype(np.float32).tobytes()
+        blobs = rows.tobytes(), kappa.tobytes(), weight, vector_file.checks.tobytes()
+        self._insert("vectors", [(vector_file.file, vector_file.sha256, *blobs)])
+        self._insert("removed", ((row,) for row in np.unique(removed).tolist()))
 
     def vector_file(self) -> VectorFile:
         """The current vector file."""
-        line = self._db.execute("SELECT file, sha256, rows, kappas FROM vectors").fetchone()
-        if line is None:
-            raise self.damage("it does not name its vectors")
-        file, sha256, rows, kappas = line
-        weight, parts = None, (None, None)
-        if self._number("user_version") in _MIXTURE_FORMATS:
-            weights = self._db.execute("SELECT weights FROM weights").fetchone()
-            weight = self._numbers("weights", b"" if weights is None else weights[0], np.float32)
-        if has_totals(self._db):
-            parts = self._db.execute("SELECT bytes, digests FROM parts").fetchone() or parts
-        rows, kappa = self._numbers("rows", rows, np.int64), self._numbers("kappas", kappas, np.float32)
-        return VectorFile(str(file), str(sha256), rows, kappa, weight, *parts)
+        for file, sha256, *blobs in self._rows("vectors"):
+            rows, checks = (self._numbers(blob, np.int64) for blob in (blobs[0], blobs[3]))
+            kappa, weight = (self._numbers(blob, np.float32) for blob in (blobs[1], blobs[2]))
+            return VectorFile(str(file), str(sha256), rows, kappa, weight if len(weight) else None, checks)
+        raise self.damage("it does not name its vectors")
 
-    def added(self, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    def added(self, dim: int, mixtures: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
         """Rows (n,), kappas (n,), directions (n, D) and weights (n,) that the current vector file does not have."""
-        added = self._db.execute("SELECT row, kappa, mu FROM added ORDER BY row").fetchall()
-        rows = np.array([row for row, _, _ in added], np.int64)
-        mixture = self._number("user_version") in _MIXTURE_FORMATS
-        width = 4 * (dim + 2 if mixture else dim)
-        for *_, mu in added:
-            components = len(mu) / width if isinstance(mu, bytes) else 0
-            if components < 1 or components % 1 or (components > 1 and not mixture):
-                raise self.damage("the direction of an added item has another dimension")
-        numbers = np.frombuffer(b"".join(mu for _, _, mu in added), np.float32)
-        if mixture:
-            packed = numbers.reshape(-1, dim + 2)
-            counts = [len(mu) // (4 * (dim + 2)) for _, _, mu in added]
-            return np.repeat(rows, counts), packed[:, 1], packed[:, 2:], packed[:, 0]
+        added = list(self._rows("added", "ORDER BY row"))
+        width = dim + 2 if mixtures else dim
+        counts = [len(mu) / (4 * width) if isinstance(mu, bytes) else 0 for *_, mu in added]
+        if any(count < 1 or count % 1 or (count > 1 and not mixtures) for count in counts):
+            raise self.damage("the direction of an added item has another dimension")
         if not all(isinstance(kappa, int | float) for _, kappa, _ in added):
             raise self.damage("the certainty of an added item is not a number")
-        kappa = np.array([kappa for _, kappa, _ in added], np.float32)
-        return rows, kappa, numbers.reshape(-1, dim), None
+        rows = np.repeat(np.array([row for row, _, _ in added], np.int64), np.array(counts, np.int64))
+        numbers = np.frombuffer(b"".join(mu for *_, mu in added), np.float32).reshape(-1, width)
+        if mixtures:
+            return rows, numbers[:, 1], numbers[:, 2:], numbers[:, 0]
+        return rows, np.array([kappa for _, kappa, _ in added], np.float32), numbers, None
 
     def removed(self) -> np.ndarray:
         """Rows (n,) of removed items that the current vector file still has."""
-        return np.array([row for (row,) in self._db.execute("SELECT row FROM removed")], np.int64)
+        return np.array([row for (row,) in self._rows("removed")], np.int64)
 
     def damage(self, problem: str) -> DamagedFileError:
         """The error for damage of this ledger."""
         return DamagedFileError(self.path or "the ledger in memory", problem, WAY_OUT)
 
-    def _insert(self, table: str, *values: object) -> None:
-        self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
-        add_to_total(self._db, table, row_digest(table, *values))
+    def _insert(self, table: str, lines: Iterable[tuple]) -> None:
+        """Write rows with their digests."""
+        checked = [(*line, row_digest(*line)) for line in lines]
+        if checked:
+            self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(checked[0]))})", checked)
 
-    def _setting_text(self, key: str) -> str | None:
-        line = self._db.execute("SELECT value FROM config WHERE key = ?", (key,)).fetchone()
-        return None if line is None else line[0]
+    def _rows(self, table: str, where: str = "", *parameters: Any) -> Iterator[list]:
+        """Rows of a table, without their digests, which they match."""
+        for *values, digest in self._db.execute(f"SELECT * FROM {table} {where}", parameters):
+            if row_digest(*values) != digest:
+                about = f" (row {values[0]})" if table == "items" else ""
+                raise self.damage(f"{_ROWS[table]} does not match its checksum{about}")
+            yield values
 
-    def _set_format(self, written: int) -> None:
-        self._db.execute(f"PRAGMA user_version = {written}")
-        set_total(self._db, "format", written)
-
-    def _numbers(self, name: str, data: Any, dtype: type[np.generic]) -> np.ndarray:
+    def _numbers(self, data: Any, dtype: type[np.generic]) -> np.ndarray:
         """An array from a blob."""
         if not isinstance(data, bytes) or len(data) % np.dtype(dtype).itemsize:
-            raise self.damage(f"its {name} are cut short")
+            raise self.damage("its list of vectors is cut short")
         return np.frombuffer(data, dtype)
 
     def _number(self, pragma: str) -> int:
         return self._db.execute(f"PRAGMA {pragma}").fetchone()[0]
+
+
+@contextlib.contextmanager
+def sqlite_errors(path: Path | None) -> Iterator[None]:
+    """Errors of SQLite as errors about the index in a folder. `path` is the ledger; None for one in memory."""
+    try:
+        yield
+    except sqlite3.ProgrammingError as error:
+        raise ValueError("the index is closed; open it again") from error
+    except sqlite3.Error as error:
+        if path is None:
+            raise OSError(f"the temporary file of the index: {error}; free some space") from error
+        raise _translated(error, path) from error
+    except UnicodeDecodeError as error:  # a text in a row, or in what SQLite says about it
+        if path is None:
+            raise
+        raise DamagedFileError(path, "a text is not UTF-8", WAY_OUT) from error
+
+
+def _translated(error: sqlite3.Error, path: Path) -> Exception:
+    name = getattr(error, "sqlite_errorname", "")
+    environment = {
+        "SQLITE_BUSY": "another process is writing for longer than this one waits; repeat it later",
+        "SQLITE_LOCKED": "another process is writing for longer than this one waits; repeat it later",
+        "SQLITE_FULL": "the disk is full, and nothing was changed; free some space and repeat it",
+        "SQLITE_READONLY": "it cannot be written, and nothing was changed; check its permissions",
+        "SQLITE_CANTOPEN": "it cannot be opened; check the folder and its permissions",
+        "SQLITE_PERM": "it cannot be opened; check its permissions",
+        "SQLITE_IOERR": "the disk reports an error, and nothing was changed; check the disk",
+        "SQLITE_NOMEM": "there is not enough memory; free some",
+    }
+    for prefix, meaning in environment.items():
+        if name.startswith(prefix):
+            return OSError(f"{path}: {meaning}")
+    return DamagedFileError(path, str(error).replace("\n", " "), WAY_OUT)

@@ -1,8 +1,7 @@
 """Repair of an index in a folder: what is whole is kept, what is lost is named, and the damaged folder stays.
 
-An item is whole if its id and metadata match their checksum, and its direction and kappa can be trusted: those of items
-that were added since the last save by the checksum of their table, those of the vector file by the checksums of its
-parts. Items whose vector is lost are made again from a posteriors file, if one is given.
+An item is whole if its id, metadata, direction and kappa match the checksums of their rows. Items whose vector is lost
+are made again from a posteriors file, if one is given.
 """
 
 import contextlib
@@ -11,23 +10,49 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aleator.foundation import DamagedFileError, file_sha256, reject
+from aleator.foundation import DamagedFileError, reject
 from aleator.retrieval.items import Items, decode_id
+from aleator.retrieval.stores.checksums import row_digest, vector_checks
 from aleator.retrieval.stores.consistency import arrays_problem, config_problem
-from aleator.retrieval.stores.faiss import VectorIndex
-from aleator.retrieval.stores.folder import FolderStore, ledger_of
-from aleator.retrieval.stores.ledger_checks import item_digest, row_digest
-from aleator.retrieval.stores.repaired import ItemVectors, Repair
-from aleator.retrieval.stores.seal import sealed_config
-from aleator.retrieval.stores.vector_parts import PartVerifier, frame_is_whole
 
 _BLOCK = 256  # rows read at a time; where a page is damaged, one by one
 _LAST_ROW = 100_000_000  # a number beyond it is damage
+
+
+@dataclass
+class Repair:
+    """What was kept and what is lost.
+
+    Args:
+        kept: Number of items of the repaired index.
+        made_again: Number of those whose vector was taken from the posteriors file.
+        lost: Ids of items that are lost.
+        nameless: Number of vectors whose id is lost.
+        notes: Sentences on what else was lost.
+        damaged: Where the damaged folder is now; None if there was nothing to repair.
+    """
+
+    kept: int = 0
+    made_again: int = 0
+    lost: list[str | int] = field(default_factory=list)
+    nameless: int = 0
+    notes: list[str] = field(default_factory=list)
+    damaged: Path | None = None
+
+
+@dataclass(frozen=True)
+class ItemVectors:
+    """Directions, kappas and weights of one item."""
+
+    mu: np.ndarray  # (K, D)
+    kappa: np.ndarray  # (K,)
+    weight: np.ndarray  # (K,)
 
 
 def repair_folder(folder: Path, replacements: dict[str, ItemVectors] | None, default: dict[str, Any]) -> Repair:
@@ -38,6 +63,8 @@ def repair_folder(folder: Path, replacements: dict[str, ItemVectors] | None, def
         replacements: Vectors by key, for items whose own are lost.
         default: Settings, for an index whose settings are lost.
     """
+    from aleator.retrieval.stores.folder import FolderStore, ledger_of
+
     path = ledger_of(folder)
     with contextlib.suppress(DamagedFileError):
         store = FolderStore.open(folder)
@@ -48,11 +75,11 @@ def repair_folder(folder: Path, replacements: dict[str, ItemVectors] | None, def
             store.close()
     result = Repair()
     with _scratch(path) as scratch:
-        tables = _Tables(scratch, result)
-        config = _config(tables, path, default, result)
+        tables = _Tables(scratch)
+        config = _config(tables, default, result)
         named = dict(tables.items())
         held = _vectors(folder, tables, config, result)
-        removed = {row for (row,) in tables.read("SELECT row FROM removed")}
+        removed = {row for (row,) in tables.rows("removed")}
     result.nameless = len(set(held) - set(named) - removed)
     keys, notes, vectors = [], [], []
     for row, (key, metadata) in sorted(named.items()):
@@ -77,14 +104,32 @@ def repair_folder(folder: Path, replacements: dict[str, ItemVectors] | None, def
 
 
 class _Tables:
-    """Rows of a damaged ledger, as far as they can be read."""
+    """Rows of a damaged ledger that can be read, and match their digest."""
 
-    def __init__(self, db: sqlite3.Connection, result: Repair):
-        self._db, self._result = db, result
+    def __init__(self, db: sqlite3.Connection):
+        self._db = db
 
-    def read(self, query: str, *parameters: Any) -> list[tuple]:
-        """Rows of a query; empty if they cannot be read."""
-        return self._try(query, *parameters) or []
+    def rows(self, table: str) -> list[list]:
+        """Whole rows of a table, without their digests."""
+        return self._whole(self._try(f"SELECT * FROM {table}") or [])
+
+    def items(self) -> Iterator[tuple[int, tuple[str, str]]]:
+        """Row, key and metadata of whole items, each key once. A damaged page costs the items in it alone."""
+        largest = self._try("SELECT max(row) FROM items") or []
+        last = max((row for (row,) in largest if isinstance(row, int)), default=-1)
+        for key, text in self.rows("config"):
+            if key == "next_row" and text.isdecimal():
+                last = max(last, int(text) - 1)
+        seen: set[str] = set()
+        for start in range(0, min(last, _LAST_ROW) + 1, _BLOCK):
+            select = "SELECT * FROM items WHERE row BETWEEN ? AND ?"
+            block = self._try(select, start, start + _BLOCK - 1)
+            if block is None:
+                block = [line for row in range(start, start + _BLOCK) for line in self._try(select, row, row) or []]
+            for row, key, metadata in self._whole(block):
+                if key not in seen:
+                    seen.add(key)
+                    yield row, (key, metadata)
 
     def _try(self, query: str, *parameters: Any) -> list[tuple] | None:
         """Rows of a query; None if they cannot be read."""
@@ -93,104 +138,68 @@ class _Tables:
         except (sqlite3.Error, UnicodeDecodeError):
             return None
 
-    def items(self) -> Iterator[tuple[int, tuple[str, str]]]:
-        """Row, key and metadata of items that match their checksum, each key once."""
-        checked = bool(self.read("SELECT digest FROM items LIMIT 1"))
-        if not checked:
-            self._result.notes.append("the index has no checksums of items: ids and metadata are taken as they are")
-        last = max((row for (row,) in self.read("SELECT max(row) FROM items") if isinstance(row, int)), default=-1)
-        numbers = [value for (value,) in self.read("SELECT value FROM config WHERE key = 'next_row'")]
-        if numbers and str(numbers[0]).isdecimal():
-            last = max(last, int(numbers[0]) - 1)
-        columns = "row, key, note" + (", digest" if checked else "")
-        seen: set[str] = set()
-        for start in range(0, min(last, _LAST_ROW) + 1, _BLOCK):
-            select = f"SELECT {columns} FROM items WHERE row BETWEEN ? AND ?"
-            block = self._try(select, start, start + _BLOCK - 1)
-            if block is None:
-                block = [line for row in range(start, start + _BLOCK) for line in self.read(select, row, row)]
-            for row, key, metadata, *digest in block:
-                whole = not digest or digest[0] == item_digest(row, key, metadata)
-                if whole and isinstance(key, str) and isinstance(metadata, str) and key not in seen:
-                    seen.add(key)
-                    yield row, (key, metadata)
-
-    def whole(self, table: str, columns: str) -> list[tuple] | None:
-        """All rows of a table that matches its total; None if it does not. A table without a total is taken."""
-        rows = self.read(f"SELECT {columns} FROM {table}")
-        total = self.read("SELECT total FROM checks WHERE name = ?", table)
-        if total and sum(row_digest(table, *row) for row in rows) % 2**62 != total[0][0]:
-            return None
-        return rows
+    def _whole(self, lines: list[tuple]) -> list[list]:
+        return [values for *values, digest in lines if digest == row_digest(*values)]
 
 
-def _config(tables: _Tables, path: Path, default: dict[str, Any], result: Repair) -> dict[str, Any]:
-    """Settings: of the ledger, of the copy in its seal, or the defaults."""
-    for (text,) in tables.read("SELECT value FROM config WHERE key = 'config'"):
-        with contextlib.suppress(ValueError, TypeError):
-            config = json.loads(text)
-            if config_problem(config) is None and tables.whole("config", "*") is not None:
+def _config(tables: _Tables, default: dict[str, Any], result: Repair) -> dict[str, Any]:
+    """The settings of the ledger, or the defaults."""
+    for key, text in tables.rows("config"):
+        with contextlib.suppress(ValueError):
+            if key == "config" and config_problem(config := json.loads(text)) is None:
                 return config
-    copied = sealed_config(path)
-    if copied is not None and config_problem(copied) is None:
-        result.notes.append("the settings are those of the last save")
-        return copied
     result.notes.append("the settings are lost: kernel, prior, calibration and encoder are the defaults")
     return default
 
 
 def _vectors(folder: Path, tables: _Tables, config: dict[str, Any], result: Repair) -> dict[int, ItemVectors]:
-    """Vectors of each row that can be trusted."""
-    dim, mixture = config["dim"], config.get("modes", 1) > 1
-    held = _saved_vectors(folder, tables, dim, mixture, result)
-    added = tables.whole("added", "row, kappa, mu")
-    if added is None:
-        result.notes.append("the items added since the last save are damaged")
-    for row, kappa, data in added or []:
-        width = dim + 2 if mixture else dim
-        if isinstance(data, bytes) and len(data) % (4 * width) == 0 and data:
+    """Vectors of each row that are whole."""
+    dim, mixtures = config["dim"], config.get("modes", 1) > 1
+    held = _saved_vectors(folder, tables, dim, mixtures, result)
+    for row, kappa, data in tables.rows("added"):
+        width = dim + 2 if mixtures else dim
+        if len(data) % (4 * width) == 0 and data:
             numbers = np.frombuffer(data, np.float32).reshape(-1, width)
             one = np.ones(1, np.float32)
             held[row] = (
                 ItemVectors(numbers[:, 2:], numbers[:, 1], numbers[:, 0])
-                if mixture
+                if mixtures
                 else ItemVectors(numbers, np.array([kappa], np.float32), one)
             )
     return held
 
 
-def _saved_vectors(folder: Path, tables: _Tables, dim: int, mixture: bool, result: Repair) -> dict[int, ItemVectors]:
-    """Vectors of the parts of the vector file that match their checksum."""
-    lines = tables.whole("vectors", "*")
-    parts = tables.whole("parts", "*") or [(None, None)]
+def _saved_vectors(folder: Path, tables: _Tables, dim: int, mixtures: bool, result: Repair) -> dict[int, ItemVectors]:
+    """Vectors of the vector file that match their checksums."""
+    from aleator.retrieval.stores.faiss import VectorIndex
+
+    lines = tables.rows("vectors")
     if not lines:
         result.notes.append("the list of vectors is damaged")
         return {}
-    file, sha256, rows, kappas = lines[0]
+    file, _, *blobs = lines[0]
+    row, kappa, weight, checks = map(np.frombuffer, blobs, (np.int64, np.float32, np.float32, np.int64))
     path = folder / str(file)
     if path.parent != folder or not path.is_file():
         result.notes.append("the vector file is missing")
         return {}
-    weights = tables.whole("weights", "*") if mixture else None
-    digests = parts[0][1]
-    whole = file_sha256(path) == sha256
     try:
         vectors = VectorIndex.read(path)
     except DamagedFileError:
         result.notes.append("the vector file cannot be read")
         return {}
-    row, kappa = np.frombuffer(rows, np.int64), np.frombuffer(kappas, np.float32)
-    weight = np.frombuffer(weights[0][0], np.float32) if weights else np.ones(len(row), np.float32)
-    misfit = vectors.dim != dim or arrays_problem(row, kappa, weight if mixture else None, len(vectors)) is not None
-    if misfit or (mixture and not weights):
+    if not mixtures:
+        weight = np.ones(len(row), np.float32)
+    if vectors.dim != dim or arrays_problem(row, kappa, weight, len(checks)) is not None:
         result.notes.append("the vectors do not fit their list")
         return {}
-    everything = np.arange(len(row))
-    position = everything if whole else _trusted(path, vectors.index, digests, everything)
-    if position is None:
-        result.notes.append("the vector file does not match its checksum")
-        return {}
-    mu = vectors.vectors(position)
+    position, mu = vectors.stored()
+    listed = (position >= 0) & (position < len(row))
+    position, mu = position[listed], mu[listed]
+    found = vector_checks(row[position], mu, kappa[position], weight[position] if mixtures else None)
+    whole = found == checks[position]
+    position, first = np.unique(position[whole], return_index=True)
+    mu = mu[whole][first]
     held: dict[int, ItemVectors] = {}
     modes = dict(zip(*(part.tolist() for part in np.unique(row, return_counts=True)), strict=True))
     splits = np.flatnonzero(np.diff(row[position])) + 1
@@ -198,18 +207,9 @@ def _saved_vectors(folder: Path, tables: _Tables, dim: int, mixture: bool, resul
         at, number = position[places], int(row[position[places[0]]])
         if len(at) == modes[number]:  # of an item of several modes all must be whole
             held[number] = ItemVectors(mu[places], kappa[at], weight[at])
+    if len(position) < len(row):
+        result.notes.append(f"{len(row) - len(position)} of {len(row)} vectors in the vector file are damaged")
     return held
-
-
-def _trusted(path: Path, index: Any, digests: Any, position: np.ndarray) -> np.ndarray | None:
-    """Positions in parts that match their checksum; None if the frame itself is damaged, or has no checksum."""
-    if not isinstance(digests, bytes) or not frame_is_whole(path, digests):
-        return None
-    verifier = PartVerifier(index, digests)
-    if not verifier.fits():
-        return None
-    whole = np.array([verifier.is_whole(number) for number in range(len(verifier.parts))], bool)
-    return position[whole[verifier.parts.of_positions(position)]]
 
 
 def _items(keys: list[str], notes: list[str], vectors: list[ItemVectors], config: dict[str, Any]) -> Items:
@@ -223,6 +223,8 @@ def _items(keys: list[str], notes: list[str], vectors: list[ItemVectors], config
 
 def _replace(folder: Path, items: Items, config: dict[str, Any]) -> Path:
     """Write the repaired index in place of the damaged one, which gets another name."""
+    from aleator.retrieval.stores.folder import FolderStore
+
     number = 1
     while (damaged := folder.with_name(f"{folder.name}.damaged-{number}")).exists():
         number += 1
