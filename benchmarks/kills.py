@@ -25,7 +25,6 @@ from typing import Any, Protocol
 
 import torch
 
-from aleator.own_data.embedding.rows import _SUM, _sums_of
 from benchmarks.killing import Report, errors_in, finish, fork, kill_after
 from benchmarks.kills_index import Index, OnLance, items_of
 
@@ -170,13 +169,14 @@ class Embedding:
         embed(load_run(self.folder / "run"), collection, output, batch_size=10, device="cpu")
 
     def _acknowledged(self) -> bytes:
-        """The blocks of rows whose length and checksum were written, too."""
+        """The rows of the batches that are whole. A resumed process makes the others again."""
         part = self.output.with_suffix(".partial") / "part-0000.rows"
-        if not part.exists() or not _sums_of(part).exists():
+        if not part.exists():
             return b""
-        records = _sums_of(part).read_bytes()
-        length = sum(size for size, _ in _SUM.iter_unpack(records[: len(records) // _SUM.size * _SUM.size]))
-        return part.read_bytes()[:length]
+        from tests.own_data.conftest import QUICK
+
+        rows, batch = part.read_bytes(), 10 * (4 * (QUICK.dim + 2) + 8)  # mu, kappa, novelty and the seal
+        return rows[: len(rows) // batch * batch]
 
     def once(self) -> tuple[bool, bool]:
         report = self.folder / "answer"

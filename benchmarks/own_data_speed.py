@@ -87,7 +87,7 @@ def memory(work: Path) -> dict:
 
     def watch() -> None:
         while not stop.wait(0.005):
-            done = part.stat().st_size // (4 * 17) if part.exists() else 0
+            done = part.stat().st_size // (4 * 17 + 8) if part.exists() else 0
             seen.append((done, _resident()))
 
     thread = threading.Thread(target=watch)

@@ -60,7 +60,7 @@ def _files(folder: Path, items: int = 1000, dim: int = 16, classes: int = 10) ->
     records = [{"id": f"{i}.png", "label": names[i % classes]} for i in range(items)]
     for path in (file, older):
         write_items(path.with_suffix(".jsonl"), records)
-    header = items_header(file.with_suffix(".jsonl"), [record["id"] for record in records])
+    header = items_header(records)
     write_posteriors(file, items, dim, [(mu.numpy(), torch.rand(items).numpy())], header, labels=labels)
     tensors = {name: tensor for name, tensor in load_file(file).items() if name not in ANSWERS}
     save_file(tensors, older, header | label_header(labels))

@@ -104,7 +104,7 @@ def test_rows_are_appended_and_logged_times_are_not_negative(tmp_path, set_back)
     began = time.time()
     with RowFile(tmp_path / "part.rows", 2) as rows:
         for number in range(3):
-            rows.append(np.full((1, 2), number, np.float32))
+            rows.append(np.full((1, 2), number, np.float32), np.array([number], np.uint64))
             set_back()
     assert np.concatenate(list(read_rows(tmp_path / "part.rows", 2)))[:, 0].tolist() == [0, 1, 2]
     assert describe_run(began, "cpu")["wall_seconds"] == 0

@@ -91,7 +91,7 @@ class Posteriors(Format):
         q = posteriors()
         records = [{"id": id, "label": f"c{i % 3}"} for i, id in enumerate(IDS)]
         write_items(folder / "p.jsonl", records)
-        header = {"fingerprint": "f", "prior": "0.25", "kappa_pos": "9.0"} | items_header(folder / "p.jsonl", IDS)
+        header = {"fingerprint": "f", "prior": "0.25", "kappa_pos": "9.0"} | items_header(records)
         write_posteriors(folder / "p.safetensors", len(IDS), 6, [(q.mu.numpy(), q.kappa.numpy())], header)
 
     def read(self, folder):

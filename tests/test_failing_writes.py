@@ -22,10 +22,11 @@ from aleator.own_data import Answers, embed, load_run, read_collection, read_emb
 from aleator.own_data.auditing.audit import find_problems
 from aleator.own_data.auditing.features import audit_features
 from aleator.own_data.auditing.files import claim_audit_folder, write_audit
+from aleator.own_data.collection.contents import item_digests
 from aleator.own_data.collection.left_out import record_left_out
 from aleator.own_data.collection.parts import Split
 from aleator.own_data.collection.problems import Problem
-from aleator.own_data.collection.used_items import item_digests, save_used_items, used_as
+from aleator.own_data.collection.used_items import save_used_items, used_as
 from aleator.own_data.embedding.rows import RowFile, read_rows
 from aleator.own_data.learning.learning import _claim_folder as claim_training
 from aleator.own_data.measuring.answers import load_answers, save_answers
@@ -90,7 +91,7 @@ def embedding_state(folder: Path) -> Any:
 def append_rows(folder: Path) -> None:
     with RowFile(folder / "part.rows", 2) as rows:
         for number in range(rows.done, 3):
-            rows.append(np.full((1, 2), number, np.float32))
+            rows.append(np.full((1, 2), number, np.float32), np.array([number], np.uint64))
 
 
 def rows_state(folder: Path) -> Any:
@@ -107,8 +108,9 @@ def make_audit(folder: Path) -> None:
     if (folder / "audit" / "summary.json").exists():
         return
     cache = claim_audit_folder(folder / "audit", items, None, None)
-    found = audit_features(items, None, None, cache, torch.device("cpu"), False, True, lambda line: None)
-    write_audit(folder / "audit", find_problems(items, found, progress=False))
+    digests = item_digests(items)
+    found = audit_features(items, None, None, cache, digests, torch.device("cpu"), False)
+    write_audit(folder / "audit", find_problems(items, found, digests, progress=False))
 
 
 def audit_state(folder: Path) -> Any:

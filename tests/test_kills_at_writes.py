@@ -86,7 +86,7 @@ def index_work(folder: Path) -> None:
 def rows_work(folder: Path) -> None:
     with RowFile(folder / "part.rows", 2) as rows:
         for number in range(rows.done, 4):
-            rows.append(np.full((1, 2), number, np.float32))
+            rows.append(np.full((1, 2), number, np.float32), np.array([number], np.uint64))
 
 
 def run_state(folder: Path) -> Any:

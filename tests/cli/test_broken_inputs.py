@@ -86,7 +86,7 @@ def whole(tmp_path_factory):
     records = [{"id": f"i{i}", "label": f"c{c}"} for i, c in enumerate(classes)]
     for name in ("p.jsonl", "items.jsonl"):
         write_items(folder / name, records)
-    header = {"fingerprint": "f"} | items_header(folder / "p.jsonl", [record["id"] for record in records])
+    header = {"fingerprint": "f"} | items_header(records)
     write_posteriors(folder / "p.safetensors", 12, 4, [(mu, kappa)], header)
     np.savez(folder / "p.npz", mu=mu, kappa=kappa)
     q = VonMisesFisher(torch.from_numpy(mu), torch.from_numpy(kappa))

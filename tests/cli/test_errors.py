@@ -128,8 +128,8 @@ def test_stopped_work_is_kept_and_goes_on(tmp_path, features, monkeypatch):
     command += ["--batch-size", "100"]
     append = rows.RowFile.append
 
-    def interrupted_row(file, block):
-        append(file, block)
+    def interrupted_row(file, block, digests):
+        append(file, block, digests)
         if file.done == 200:
             raise KeyboardInterrupt
 

@@ -66,10 +66,13 @@ def _audits(corpus: Path) -> None:
     funsealed = _fresh(corpus / "audits" / "audit")
     funsealed.mkdir()
     rows = {
-        "label_errors.csv": [(1, "i0", "c0", "c1", "0.1", "0.8", "0.7"), (2, "i1", "c1", "c0", "0.9", "0.1", "-0.8")],
-        "near_duplicates.csv": [(1, "i2", "c0", "yes", "no", "0.01"), (1, "i4", "c0", "no", "no", "0.01")],
+        "label_errors.csv": [
+            (1, "i0", "c0", "c1", "0.1", "0.8", "0.7", "a0"),
+            (2, "i1", "c1", "c0", "0.9", "0.1", "-0.8", "a1"),
+        ],
+        "near_duplicates.csv": [(1, "i2", "c0", "yes", "no", "0.01", "a2"), (1, "i4", "c0", "no", "no", "0.01", "a4")],
         "confused_classes.csv": [("c0", "c1", "0.3", 2, "i0 i2")],
-        "odd_ones.csv": [(1, "i5", "c1", "0.9", "i3")],
+        "odd_ones.csv": [(1, "i5", "c1", "0.9", "i3", "a5")],
     }
     for name, lines in rows.items():
         with open(funsealed / name, "w", newline="") as file:
@@ -162,7 +165,7 @@ def _posteriors(corpus: Path) -> None:
     sealed = _fresh(funsealed / "sealed")
     sealed.mkdir()
     write_items(sealed / "p.jsonl", RECORDS)
-    header = {"fingerprint": "f", "prior": "0.25", "kappa_pos": "9.0"} | items_header(sealed / "p.jsonl", IDS)
+    header = {"fingerprint": "f", "prior": "0.25", "kappa_pos": "9.0"} | items_header(RECORDS)
     write_posteriors(sealed / "p.safetensors", 6, 3, blocks, header, novelty=True, labels=label_model())
     unsealed = _fresh(funsealed / "unsealed")  # the same without checksums, as a person may write it
     shutil.copytree(sealed, unsealed)

@@ -13,11 +13,12 @@ def main(run: Path, data: Path, output: Path) -> None:
     torch.set_num_threads(1)
     append = rows.RowFile.append
 
-    def append_and_wait(self, values):
-        append(self, values[: len(values) // 2])  # a kill may leave half a batch on disk
+    def append_and_wait(self, values, digests):
+        half = len(values) // 2
+        append(self, values[:half], digests[:half])  # a kill may leave half a batch on disk
         print(self.done, flush=True)
         sys.stdin.readline()
-        append(self, values[len(values) // 2 :])
+        append(self, values[half:], digests[half:])
 
     rows.RowFile.append = append_and_wait
     embed(load_run(run), read_collection(data), output, batch_size=40, device="cpu")

@@ -95,7 +95,7 @@ def test_lines_of_text_are_embedded(run, tmp_path):
     path = tmp_path / "questions.txt"
     path.write_text("The bank was steep.\nWhere is the station?\n")
     embedded = read_embedded(embed(run, read_collection(path), tmp_path / "questions.safetensors", device="cpu"))
-    assert embedded.records == [{"id": 0, "text": "The bank was steep."}, {"id": 1, "text": "Where is the station?"}]
+    assert [record["text"] for record in embedded.records] == ["The bank was steep.", "Where is the station?"]
     torch.testing.assert_close(embedded.q.mu, run.posteriors(["The bank was steep.", "Where is the station?"]).mu)
 
 

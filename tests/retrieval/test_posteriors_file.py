@@ -120,7 +120,7 @@ def sealed(tmp_path):
     mu = np.eye(6, dtype=np.float32)
     records = [{"id": f"i{i}", "label": "ab"[i % 2]} for i in range(6)]
     write_items(path.with_suffix(".jsonl"), records)
-    header = items_header(path.with_suffix(".jsonl"), [record["id"] for record in records])
+    header = items_header(records)
     write_posteriors(path, 6, 6, [(mu[:4], np.ones(4, np.float32)), (mu[4:], np.ones(2, np.float32))], header)
     return path
 

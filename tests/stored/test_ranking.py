@@ -35,7 +35,7 @@ def embedded_file(folder: Path, modes: int = 1, labels: LabelModel | None = None
     path = folder / "items.safetensors"
     records = [{"id": f"i{i}", "label": "coat", "used": i % 2 == 0} for i in range(COUNT)]
     write_items(path.with_suffix(".jsonl"), records)
-    header = {"fingerprint": "f"} | items_header(path.with_suffix(".jsonl"), [r["id"] for r in records])
+    header = {"fingerprint": "f"} | items_header(records)
     shape = (COUNT,) if modes == 1 else (COUNT, modes)
     kappa = torch.linspace(1, 40, int(np.prod(shape))).flip(0).reshape(shape)
     kappa[3] = kappa[7]

@@ -114,20 +114,23 @@ def text_index(run: Run) -> CredibleIndex:
 # What an audit of `shape_index` found. One item is not in the index; the last two labels are not suspicious.
 AUDIT_TABLES = {
     "label_errors": [
-        ["rank", "id", "given", "likelier", "p_given", "p_likelier", "score"],
-        [1, "square-4", "square", "circle", "0.01", "0.95", "4.55"],
-        [2, "not-in-the-index", "square", "circle", "0.02", "0.9", "3.8"],
-        [3, "circle-3", "circle", "triangle", "0.3", "0.6", "0.69"],
-        [4, "circle-6", "circle", "square", "0.9", "0.05", "-2.89"],
-        [5, "circle-9", "circle", "square", "0.9", "0.05", "-inf"],
+        ["rank", "id", "given", "likelier", "p_given", "p_likelier", "score", "content"],
+        [1, "square-4", "square", "circle", "0.01", "0.95", "4.55", ""],
+        [2, "not-in-the-index", "square", "circle", "0.02", "0.9", "3.8", ""],
+        [3, "circle-3", "circle", "triangle", "0.3", "0.6", "0.69", ""],
+        [4, "circle-6", "circle", "square", "0.9", "0.05", "-2.89", ""],
+        [5, "circle-9", "circle", "square", "0.9", "0.05", "-inf", ""],
     ],
     "near_duplicates": [
-        ["group", "id", "label", "same_content", "labels_differ", "distance"],
-        [1, "circle-0", "circle", "yes", "yes", "0"],
-        [1, "square-1", "square", "yes", "yes", "0"],
+        ["group", "id", "label", "same_content", "labels_differ", "distance", "content"],
+        [1, "circle-0", "circle", "yes", "yes", "0", ""],
+        [1, "square-1", "square", "yes", "yes", "0", ""],
     ],
     "confused_classes": [["given", "other", "probability", "items", "examples"]],
-    "odd_ones": [["rank", "id", "label", "distance", "nearest"], [1, "triangle-2", "triangle", "3.25", "square-4"]],
+    "odd_ones": [
+        ["rank", "id", "label", "distance", "nearest", "content"],
+        [1, "triangle-2", "triangle", "3.25", "square-4", ""],
+    ],
 }
 
 

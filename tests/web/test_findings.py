@@ -4,8 +4,10 @@ import os
 import shutil
 
 import pytest
+import torch
 from fastapi.testclient import TestClient
 
+import aleator as al
 from aleator.web import create_app
 from tests.web.browser import Visit, browsing, serving
 
@@ -56,6 +58,18 @@ def test_findings_that_do_not_fit_the_collection_are_left_out_and_counted(index,
     page = other.get("/api/findings").json()
     assert ([one["id"] for one in page["items"]], page["left_out"]) == (["square-4"], 2)
     assert "2 of 6 findings of the audit" in caplog.text
+
+
+def test_findings_about_items_that_have_changed_since_are_left_out(tmp_path, audit_folder):
+    """The item of the index has another content than the one that was audited; its label is the same."""
+    audit = shutil.copytree(audit_folder, tmp_path / "audit")
+    table = audit / "label_errors.csv"
+    table.write_text(table.read_text().replace("0.95,4.55,", "0.95,4.55,00aa").replace("0.6,0.69,", "0.6,0.69,00bb"))
+    notes = [{"label": "square", "content": "00ff"}, {"label": "circle", "content": "00bb"}]
+    q = al.VonMisesFisher(torch.eye(2), 5.0)
+    with al.CredibleIndex.build(q, ids=["square-4", "circle-3"], metadata=notes) as index:
+        page = TestClient(create_app(index, audit=audit)).get("/api/findings").json()
+    assert ([one["id"] for one in page["items"]], page["left_out"]) == (["circle-3"], 2)
 
 
 def test_without_an_audit(client):

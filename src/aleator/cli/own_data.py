@@ -210,7 +210,7 @@ def embed(
         if path.suffix != ".safetensors":
             print(f"Posteriors: {written}")
             return
-        left_out = int(read_header(path).get("left_out", 0))
+        left_out = len(json.loads(read_header(path).get("left_out", "[]")))
     if _first_process():
         count = len(collection) + len(collection.problems) - left_out
         without = f", {left_out} left out" if left_out else ""
@@ -302,7 +302,7 @@ def rank(
         writer.writerows(row | {"could_be": could_be(row.get("could_be", {}))} for row in rows)
         return
     # JSON and CSV have every column. The table has those that a person reads first.
-    hidden = {"labels", "used"} | ({"path"} if "id" in columns else set())
+    hidden = {"labels", "used", "content"} | ({"path"} if "id" in columns else set())
     shown = [name for name in columns if name not in hidden]
     table = Table(*(_RANK_HEADINGS.get(name, name) for name in shown))
     for row in rows:

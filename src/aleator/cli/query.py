@@ -26,7 +26,7 @@ _COUNTED = 1000  # hits of a question that are counted, beyond those that are sh
 _LABELS = 5  # labels of the hits that are named
 _COLUMNS = ("id", "label", "match", "cosine", "kappa", "metadata")
 _GROUPED = ("label", *(name for name in _COLUMNS if name != "label"))
-_HIDDEN = {"label", "labels", "path", "used"}  # metadata that a row shows elsewhere
+_HIDDEN = {"label", "labels", "path", "used", "content"}  # metadata that a row shows elsewhere
 
 
 def query(

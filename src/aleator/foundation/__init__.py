@@ -39,6 +39,7 @@ from aleator.foundation.integrity import (
     write_checksums,
 )
 from aleator.foundation.locks import lock_beside, only_process
+from aleator.foundation.made_from import changed_sources, digest, require_made_from
 from aleator.foundation.progress import CountBar, ProgressLines, duration, progress_bar
 from aleator.foundation.redaction import redacted
 from aleator.foundation.signals import raised_on_sigterm
@@ -80,10 +81,12 @@ __all__ = [
     "DamagedFileError",
     "ProcessGroup",
     "ProgressLines",
+    "changed_sources",
     "command",
     "create_file",
     "derived_seed",
     "describe_run",
+    "digest",
     "duration",
     "even_sample",
     "file_sha256",
@@ -121,6 +124,7 @@ __all__ = [
     "require_equal_batches",
     "require_file",
     "require_float",
+    "require_made_from",
     "require_new_folder",
     "require_not_compiled",
     "require_one_of",

@@ -18,6 +18,7 @@ from aleator.retrieval.posteriors_file import (
     match_settings,
     read_answers,
     read_posteriors,
+    rewrite_header,
     write_posteriors,
 )
 from aleator.retrieval.promise import Promise, SetsOf
@@ -83,6 +84,7 @@ __all__ = [
     "read_posteriors",
     "region_thresholds",
     "repair_index",
+    "rewrite_header",
     "share_of_matches",
     "slack",
     "take_snapshot",

@@ -17,6 +17,7 @@ A file from elsewhere may also be an .npz with the arrays mu and kappa, and log_
 
 import json
 import math
+import shutil
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -138,9 +139,7 @@ def write_posteriors(
         offsets.append(end)
         end += _FLOAT32_BYTES * math.prod(shape)
         layout[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offsets[-1], end]}
-    text = json.dumps(layout).encode()
-    text += b" " * (-len(text) % 8)
-    start = struct.pack("<Q", len(text)) + text
+    start = _start_of_file(layout)
     with writing_atomically(path) as temporary:
         with open(temporary, "wb") as file:
             file.write(start)
@@ -153,6 +152,29 @@ def write_posteriors(
             first_rows = places[0] == len(start) + _FLOAT32_BYTES * math.prod(shapes["mu"])
             assert first_rows, "the blocks do not have N rows in total"
         seal_posteriors(temporary)
+
+
+def rewrite_header(path: Path, changes: Mapping[str, str]) -> None:
+    """Write a posteriors file again, with other strings in its header and the same posteriors.
+
+    Args:
+        path: The .safetensors file.
+        changes: The strings that change, by name.
+    """
+    with open(path, "rb") as file, writing_atomically(path) as temporary:
+        layout = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        layout["__metadata__"] |= {**changes, "sha256": UNSEALED}
+        with open(temporary, "wb") as copy:
+            copy.write(_start_of_file(layout))
+            shutil.copyfileobj(file, copy)
+        seal_posteriors(temporary)
+
+
+def _start_of_file(layout: dict[str, Any]) -> bytes:
+    """The length of the header, and the header."""
+    text = json.dumps(layout).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
 
 
 def _with_answers(

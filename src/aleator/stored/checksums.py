@@ -89,17 +89,25 @@ def _place_of_checksum(path: Path, value: str) -> int | None:
     return None if place < 0 else 8 + place + len('"sha256": "')
 
 
-def items_header(path: Path, ids: Iterable[Any]) -> dict[str, str]:
+def items_header(items: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """What the header of a posteriors file says about the .jsonl file beside it.
 
     Args:
-        path: The .jsonl file.
-        ids: The ids in it, in order.
+        items: The items in it, as for `write_items`.
 
     Returns:
         "items_sha256" and "ids_sha256".
     """
-    return {"items_sha256": file_sha256(path), "ids_sha256": _ids_sha256(ids)}
+    whole, ids = hashlib.sha256(), hashlib.sha256()
+    for item in items:
+        whole.update(item_line(item).encode())
+        ids.update(_id_line(item["id"]))
+    return {"items_sha256": whole.hexdigest(), "ids_sha256": ids.hexdigest()}
+
+
+def item_line(item: Mapping[str, Any]) -> str:
+    """The line of an item in a .jsonl file."""
+    return json.dumps(item, ensure_ascii=False) + "\n"
 
 
 def verify_items(path: Path, ids: Iterable[Any], header: Mapping[str, str]) -> None:
@@ -123,5 +131,9 @@ def verify_items(path: Path, ids: Iterable[Any], header: Mapping[str, str]) -> N
 def _ids_sha256(ids: Iterable[Any]) -> str:
     total = hashlib.sha256()
     for id in ids:
-        total.update(json.dumps(id).encode() + b"\n")
+        total.update(_id_line(id))
     return total.hexdigest()
+
+
+def _id_line(id: Any) -> bytes:
+    return json.dumps(id).encode() + b"\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 from aleator.foundation import DamagedFileError, reject, require, require_file, writing_atomically
 from aleator.stored.arrays import read_header
-from aleator.stored.checksums import WAY_OUT, verify_items
+from aleator.stored.checksums import WAY_OUT, item_line, verify_items
 
 Id = str | int
 Metadata = dict[str, Any]
@@ -124,7 +124,7 @@ def write_items(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
     """Write the .jsonl file of a posteriors file; each item has an "id". It appears when it is complete."""
     with writing_atomically(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         for item in items:
-            file.write(json.dumps(item, ensure_ascii=False) + "\n")
+            file.write(item_line(item))
 
 
 def _beside(path: Path) -> Path:

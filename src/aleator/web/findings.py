@@ -14,8 +14,8 @@ _LOG = logging.getLogger("aleator.web")
 class Findings:
     """The findings of an audit, in its order.
 
-    A finding is left out if the collection does not have its item, or if the item has another label there: the label
-    has been mended since, or the audit was made of other items.
+    A finding is left out if the collection does not have its item, or if the item has another label or another content
+    there: it has been mended since, or the audit was made of other items.
 
     Args:
         folder: The folder of the audit.
@@ -38,7 +38,7 @@ class Findings:
         self._left_out = {kind: len(found) - len(self._found[kind]) for kind, found in rows.items()}
         missing = sum(self._left_out.values())
         if missing:
-            problem = "%d of %d findings of the audit %s do not fit the items of the index or their labels; left out"
+            problem = "%d of %d findings of the audit %s do not fit the items of the index as they are now; left out"
             _LOG.warning(problem, missing, sum(map(len, rows.values())), folder)
 
     def counts(self) -> dict[Finding, int]:
@@ -56,8 +56,9 @@ class Findings:
         place = self._collection.find(row["id"])
         if place is None:
             return None
-        now, then = self._collection.label(place), _label(row)
-        return place if now is None or then is None or now == then else None
+        metadata = self._collection.metadata(place)
+        pairs = ((self._collection.label(place), _label(row)), (metadata.get("content"), row["content"] or None))
+        return place if all(now is None or then is None or now == then for now, then in pairs) else None
 
     def _view(self, position: int, row: dict[str, str], images: bool) -> FindingView:
         item = self._collection.item(position, images)

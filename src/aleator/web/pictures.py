@@ -70,7 +70,9 @@ class Pictures:
         """
         with open_inside(self._root, path, self._most_bytes) as file:
             status = os.fstat(file)
-            version = json.dumps([path, size, status.st_mtime_ns, status.st_size, status.st_ino])
+            # Nobody sets the time of the last change (ctime), which a copy may do to the time of writing.
+            facts = [status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino]
+            version = json.dumps([path, size, *facts])
             etag = f'"{hashlib.blake2b(version.encode("utf-8", "replace"), digest_size=12).hexdigest()}"'
             if known is not None and etag in known:
                 return Picture(None, "", etag)

@@ -24,8 +24,8 @@ from aleator.own_data import (
     read_embedded,
     train,
 )
+from aleator.own_data.collection.contents import item_digests
 from aleator.own_data.collection.left_out import leave_out, record_left_out
-from aleator.own_data.collection.used_items import item_digests
 from aleator.own_data.learning.splits import split_items
 
 SETTINGS = Settings(steps=3, dim=4, width=4, batch_size=16, size=8, holdout=0.4, augment="none")

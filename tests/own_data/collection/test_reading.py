@@ -78,23 +78,6 @@ def test_text(tmp_path):
     assert list(collection.records())[1] == {"id": 1, "text": "b", "label": "b"}
 
 
-def test_the_digest_tells_collections_apart(pets):
-    before = read_collection(pets).digest()
-    assert read_collection(pets).digest() == before
-    image(pets / "dog/3.png")
-    assert read_collection(pets).digest() != before
-
-
-def test_the_sizes_of_images_tell_of_changes(pets, tmp_path):
-    before = read_collection(pets).sizes()
-    os.utime(pets / "dog/1.png", (0, 0))  # a copy of the folder has other times
-    assert read_collection(pets).sizes() == before
-    with open(pets / "dog/1.png", "ab") as file:
-        file.write(b"changed")
-    assert read_collection(pets).sizes() != before
-    assert read_collection(write(tmp_path / "lines.txt", "one\ntwo\n")).sizes() is None
-
-
 def test_bad_folders(tmp_path, pets):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty.*holds no image"):

@@ -5,31 +5,10 @@ import shutil
 import numpy as np
 import pytest
 
-from aleator.own_data import Collection, embed, load_run, read_collection, read_embedded
-from aleator.own_data.collection.used_items import FILE, item_digests, used_as
+from aleator.own_data import embed, load_run, read_collection, read_embedded
+from aleator.own_data.collection.contents import item_digests
+from aleator.own_data.collection.used_items import FILE, used_as
 from aleator.own_data.learning.splits import split_items
-
-
-def test_equal_content_has_equal_digests(photos, tmp_path):
-    collection = read_collection(photos)
-    digests = item_digests(collection)
-    assert len(np.unique(digests)) == len(collection)
-    shutil.copy(photos / collection.items[5], tmp_path / "renamed.png")
-    assert item_digests(read_collection(tmp_path))[0] == digests[5]
-    large = bytes(range(256)) * 400
-    for name, data in (("a.bmp", large), ("b.bmp", large[:-1] + b"!"), ("c.bmp", large + b"!")):
-        (tmp_path / name).write_bytes(data)
-    assert len(np.unique(item_digests(read_collection(tmp_path)))) == 4
-
-
-def test_texts_and_features_have_digests(features, tmp_path):
-    texts = Collection("text", tmp_path, ["It purrs.", "It barks.", "It purrs."])
-    a, b, c = item_digests(texts)
-    assert a == c != b
-    rows = np.load(features / "x.npy")
-    np.save(tmp_path / "reversed.npy", rows[::-1].copy())
-    first = item_digests(read_collection(features / "x.npy"))
-    assert np.array_equal(item_digests(read_collection(tmp_path / "reversed.npy")), first[::-1])
 
 
 def test_a_run_knows_what_it_was_trained_on(run, whole, features, tmp_path):

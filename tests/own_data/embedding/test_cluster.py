@@ -150,8 +150,8 @@ def test_stopped_work_of_one_process_goes_on_with_ray(nodes, run, collection, tm
     alone = embed(run, collection, tmp_path / "alone.safetensors", batch_size=100, device="cpu")
     append = RowFile.append
 
-    def stop_at_300(self, rows):
-        append(self, rows)
+    def stop_at_300(self, rows, digests):
+        append(self, rows, digests)
         if self.done == 300:
             raise KeyboardInterrupt
 

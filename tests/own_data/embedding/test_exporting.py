@@ -69,7 +69,7 @@ def test_parquet_has_the_rows_of_the_posteriors_file(where, run, collection, who
     assert not unfinished_work(output).parent.exists()
     assert embed_into(run, collection, output, device="cpu") == output  # it is there
     other = Run(run.folder, run.encoder, run.inputs, run.kernel, run.prior, "another", {}, {})
-    with pytest.raises(ValueError, match="holds something else"):
+    with pytest.raises(ValueError, match="was made from another run; name another output, or replace"):
         embed_into(other, collection, output, device="cpu")
 
 
@@ -89,8 +89,8 @@ def test_an_index_has_the_rows_of_the_posteriors_file(where, run, collection, wh
 def test_stopped_work_goes_on(run, collection, whole, tmp_path, monkeypatch):
     append, output, said = RowFile.append, str(tmp_path / "all.parquet"), []
 
-    def stop_at_100(self, rows):
-        append(self, rows)
+    def stop_at_100(self, rows, digests):
+        append(self, rows, digests)
         if self.done == 100:
             raise KeyboardInterrupt
 
@@ -105,10 +105,17 @@ def test_stopped_work_goes_on(run, collection, whole, tmp_path, monkeypatch):
     assert parquet.read_table(output).num_rows == 400
 
 
+def claim(work):
+    """The folder of the work, as a process leaves it that was killed early."""
+    work.mkdir()
+    (work / "output.json").write_text("{}")
+    return work
+
+
 STOPS = {
     "before the vector index": "aleator.retrieval.stores.lance.store.LanceStore.save",
     "before the name of the encoder": "aleator.retrieval.CredibleIndex.remember_encoder",
-    "before the clean-up": "shutil.rmtree",
+    "before the clean-up": "aleator.own_data.embedding.exporting._remove_work",
 }
 
 
@@ -131,17 +138,57 @@ def test_an_index_whose_embedding_was_killed_is_finished(stop, run, collection, 
     embed_into(run, collection, output, device="cpu")
     check_index(output, whole)
     assert not work.exists()
-    work.mkdir()
+    claim(work)
     with CredibleIndex.open(output) as index:
         index.remove([next(iter(index.search(VonMisesFisher.uniform(index.dim, (1,)))[0])).id])
     with pytest.raises(ValueError, match="already holds an index"):
         embed_into(run, collection, output, device="cpu")
 
 
+def test_parquet_of_items_that_changed_is_refused_and_corrected_labels_are_written(run, features, tmp_path):
+    x, y, output, said = tmp_path / "x.npy", tmp_path / "y.npy", tmp_path / "all.parquet", []
+    rows, labels = np.load(features / "x.npy")[:40], np.load(features / "y.npy")[:40]
+    np.save(x, rows)
+    np.save(y, labels)
+    embed_into(run, read_collection(x, y), output, device="cpu")
+    np.save(y, labels[::-1])
+    before = parquet.read_table(output)
+    embed_into(run, read_collection(x, y), output, device="cpu", log=said.append)
+    fresh = embed(run, read_collection(x, y), tmp_path / "fresh.safetensors", device="cpu")
+    check_parquet(output, fresh)
+    assert parquet.read_table(output)["mu"] == before["mu"]
+    assert "labels" in said[-1]
+    written = output.read_bytes()
+    embed_into(run, read_collection(x, y), output, device="cpu", log=said.append)
+    assert (output.read_bytes(), said[-1]) == (written, f"{output} is finished already")
+    np.save(x, rows + 1)
+    with pytest.raises(ValueError, match="items that have changed since; name another output"):
+        embed_into(run, read_collection(x, y), output, device="cpu")
+    assert output.read_bytes() == written
+
+
+@pytest.mark.parametrize("output", ["all.parquet", "lance:index/"])
+def test_a_folder_of_the_user_in_the_place_of_the_work_is_kept(output, run, collection, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    work = unfinished_work(output).parent
+    work.mkdir()
+    (work / "posteriors.jsonl").write_text("mine")
+    with pytest.raises(ValueError, match=r"posteriors\.jsonl'?: is not ours"):
+        embed_into(run, collection, output, device="cpu")
+    (work / "posteriors.jsonl").rename(tmp_path / "mine")
+    embed_into(run, collection, output, device="cpu")
+    assert not work.exists()
+    claim(work)
+    (tmp_path / "mine").rename(work / "mine")
+    with pytest.raises(ValueError, match=r"mine'?: is not ours"):
+        embed_into(run, collection, output, device="cpu", replace=True)
+    assert (work / "mine").read_text() == "mine"
+
+
 def test_parquet_that_was_written_is_cleaned_up_after(run, collection, tmp_path, monkeypatch):
     output = str(tmp_path / "all.parquet")
     embed_into(run, collection, output, device="cpu")
-    (work := unfinished_work(output).parent).mkdir()
+    work = claim(unfinished_work(output).parent)
     embed_into(run, collection, output, device="cpu")
     assert not work.exists()
 

@@ -8,8 +8,9 @@ import torch
 
 from aleator.losses import PrototypeLoss
 from aleator.own_data import Labels, Settings, load_run, read_collection, train
+from aleator.own_data.collection.contents import item_digests
 from aleator.own_data.collection.parts import Split
-from aleator.own_data.collection.used_items import item_digests, used_as
+from aleator.own_data.collection.used_items import used_as
 from aleator.own_data.learning.continuing import continued_settings, seen_items, start_classes
 from aleator.own_data.learning.preparation import PreparedTraining
 from aleator.own_data.learning.splits import split_items

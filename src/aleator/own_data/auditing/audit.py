@@ -4,9 +4,8 @@ The features of the items decide. Labels are judged out of sample, see `aleator.
 judge a label have not seen it, nor copies of the item.
 """
 
-import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,9 @@ from aleator.foundation import CountBar, describe_run, lock_beside, only_process
 from aleator.own_data.auditing.features import AuditFeatures, audit_features
 from aleator.own_data.auditing.files import claim_audit_folder, write_audit
 from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.contents import item_digests
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.left_out import describe_left_out, leave_out
-from aleator.own_data.collection.object_store import ObjectPath, open_file
-from aleator.own_data.collection.used_items import item_digests
 from aleator.own_data.measuring.answers import label_rows
 from aleator.own_data.runs.run import Run
 
@@ -53,6 +51,7 @@ class Audit:
 
     Args:
         collection: The items.
+        digests: What each item is, shape (N,): equal items have equal numbers.
         label_errors: Judgement of each label; None without classes or soft labels.
         confusions: Pairs of classes that are confused, the most confused first.
         duplicates: Groups of near duplicates, each a tuple of item numbers; largest first.
@@ -72,6 +71,7 @@ class Audit:
     """
 
     collection: Collection
+    digests: np.ndarray
     label_errors: LabelErrors | None
     confusions: list[Confusion]
     duplicates: list[tuple[int, ...]]
@@ -137,8 +137,9 @@ def audit(
     with only_process(lock_beside(output), "output", "audit"):
         cache = claim_audit_folder(output, collection, run, features)
         chosen_device = resolve_device(device)
-        found = audit_features(collection, run, features, cache, chosen_device, progress, strict, log)
-        collection = leave_out(collection, found.problems)
+        digests = item_digests(collection, progress)
+        found = audit_features(collection, run, features, cache, digests, chosen_device, progress, strict, log)
+        collection, digests = leave_out(collection, found.problems), np.delete(digests, list(found.problems))
         report = describe_left_out(collection)
         if report:
             log(report)
@@ -150,7 +151,7 @@ def audit(
                 "heart, and they are not found; features of a network that did not see them find more."
             )
         result = find_problems(
-            collection, found, folds=folds, seed=seed, device=chosen_device, progress=progress, log=log
+            collection, found, digests, folds=folds, seed=seed, device=chosen_device, progress=progress, log=log
         )
         result.summary["provenance"] = describe_run(began, chosen_device)
         write_audit(output, result)
@@ -160,6 +161,7 @@ def audit(
 def find_problems(
     collection: Collection,
     given: AuditFeatures,
+    digests: np.ndarray,
     *,
     folds: int = 5,
     seed: int = 0,
@@ -167,14 +169,14 @@ def find_problems(
     progress: bool | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> Audit:
-    """The audit without files: from features to what is wrong."""
+    """The audit without files: from features, and the digests of the items (N,), to what is wrong."""
     labels = _judged(collection)
     targets = None if labels is None else label_rows(labels).float().to(device)
     features = given.rows.to(device)
     settings = HeadSettings(False, 1e-2) if targets is None else choose_head_settings(features, targets, seed)
     neighbours = neighbour_graph(standardise(features, settings.each), min(NEIGHBOURS, len(collection) - 1))
     ratio = duplicate_ratio(neighbours)
-    same = equal_contents(collection)
+    same = equal_contents(digests)
     pairs = np.concatenate([near_duplicates(neighbours, ratio), same])
     group = linked_groups(pairs, len(collection))
     duplicates = _groups(group)
@@ -219,7 +221,15 @@ def find_problems(
             f"another one is at least {_MANY_TIMES} times as probable"
         )
     return Audit(
-        collection, errors, confusions, duplicates, frozenset(same.reshape(-1).tolist()), odd, neighbours, summary
+        collection,
+        digests,
+        errors,
+        confusions,
+        duplicates,
+        frozenset(same.reshape(-1).tolist()),
+        odd,
+        neighbours,
+        summary,
     )
 
 
@@ -229,31 +239,12 @@ def _judged(collection: Collection) -> Labels | None:
     return labels if labels is not None and labels.kind in ("classes", "soft") else None
 
 
-def equal_contents(collection: Collection) -> np.ndarray:
-    """Pairs of items with the same content, shape (P, 2): equal image files, texts, or rows in all of their columns."""
-    first: dict[bytes | int, int] = {}
-    pairs = []
-    for i, content in enumerate(_contents(collection)):
-        earlier = first.setdefault(content, i)
-        if earlier != i:
-            pairs.append((earlier, i))
-    return np.array(pairs, np.int64).reshape(-1, 2)
-
-
-def _contents(collection: Collection) -> Iterator[bytes | int]:
-    """A digest of each item. Of an image, the whole file counts."""
-    if collection.kind == "features":
-        yield from item_digests(collection).tolist()
-        return
-    for i in range(len(collection)):
-        (item,) = collection.raw(i, i + 1)
-        content = _image_file(item) if collection.kind == "images" else item.encode()
-        yield hashlib.sha256(content).digest()
-
-
-def _image_file(item: str | ObjectPath) -> bytes:
-    with open_file(item) as file:
-        return file.read()
+def equal_contents(digests: np.ndarray) -> np.ndarray:
+    """Pairs of items with the same content, shape (P, 2): equal digests (N,)."""
+    _, first, number = np.unique(digests, return_index=True, return_inverse=True)
+    earlier = first[number.reshape(-1)]
+    later = np.flatnonzero(earlier != np.arange(len(digests)))
+    return np.stack([earlier[later], later], 1)
 
 
 def _groups(group: np.ndarray) -> list[tuple[int, ...]]:

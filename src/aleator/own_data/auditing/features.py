@@ -17,7 +17,7 @@ from aleator.own_data.collection.problems import Problem, stop_at
 from aleator.own_data.collection.reading_ahead import BATCH_SIZES, spans
 from aleator.own_data.embedding.embedding import fitted
 from aleator.own_data.embedding.readable import prepare_readable
-from aleator.own_data.embedding.rows import stream_rows
+from aleator.own_data.embedding.rows import read_rows, stream_rows
 from aleator.own_data.learning.defaults import PRETRAINED
 from aleator.own_data.runs.run import Run
 
@@ -48,6 +48,7 @@ def audit_features(
     run: Run | None,
     features: str | Path | None,
     cache: Path,
+    digests: np.ndarray,
     device: torch.device,
     progress: bool | None,
     strict: bool = True,
@@ -63,6 +64,7 @@ def audit_features(
         run: The run, if its network is to be used.
         features: A .npy file of features, in place of a run.
         cache: Folder for rows that are not complete yet.
+        digests: Those of the items, shape (N,).
         device: Where the network runs.
         progress: Whether to show a progress bar. None: on a terminal.
         strict: Whether items that cannot be read are an error. Otherwise they are left out.
@@ -89,6 +91,7 @@ def audit_features(
         run.inputs,
         collection,
         (0, len(collection)),
+        digests=digests,
         title="features",
         batch_size=BATCH_SIZES[collection.kind],
         device=device,
@@ -96,8 +99,7 @@ def audit_features(
         strict=strict,
         log=log,
     )
-    rows = np.fromfile(path, np.float32).reshape(len(collection), width)
-    rows = np.delete(rows, list(problems), axis=0)
+    rows = np.delete(np.concatenate(list(read_rows(path, width))), list(problems), axis=0)
     return AuditFeatures(torch.from_numpy(rows), f"network of {run.folder}", saw_labels, problems)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from aleator.evaluation import plots
 from aleator.foundation import (
+    digest,
     read_json,
     reject,
     require,
@@ -28,6 +29,7 @@ from aleator.foundation import (
     writing_atomically,
 )
 from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.contents import content_text
 from aleator.own_data.collection.tables import Table, read_table
 from aleator.own_data.runs.run import Run
 
@@ -39,10 +41,10 @@ if TYPE_CHECKING:
 LABEL_ERRORS, NEAR_DUPLICATES = "label_errors.csv", "near_duplicates.csv"
 CONFUSED_CLASSES, ODD_ONES, SUMMARY = "confused_classes.csv", "odd_ones.csv", "summary.json"
 _COLUMNS = {
-    LABEL_ERRORS: ("rank", "id", "given", "likelier", "p_given", "p_likelier", "score"),
-    NEAR_DUPLICATES: ("group", "id", "label", "same_content", "labels_differ", "distance"),
+    LABEL_ERRORS: ("rank", "id", "given", "likelier", "p_given", "p_likelier", "score", "content"),
+    NEAR_DUPLICATES: ("group", "id", "label", "same_content", "labels_differ", "distance", "content"),
     CONFUSED_CLASSES: ("given", "other", "probability", "items", "examples"),
-    ODD_ONES: ("rank", "id", "label", "distance", "nearest"),
+    ODD_ONES: ("rank", "id", "label", "distance", "nearest", "content"),
 }
 _NUMBERS = {
     "p_given": float,
@@ -59,12 +61,14 @@ _IN_A_ROW, _ROWS = 8, 5  # images of a figure
 def claim_audit_folder(output: Path, collection: Collection, run: Run | None, features: str | Path | None) -> Path:
     """Create the folder of an audit, or check that it is an unfinished one of the same items and features.
 
+    The contents of the items are not looked at: each row of the features is sealed with the item it was made from.
+
     Returns:
         Its cache folder.
     """
     identity = {
-        "items": collection.digest(),
-        "fingerprint": None if run is None else run.fingerprint,
+        "names": digest(collection.kind, collection.ids()),
+        "model": None if run is None else run.digest(),
         "features": None if features is None else str(features),
     }
     cache, record = output / "cache", output / "cache" / "audit.json"
@@ -159,7 +163,7 @@ def _label_errors(audit: "Audit", ids: list[Any], names: list[str]) -> Iterator[
     classes = audit.collection.labels.names
     for rank, i in enumerate(errors.order().tolist(), 1):
         numbers = (_short(value[i]) for value in (errors.p_given, errors.p_likelier, errors.score))
-        yield (rank, ids[i], names[i], classes[errors.likelier[i]], *numbers)
+        yield (rank, ids[i], names[i], classes[errors.likelier[i]], *numbers, content_text(audit.digests[i]))
 
 
 def _near_duplicates(audit: "Audit", ids: list[Any], names: list[str]) -> Iterator[tuple[Any, ...]]:
@@ -167,7 +171,8 @@ def _near_duplicates(audit: "Audit", ids: list[Any], names: list[str]) -> Iterat
     for number, members in enumerate(audit.duplicates, 1):
         differ = _yes(len({names[i] for i in members}) > 1)
         for i in members:
-            yield number, ids[i], names[i], _yes(i in audit.copies), differ, _short(nearest[i])
+            copy, content = _yes(i in audit.copies), content_text(audit.digests[i])
+            yield number, ids[i], names[i], copy, differ, _short(nearest[i]), content
 
 
 def _confused_classes(audit: "Audit", ids: list[Any]) -> Iterator[tuple[Any, ...]]:
@@ -181,7 +186,8 @@ def _confused_classes(audit: "Audit", ids: list[Any]) -> Iterator[tuple[Any, ...
 def _odd_ones(audit: "Audit", ids: list[Any], names: list[str]) -> Iterator[tuple[Any, ...]]:
     order = np.argsort(-audit.oddness, kind="stable")[:_MOST_ODD_ONES]
     for rank, i in enumerate(order.tolist(), 1):
-        yield rank, ids[i], names[i], _short(audit.oddness[i]), ids[audit.neighbours.items[i, 0]]
+        nearest, content = ids[audit.neighbours.items[i, 0]], content_text(audit.digests[i])
+        yield rank, ids[i], names[i], _short(audit.oddness[i]), nearest, content
 
 
 def _label_names(collection: Collection) -> list[str]:

@@ -1,6 +1,5 @@
 """Arrays from a user's .npy files: checked, never unpickled. Large files are read a slice at a time."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -8,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from aleator.foundation import even_sample, reject, require, require_file
-from aleator.own_data.collection.object_store import AnyPath, ObjectPath
+from aleator.own_data.collection.object_store import AnyPath
 
 _SAMPLE = 1000  # rows that are looked at
 _COARSE = 0.01  # of a column's standard deviation
@@ -100,13 +99,6 @@ class FeatureFile:
                 "leave it out",
             )
         return features
-
-    def stamp(self) -> str:
-        """A text that changes when the file is written again."""
-        if isinstance(self.path, ObjectPath):
-            return self.path.stamp()
-        stat = os.stat(self.path)
-        return f"{stat.st_size} {stat.st_mtime_ns}"
 
     def _read(self, start: int, stop: int) -> np.ndarray:
         # Read, not mapped: the pages of a mapping would count as memory of this process.

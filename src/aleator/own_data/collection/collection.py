@@ -1,10 +1,8 @@
 """A user's collection: items of one kind, and their labels."""
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,34 +114,3 @@ class Collection:
                     row = labels.values[i]
                     record["labels"] = {labels.names[c]: round(float(row[c]), 6) for c in np.flatnonzero(row)}
             yield record
-
-    def digest(self) -> str:
-        """Checksum of the names or texts of the items, in order; for features of the file's name, size and time.
-
-        Returns:
-            SHA-256, in hexadecimal digits.
-        """
-        total = hashlib.sha256(f"{self.kind} {len(self)}".encode())
-        if isinstance(self.items, FeatureFile):
-            total.update(f"{self.items.path.name} {self.items.shape} {self.items.stamp()}".encode())
-        else:
-            for item in self.items:
-                total.update(item.encode() + b"\0")
-        return total.hexdigest()
-
-    def sizes(self) -> str | None:
-        """Checksum of the sizes of image files, which tells of images that changed under their names.
-
-        Returns:
-            SHA-256, in hexadecimal digits; None if there are no image files in this file system.
-        """
-        if not isinstance(self.root, Path) or isinstance(self.items, FeatureFile):
-            return None
-        total = hashlib.sha256()
-        for item in self.items:
-            try:
-                size = os.stat(self.root / item).st_size
-            except OSError:  # whoever reads the image tells of it
-                size = -1
-            total.update(f"{size} ".encode())
-        return total.hexdigest()

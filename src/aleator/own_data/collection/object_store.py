@@ -90,11 +90,6 @@ class ObjectPath:
         paths = [entry.path.removeprefix(self._key + "/") for entry in found if entry.type == FileType.File]
         return sorted(path for path in paths if not any(part[:1] == "." for part in path.split("/")))
 
-    def stamp(self) -> str:
-        """A text that changes when the file is written again."""
-        info = self._info()
-        return f"{info.size} {info.mtime_ns}"
-
     def is_file(self) -> bool:
         """Whether there is a file here."""
         from pyarrow.fs import FileType

@@ -3,8 +3,6 @@
 A digest is taken from the content, so an item is known again under another name or in another collection.
 """
 
-import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,49 +11,11 @@ import numpy as np
 
 from aleator.foundation import reject, writing_atomically
 from aleator.own_data.collection.collection import Collection
-from aleator.own_data.collection.object_store import open_file
+from aleator.own_data.collection.contents import content_text
 from aleator.own_data.collection.parts import Split
 
 FILE = "items.npz"
 TRAINING, CALIBRATION = "training", "calibration"
-_END = 2**14  # bytes at each end of a file that are read
-
-
-def item_digests(collection: Collection) -> np.ndarray:
-    """A number for each item that says what it is: equal items have equal numbers.
-
-    Texts and features count whole. Of an image file, the size and 16 kB at both ends count, which is quick to read. A
-    file that cannot be read is like no other.
-
-    Args:
-        collection: The items.
-
-    Returns:
-        Digests, shape (N,), uint64.
-    """
-    digests = np.empty(len(collection), np.uint64)
-    for start in range(0, len(collection), 4096):
-        for i, item in enumerate(collection.raw(start, min(start + 4096, len(collection))), start):
-            try:
-                content = _content(item, collection.kind)
-            except OSError:
-                content = str(item).encode()
-            digests[i] = int.from_bytes(hashlib.sha256(content).digest()[:8], "little")
-    return digests
-
-
-def _content(item: Any, kind: str) -> bytes:
-    """What identifies an item: a row of features, a text, or size and both ends of a file."""
-    if kind == "features":
-        return np.ascontiguousarray(item, np.float32).tobytes()
-    if kind == "text":
-        return item.encode()
-    with open_file(item) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        first = file.read(_END)
-        file.seek(max(len(first), size - _END))
-        return size.to_bytes(8, "little") + first + file.read()
 
 
 def save_used_items(folder: Path, digests: np.ndarray, split: Split, first: Path | None = None) -> None:
@@ -101,15 +61,21 @@ def used_as(folder: Path, digests: np.ndarray) -> list[str | None] | None:
     return [TRAINING if t else CALIBRATION if c else None for t, c in zip(trained, calibrated, strict=True)]
 
 
-def marked_records(collection: Collection, used: list[str | None] | None) -> Iterator[dict[str, Any]]:
-    """The records of a collection; those of items that a run has used say "used": "training" or "calibration".
+def marked_records(
+    collection: Collection, digests: np.ndarray, used: list[str | None] | None
+) -> Iterator[dict[str, Any]]:
+    """The records of a collection, each with the digest of its item as "content".
+
+    Those of items that a run has used say "used": "training" or "calibration".
 
     Args:
         collection: The items.
+        digests: Those of the items, shape (N,).
         used: From `used_as`.
 
     Yields:
         The record of each item.
     """
-    for record, use in zip(collection.records(), used or [None] * len(collection), strict=True):
-        yield record if use is None else record | {"used": use}
+    rows = zip(collection.records(), digests.tolist(), used or [None] * len(collection), strict=True)
+    for record, number, use in rows:
+        yield record | {"content": content_text(number)} | ({} if use is None else {"used": use})

@@ -8,6 +8,7 @@ import torch
 from aleator.data import Inputs
 from aleator.foundation import require, sample_numbers
 from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.contents import content_text, item_digests
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.parts import can_be_evaluated, labels_at, select_items, select_labels
 from aleator.own_data.collection.reading import read_collection
@@ -171,6 +172,7 @@ def _raw_items(
         if not len(numbers):
             sides.append(None)
             continue
+        _require_same_contents(data, embedded, numbers)
         sides.append(Items(_raw(data, numbers), embedded.q[torch.as_tensor(numbers)], labels_at(labels, numbers)))
     return sides
 
@@ -196,6 +198,17 @@ def _of_embedded(data: Collection, ids: list[Any]) -> Collection:
     problem = f"holds other {'images' if data.kind == 'images' else 'items'} ({len(missing)} are not there)"
     require(not missing, "data", str(data.source), problem, way_out)
     return select_items(data, np.array([number_of[id] for id in ids], np.int64))
+
+
+def _require_same_contents(data: Collection, embedded: EmbeddedCollection, numbers: np.ndarray) -> None:
+    """Raise if some of these items are no longer what was embedded. Other programs do not say what that was."""
+    if data.columns is not None or not all("content" in embedded.records[i] for i in numbers):
+        return  # of a table, the run may have taken other columns
+    now = item_digests(data)[numbers] if data.kind == "features" else item_digests(select_items(data, numbers))
+    then = [embedded.records[i]["content"] for i in numbers]
+    changed = sum(content_text(one) != other for one, other in zip(now.tolist(), then, strict=True))
+    problem = f"{changed} of {len(numbers)} items have changed since they were embedded"
+    require(not changed, "data", str(data.source), problem, "embed them again")
 
 
 def _with_names(labels: Labels, names: tuple[str, ...]) -> Labels:

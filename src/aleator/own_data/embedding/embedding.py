@@ -7,9 +7,9 @@ rows are in `NAME.partial/`, one file for each process. The same command resumes
 import contextlib
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Collection as Numbers
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from aleator.data import Inputs, measure_levels
 from aleator.foundation import (
+    file_sha256,
     lock_beside,
     only_process,
     process_group,
@@ -27,19 +28,23 @@ from aleator.foundation import (
     replace_file,
     require,
     require_at_least,
+    require_made_from,
     require_one_of,
     resolve_device,
     write_json,
+    writing_atomically,
 )
 from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.contents import item_digests, items_made_from
 from aleator.own_data.collection.left_out import describe_left_out, leave_out
 from aleator.own_data.collection.number_tables import with_columns
+from aleator.own_data.collection.parts import select_items
 from aleator.own_data.collection.problems import Problem, stop_at
 from aleator.own_data.collection.reading_ahead import BATCH_SIZES
-from aleator.own_data.collection.used_items import item_digests, marked_records, used_as
+from aleator.own_data.collection.used_items import marked_records, used_as
 from aleator.own_data.embedding.rows import read_rows, stream_rows
 from aleator.own_data.runs.run import Run
-from aleator.retrieval import items_header, label_header, match_header, read_header, write_items, write_posteriors
+from aleator.retrieval import items_header, match_header, read_header, rewrite_header, write_items, write_posteriors
 
 Engine = Literal["local", "ray"]
 
@@ -63,7 +68,8 @@ def embed(
     """Embed a collection and write a posteriors file.
 
     Under torchrun each process embeds a part of the items, and the first process joins the parts. Work that was
-    stopped is resumed by the same call. If the file is complete already, nothing is done.
+    stopped is resumed by the same call: items that changed meanwhile are embedded again. If the file is complete
+    already, nothing is done, except that labels that have changed are written again.
 
     On a Ray cluster, workers compute the rows and this process writes them. Rows come from the same batches as here,
     so they are the same, bit for bit on the same kind of processor. Work of either engine is resumed by the other.
@@ -113,26 +119,26 @@ def embed(
     collection = fitted(collection, run)
     batch_size = BATCH_SIZES[collection.kind] if batch_size is None else batch_size
     require_at_least("batch_size", batch_size, 1, "leave it out")
-    identity = {"fingerprint": run.fingerprint, "items": collection.digest()}
-    header = identity | match_header(run.kernel, run.prior, run.maps)
-    labels = run.answers.labels
-    sizes = collection.sizes()
-    if output.exists() and not replace:
-        way_out, stored = "name another file, or replace it with --replace", read_header(output)
-        same = (header | label_header(labels)).items() <= stored.items()
-        require(same, "output", str(output), "holds something else", way_out)
-        unchanged = sizes == stored.get("sizes", sizes)  # earlier releases do not say
-        require(unchanged, "output", str(output), "was made of images that have changed since", way_out)
-        return output
     count, dim, modes = len(collection), run.encoder.dim, run.encoder.modes
     columns = posterior_columns(dim, modes) + (run.answers.novelty is not None)
     parts = output.with_suffix(".partial")
     with process_group() as group, contextlib.ExitStack() as held:
         if group.first:
-            held.enter_context(only_process(lock_beside(output), "output", "embed"))
-            _claim_folder(parts, identity | {"processes": group.count}, replace)
-            if scaled_alone(run.inputs, collection):
-                log("images of more than 8 bits: the run has not seen such images, so each is scaled by its own values")
+            source = Source(run, collection, item_digests(collection, progress))
+            if output.exists() and not replace:
+                _renew_records(output, source, strict, log)
+                _remove_parts(parts)  # of a process that was killed while it did this
+            else:
+                held.enter_context(only_process(lock_beside(output), "output", "embed"))
+                _claim_folder(parts, source.made_from() | {"processes": group.count}, replace)
+                with writing_atomically(parts / _DIGESTS) as temporary, open(temporary, "wb") as file:
+                    np.save(file, source.digests)
+                if scaled_alone(run.inputs, collection):
+                    log("images of more than 8 bits: the run has not seen such images, so each is scaled alone")
+        group.wait()
+        if not (parts / _DIGESTS).is_file():
+            return output
+        source = Source(run, collection, np.load(parts / _DIGESTS))
         network, elsewhere = _Rows(run), None
         if engine == "ray":
             from aleator.own_data.embedding.cluster import ray_workers
@@ -156,6 +162,7 @@ def embed(
             run.inputs,
             collection,
             (count * group.rank // group.count, count * (group.rank + 1) // group.count),
+            digests=source.digests,
             title="embedding",
             batch_size=batch_size,
             device=resolve_device(device),
@@ -172,28 +179,104 @@ def embed(
             problems = _all_problems(parts, group.count)
             if len(problems) == count:
                 stop_at(list(problems.values()), count)
+            header = {"fingerprint": run.fingerprint} | match_header(run.kernel, run.prior, run.maps)
+            header |= {MADE_FROM: json.dumps(source.made_from())}
             collection = leave_out(collection, problems)
             for note in collection.notes:
                 log(note)
             report = describe_left_out(collection)
             if report:
                 log(report)
-                header["left_out"] = str(len(collection.problems))
-            used = used_as(run.folder, item_digests(collection))
+            if problems:
+                header["left_out"] = json.dumps(sorted(problems))
+            source = source.without(problems)
             header |= _name_of(run) | {"source": str(collection.source.absolute())}
-            header |= {} if used is None else {"used": "marked"}
-            header |= {} if sizes is None else {"sizes": sizes}
+            header |= {} if source.used() is None else {"used": "marked"}
             beside = output.with_suffix(".jsonl")
-            write_items(beside, marked_records(collection, used))
-            header |= items_header(beside, (record["id"] for record in collection.records()))
+            write_items(beside, source.records())
+            header |= items_header(source.records())
             blocks = (rows for rank in range(group.count) for rows in read_rows(_part(parts, rank), columns))
             novelty = run.answers.novelty is not None
             kept = without_rows(blocks, problems)
             split = (split_rows(rows, dim, modes) for rows in kept)
+            labels = run.answers.labels
             write_posteriors(output, len(collection), dim, split, header, novelty=novelty, labels=labels, modes=modes)
-            shutil.rmtree(parts)
+            _remove_parts(parts)
         group.wait()
     return output
+
+
+MADE_FROM = "made_from"  # in the header of a posteriors file: digests, as JSON
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an embedding is made from: a run, and a collection with the digests (N,) of its items."""
+
+    run: Run
+    collection: Collection
+    digests: np.ndarray
+
+    def made_from(self) -> dict[str, str]:
+        """Digests of what decides the posteriors; see `aleator.foundation.made_from`."""
+        return {"model": self.run.digest()} | items_made_from(self.collection, self.digests)
+
+    def without(self, numbers: Numbers[int]) -> "Source":
+        """The source without the items of these numbers."""
+        if not numbers:
+            return self
+        kept = np.setdiff1d(np.arange(len(self.collection)), list(numbers))
+        return Source(self.run, select_items(self.collection, kept), self.digests[kept])
+
+    def used(self) -> list[str | None] | None:
+        """What the run has used each item for; see `used_as`."""
+        return used_as(self.run.folder, self.digests)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The record of each item, with its label as it is now."""
+        return marked_records(self.collection, self.digests, self.used())
+
+    def changed_records(self, header: Mapping[str, str], output: object, strict: bool) -> "Source | None":
+        """Of a finished output: the source of its records, if they have changed since. Its posteriors must not have.
+
+        Args:
+            header: The header of the output.
+            output: Its name.
+            strict: Whether an item that was left out is an error.
+
+        Returns:
+            The source without the items that were left out. None if the records are as they were.
+
+        Raises:
+            ValueError: If the output was made from something else.
+        """
+        way_out = "name another output, or replace it with --replace"
+        before = json.loads(header.get(MADE_FROM, "null"))
+        require_made_from(before, self.made_from(), "output", str(output), way_out)
+        left_out = json.loads(header.get("left_out", "[]"))
+        problem = f"was made without {len(left_out)} items that could not be read"
+        require(not (strict and left_out), "output", str(output), problem, "mend them and replace it with --replace")
+        kept = self.without(left_out)
+        return None if items_header(kept.records())["items_sha256"] == header.get("items_sha256") else kept
+
+
+def _renew_records(output: Path, source: Source, strict: bool, log: Callable[[str], None]) -> None:
+    """Write the records of a finished file again if they have changed, such as labels. Its posteriors stay."""
+    header, beside = read_header(output), output.with_suffix(".jsonl")
+    changed = source.changed_records(header, output, strict)
+    if changed is None and beside.is_file():
+        log(f"{output} is finished already")
+        return
+    changed = changed or source.without(json.loads(header.get("left_out", "[]")))
+    with only_process(lock_beside(output), "output", "embed"):
+        now = items_header(changed.records())
+        if beside.is_file():
+            ours = file_sha256(beside) in (header["items_sha256"], now["items_sha256"])
+            problem, way_out = "was changed after it was written, and the labels have changed too", "move it elsewhere"
+            require(ours, "output", str(beside), problem, f"{way_out}; the same command then writes it again")
+        write_items(beside, changed.records())
+        rewrite_header(output, now)
+    log(f"{output}: its posteriors are finished already; the labels, or what the run has seen, are written again")
 
 
 def fitted(collection: Collection, run: Run) -> Collection:
@@ -227,10 +310,15 @@ def scaled_alone(inputs: Inputs, collection: Collection) -> bool:
 def _claim_folder(parts: Path, identity: dict[str, Any], replace: bool) -> None:
     """Create the folder of unfinished parts, or check that it belongs to the same embedding.
 
+    The contents of the items are not part of its identity: each row is sealed with the item that it was made from.
     Unfinished work whose record is lost cannot be trusted. It is removed, and the work begins again.
     """
     record = parts / "embedding.json"
+    identity = {name: value for name, value in identity.items() if name != "contents"}
     require(not parts.is_file(), "output", str(parts), "is a file where the unfinished work belongs", "remove it")
+    parts.mkdir(parents=True, exist_ok=True)
+    others = [path.name for path in parts.iterdir() if not _is_part(path.name)]
+    require(not others, "output", f"{parts}/{others[0] if others else ''}", "is not ours", "move it elsewhere")
     found = _read_record(record)
     if found == identity:
         return
@@ -238,15 +326,24 @@ def _claim_folder(parts: Path, identity: dict[str, Any], replace: bool) -> None:
         different = " and ".join(name for key, name in _PARTS_OF_IDENTITY.items() if found.get(key) != identity[key])
         way_out = "finish that first, or pass --replace to begin again"
         reject("output", str(parts), f"is the unfinished work of another {different or 'embedding'}", way_out)
-    parts.mkdir(parents=True, exist_ok=True)
-    others = [path.name for path in parts.iterdir() if not _is_part(path.name)]
-    require(not others, "output", f"{parts}/{others[0] if others else ''}", "is not ours", "move it elsewhere")
     for path in list(parts.iterdir()):
         path.unlink()
     replace_file(record, json.dumps(identity).encode())
 
 
-_PARTS_OF_IDENTITY = {"fingerprint": "run", "items": "collection", "processes": "number of processes"}
+def _remove_parts(parts: Path) -> None:
+    """Remove the folder of unfinished parts. What is not ours in it stays."""
+    if not (parts / "embedding.json").is_file():
+        return
+    for path in list(parts.iterdir()):
+        if _is_part(path.name) and path.is_file():
+            path.unlink()
+    with contextlib.suppress(OSError):  # something else is in it
+        parts.rmdir()
+
+
+_PARTS_OF_IDENTITY = {"model": "run", "names": "collection", "processes": "number of processes"}
+_DIGESTS = "items.npy"  # those of the items, for all processes
 
 
 def _read_record(record: Path) -> dict[str, Any] | None:
@@ -260,10 +357,8 @@ def _read_record(record: Path) -> dict[str, Any] | None:
 
 def _is_part(name: str) -> bool:
     """Whether a file of the folder of unfinished parts is one of ours."""
-    return (
-        re.fullmatch(r"(\.?embedding|\.?part-\d{4,}\.problems)\.json(\.\d+\.partial)?|part-\d{4,}\.(rows|sums)", name)
-        is not None
-    )
+    ours = r"\.?(embedding\.json|items\.npy|part-\d{4,}\.problems\.json)(\.\d+\.partial)?|part-\d{4,}\.rows"
+    return re.fullmatch(ours, name) is not None
 
 
 def _part(parts: Path, rank: int) -> Path:

@@ -5,25 +5,29 @@ an object store. So the work is resumed like any embedding, with the same rows. 
 """
 
 import json
-import shutil
+import re
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aleator.foundation import reject, require, writing_atomically
+from aleator.foundation import holds_nothing, reject, require, write_json, writing_atomically
 from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.contents import item_digests
 from aleator.own_data.collection.object_store import AnyPath, ObjectPath, is_object
 from aleator.own_data.collection.parquet import open_parquet
-from aleator.own_data.embedding.embedding import embed
+from aleator.own_data.embedding.embedding import Source, embed, fitted
 from aleator.own_data.runs.run import Run
 from aleator.posteriors import VonMisesFisher
 from aleator.retrieval import (
     finish_index,
     index_from_file,
     is_lance,
+    items_header,
     read_answers,
     read_header,
     read_items_beside,
@@ -31,6 +35,8 @@ from aleator.retrieval import (
 )
 
 _ROWS = 65_536  # of a row group of Parquet
+_RECORD = "output.json"  # in the folder of the work: it says that the folder is ours
+_OURS = r"output\.json|posteriors\.(safetensors|jsonl|partial)|\..+\.\d+\.partial|\.posteriors\.safetensors\.lock"
 
 
 def embed_into(
@@ -86,21 +92,56 @@ def embed_into(
 
 
 def _into_parquet(run: Run, collection: Collection, output: AnyPath, replace: bool, options: dict[str, Any]) -> str:
-    written = output.is_file()
-    if written and not replace:
-        same = _parquet_header(output).items() >= {"fingerprint": run.fingerprint, "items": collection.digest()}.items()
-        require(same, "output", str(output), "holds something else", "name another file, or replace it with --replace")
-        shutil.rmtree(_work_folder(str(output)), ignore_errors=True)  # of a process that was killed while it did this
+    if output.is_file() and not replace:
+        _renew_metadata(run, collection, output, options)
+        _remove_work(_work_folder(str(output)))  # of a process that was killed while it did this
         return str(output)
-    with _made_posteriors(run, collection, str(output), replace, options) as posteriors:
-        if isinstance(output, ObjectPath):
-            made = posteriors.with_suffix(".parquet")
-            _write_parquet(posteriors, made)
-            output.upload(made)
-        else:
-            with writing_atomically(output) as temporary:
-                _write_parquet(posteriors, temporary)
+    with _made_posteriors(run, collection, str(output), replace, options) as posteriors, _new_file(output) as temporary:
+        _write_parquet(posteriors, temporary)
     return str(output)
+
+
+@contextmanager
+def _new_file(output: AnyPath) -> Iterator[Path]:
+    """Where to write a file that then gets its name, in this file system or on an object store."""
+    if not isinstance(output, ObjectPath):
+        with writing_atomically(output) as temporary:
+            yield temporary
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder, output.name)
+        output.upload(Path(folder, output.name))
+
+
+def _renew_metadata(run: Run, collection: Collection, output: AnyPath, options: dict[str, Any]) -> None:
+    """Write the records of a finished Parquet file again if they have changed, such as labels. Its posteriors stay."""
+    collection = fitted(collection, run)
+    source = Source(run, collection, item_digests(collection, options.get("progress")))
+    log = options.get("log", lambda line: None)
+    with open_parquet(output, "output") as file:
+        stored = file.schema_arrow.metadata or {}
+        texts = {key.decode(): value.decode(errors="replace") for key, value in stored.items()}
+        header = {key.removeprefix("aleator."): text for key, text in texts.items() if key.startswith("aleator.")}
+        changed = source.changed_records(header, output, options.get("strict", True))
+        if changed is None:
+            log(f"{output} is finished already")
+            return
+        header |= items_header(changed.records())
+        metadata = (_metadata(record) for record in changed.records())
+        blocks = (_with_metadata(block, metadata) for block in file.iter_batches(_ROWS))
+        with _new_file(output) as temporary:
+            _write_blocks(blocks, header, temporary)
+    log(f"{output}: its posteriors are finished already; the labels, or what the run has seen, are written again")
+
+
+def _with_metadata(block: Any, metadata: Iterator[str]) -> Any:
+    pa = _pyarrow()
+    place = block.schema.get_field_index("metadata")
+    return block.set_column(place, "metadata", pa.array(list(islice(metadata, len(block))), pa.string()))
+
+
+def _metadata(record: Mapping[str, Any]) -> str:
+    return json.dumps({key: value for key, value in record.items() if key != "id"})
 
 
 def _into_lance(
@@ -111,7 +152,7 @@ def _into_lance(
     storage_options: Mapping[str, str] | None,
     options: dict[str, Any],
 ) -> str:
-    unfinished = _work_folder(output).is_dir()
+    unfinished = (_work_folder(output) / _RECORD).is_file()
     with _made_posteriors(run, collection, output, replace, options) as posteriors:
         ids, metadata = read_items_beside(posteriors)
         if unfinished and not replace and finish_index(posteriors, output, ids, metadata, storage_options):
@@ -126,9 +167,34 @@ def _made_posteriors(
 ) -> Iterator[Path]:
     """The posteriors file in its folder, which is removed at the end. After an error it stays, to be gone on with."""
     work = _work_folder(output)
-    work.mkdir(parents=True, exist_ok=True)
+    _claim_work(work, output)
     yield embed(run, collection, work / "posteriors.safetensors", replace=replace, **options)
-    shutil.rmtree(work)
+    _remove_work(work)
+
+
+def _claim_work(work: Path, output: str) -> None:
+    """Create the folder of the work, or check that everything in it is ours: it is removed at the end."""
+    way_out = "move it elsewhere, or name another output"
+    require(not work.is_file(), "output", str(work), "is a file where the unfinished work belongs", way_out)
+    ours = (work / _RECORD).is_file() or holds_nothing(work)
+    for path in sorted(work.iterdir()) if work.is_dir() else ():
+        known = ours and re.fullmatch(_OURS, path.name) is not None
+        require(
+            known or holds_nothing(path), "output", str(path), "is not ours, where the unfinished work belongs", way_out
+        )
+    write_json(work / _RECORD, {"output": output})
+
+
+def _remove_work(work: Path) -> None:
+    """Remove the folder of the work. What is not ours in it stays."""
+    if not (work / _RECORD).is_file():
+        return
+    for path in list(work.iterdir()):
+        if re.fullmatch(_OURS, path.name) and path.name != _RECORD and path.is_file():
+            path.unlink()
+    (work / _RECORD).unlink()
+    with suppress(OSError):  # something else is in it
+        work.rmdir()
 
 
 def unfinished_work(output: str) -> Path:
@@ -156,13 +222,15 @@ def _work_folder(output: str) -> Path:
 
 def _write_parquet(posteriors: Path, path: Path) -> None:
     """A posteriors file as Parquet, some rows at a time."""
+    _write_blocks(_blocks(posteriors, _pyarrow()), read_header(posteriors), path)
+
+
+def _write_blocks(blocks: Iterator[Any], header: Mapping[str, str], path: Path) -> None:
     import pyarrow.parquet as parquet
 
-    pa = _pyarrow()
-    header = {f"aleator.{key}": value for key, value in read_header(posteriors).items()}
-    blocks = _blocks(posteriors, pa)
     first = next(blocks)
-    with parquet.ParquetWriter(path, first.schema.with_metadata(header)) as writer:
+    schema = first.schema.with_metadata({f"aleator.{key}": value for key, value in header.items()})
+    with parquet.ParquetWriter(path, schema) as writer:
         writer.write_batch(first)
         for block in blocks:
             writer.write_batch(block)
@@ -182,7 +250,7 @@ def _blocks(posteriors: Path, pa: Any) -> Iterator[Any]:
             "id": pa.array(ids[rows] if numbered else [str(id) for id in ids[rows]]),
             "mu": _nested(mu[rows].numpy(), pa),
             "kappa": _nested(kappa[rows].numpy(), pa),
-            "metadata": pa.array([json.dumps(entry) for entry in metadata[rows]], pa.string()),
+            "metadata": pa.array([_metadata(entry) for entry in metadata[rows]], pa.string()),
         }
         if not one:
             columns["log_weights"] = _nested(q.log_weights[rows].numpy(), pa)
@@ -197,14 +265,6 @@ def _nested(array: np.ndarray, pa: Any) -> Any:
     for size in reversed(array.shape[1:]):
         column = pa.FixedSizeListArray.from_arrays(column, size)
     return column
-
-
-def _parquet_header(path: AnyPath) -> dict[str, str]:
-    """The header of the posteriors that a Parquet file was made of; empty for another file."""
-    with open_parquet(path, "output") as file:
-        found = file.schema_arrow.metadata or {}
-    texts = {key.decode(): value.decode(errors="replace") for key, value in found.items()}
-    return {key.removeprefix("aleator."): value for key, value in texts.items() if key.startswith("aleator.")}
 
 
 def _pyarrow() -> Any:

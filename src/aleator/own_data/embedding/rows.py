@@ -1,17 +1,18 @@
 """Outputs of a network for a whole collection, streamed to a file of rows.
 
-Memory use does not grow with the collection, and work that was stopped is resumed. A `RowFile` only grows. Whenever a
-process is killed, the file holds whole blocks of rows and at most a part of one more, which the next process removes.
+Memory use does not grow with the collection, and work that was stopped is resumed. Each row of a `RowFile` is sealed
+with the item that it was made from. Whenever a process is killed, and whatever happens to the items or to the file
+meanwhile, the next process makes again the batches of those rows whose seal does not hold.
 """
 
+import hashlib
 import os
-import struct
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,57 +25,72 @@ from aleator.own_data.collection.problems import Problem, stop_at
 from aleator.own_data.collection.reading_ahead import prefetched, spans
 from aleator.own_data.embedding.readable import prepare_readable, unreadable_items
 
-_Item = TypeVar("_Item")
-_Loaded = TypeVar("_Loaded")
 Blocks = Iterator[tuple[np.ndarray | None, dict[int, Problem]]]
 _SYNC_SECONDS = 5.0  # a power failure costs at most this much work
-_CHUNK = 1 << 24  # bytes read at a time
-_SUM = struct.Struct("<QI")  # length and CRC-32 of a block of rows
+_AT_ONCE = 65_536  # rows read at a time
 
 
 class RowFile:
-    """Rows (width,) of float32, appended to a file.
+    """Rows (width,) of float32 in a file, each with a seal: a hash of the row and of the digest of its item.
 
-    The file is not written atomically, because it is resumed under its own name. A second file beside it (.sums) has
-    the length and the checksum of each block that was appended. What does not match is cut off and made again.
+    The file is not written atomically, because it is resumed under its own name. So a row counts only if its seal
+    holds. It does not if the row was cut short or altered, or if its item is another one by now.
 
     Args:
-        path: The file. If it exists, new rows follow its whole blocks.
+        path: The file. If it exists, new rows follow its whole rows.
         width: Length of a row.
     """
 
     def __init__(self, path: Path, width: int):
-        self.done = _whole_rows(path, 4 * width)
-        self.file = open(path, "ab")  # noqa: SIM115 (closed by `close`)
-        self.sums = open(_sums_of(path), "ab")  # noqa: SIM115
+        self.path, self.width, self.size = path, width, _sealed(width).itemsize
+        path.touch()
+        self.keep(path.stat().st_size // self.size)
+        self.file = open(path, "r+b")  # noqa: SIM115 (closed by `close`)
         self.synced = time.monotonic()
 
-    def append(self, rows: np.ndarray) -> None:
-        """Append rows (n, width)."""
-        data = np.ascontiguousarray(rows, dtype=np.float32).tobytes()
-        for file, part in ((self.file, data), (self.sums, _SUM.pack(len(data), zlib.crc32(data)))):
-            with naming_file(file.name):
-                file.write(part)
-                file.flush()
-        if time.monotonic() - self.synced > _SYNC_SECONDS:
-            self._sync()
+    def keep(self, count: int) -> None:
+        """Cut off what follows the first rows."""
+        os.truncate(self.path, count * self.size)
+        self.done = count
+
+    def broken(self, digests: np.ndarray) -> np.ndarray:
+        """Which rows (done,) do not hold: their seals are not of these digests (n,) of the items, n >= done."""
+        broken = np.zeros(self.done, bool)
+        with open(self.path, "rb") as file:
+            for start, stop in spans(0, self.done, _AT_ONCE):
+                records = np.fromfile(file, _sealed(self.width), stop - start)
+                broken[start:stop] = records["seal"] != _seals(records["row"], digests[start:stop])
+        return broken
+
+    def append(self, rows: np.ndarray, digests: np.ndarray) -> None:
+        """Append rows (n, width) of the items with these digests (n,)."""
+        self.write(self.done, rows, digests)
         self.done += len(rows)
 
+    def write(self, start: int, rows: np.ndarray, digests: np.ndarray) -> None:
+        """Write rows (n, width) of the items with these digests (n,), from the row `start` on."""
+        records = np.empty(len(rows), _sealed(self.width))
+        records["row"], records["seal"] = rows, _seals(rows, digests)
+        with naming_file(self.path):
+            self.file.seek(start * self.size)
+            self.file.write(records.tobytes())
+            self.file.flush()
+        if time.monotonic() - self.synced > _SYNC_SECONDS:
+            self._sync()
+
     def _sync(self) -> None:
-        for file in (self.file, self.sums):
-            with naming_file(file.name):
-                file.flush()
-                os.fsync(file.fileno())
+        with naming_file(self.path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
         self.synced = time.monotonic()
 
     def close(self) -> None:
-        """Write everything to the disk and close the files."""
+        """Write everything to the disk and close the file."""
         try:
             self._sync()
         finally:
-            for file in (self.file, self.sums):
-                with suppress(OSError):  # everything is on the disk, or `_sync` has said why not
-                    file.close()
+            with suppress(OSError):  # everything is on the disk, or `_sync` has said why not
+                self.file.close()
 
     def __enter__(self) -> "RowFile":
         return self
@@ -83,47 +99,29 @@ class RowFile:
         self.close()
 
 
-def _sums_of(path: Path) -> Path:
-    return path.with_suffix(".sums")
+def _sealed(width: int) -> np.dtype:
+    return np.dtype([("row", "<f4", (width,)), ("seal", "<u8")])
 
 
-def _whole_rows(path: Path, row_bytes: int) -> int:
-    """Number of rows in the whole blocks of a row file. Whatever follows them is cut off, in both files."""
-    path.touch()
-    size, sums = path.stat().st_size, _sums_of(path)
-    if not sums.exists() and size:  # of an older release: without checksums
-        whole = size // row_bytes * row_bytes
-        _renew_sums(path, whole)
-        os.truncate(path, whole)
-        return whole // row_bytes
-    end, blocks = 0, 0
-    recorded = sums.read_bytes() if sums.exists() else b""
-    with open(path, "rb") as file:
-        for length, crc in _SUM.iter_unpack(recorded[: len(recorded) // _SUM.size * _SUM.size]):
-            if length % row_bytes or length > size - end or zlib.crc32(file.read(length)) != crc:
-                break
-            end, blocks = end + length, blocks + 1
-    sums.touch()
-    os.truncate(path, end)
-    os.truncate(sums, blocks * _SUM.size)
-    return end // row_bytes
+def _seals(rows: np.ndarray, digests: np.ndarray) -> np.ndarray:
+    """The seal (n,) of each row (n, width), made from the item with its digest (n,)."""
+    whole = np.empty(len(rows), [("row", "<f4", (rows.shape[1],)), ("item", "<u8")])
+    whole["row"], whole["item"] = rows, digests
+    data, size = whole.tobytes(), whole.itemsize
+    hashes = (hashlib.blake2b(data[i : i + size], digest_size=8).digest() for i in range(0, len(data), size))
+    return np.frombuffer(b"".join(hashes), "<u8")
 
 
-def _renew_sums(path: Path, length: int) -> None:
-    """Record the first bytes of a row file as one whole block, after a change in place."""
-    with open(path, "rb") as file:
-        crc = 0
-        for start in range(0, length, _CHUNK):
-            crc = zlib.crc32(file.read(min(_CHUNK, length - start)), crc)
-    sums = _sums_of(path)
-    sums.write_bytes(_SUM.pack(length, crc) if length else b"")  # in place: a `RowFile` appends to it
+def map_rows(path: Path, width: int) -> np.ndarray:
+    """The rows (n, width) of a `RowFile`, mapped: what is written to them stays in memory."""
+    return np.memmap(path, _sealed(width), "c")["row"]
 
 
-def read_rows(path: Path, width: int, at_once: int = 65_536) -> Iterator[np.ndarray]:
+def read_rows(path: Path, width: int, at_once: int = _AT_ONCE) -> Iterator[np.ndarray]:
     """Read the rows of a `RowFile`, in blocks (n, width) of at most `at_once` rows."""
     with open(path, "rb") as file:
-        while len(block := np.fromfile(file, np.float32, at_once * width)):
-            yield block.reshape(-1, width)
+        while len(block := np.fromfile(file, _sealed(width), at_once)):
+            yield block["row"]
 
 
 class RowMaker:
@@ -196,6 +194,7 @@ def stream_rows(
     collection: Collection,
     span: tuple[int, int],
     *,
+    digests: np.ndarray,
     title: str,
     batch_size: int,
     device: torch.device,
@@ -208,7 +207,8 @@ def stream_rows(
 ) -> dict[int, Problem]:
     """Run items through a network and append its outputs to a `RowFile`; rows that are there already are kept.
 
-    The row of an item that cannot be read is NaN. It is tried again when the work is resumed.
+    Rows of items that have changed since are made again, with their batch. The row of an item that cannot be read is
+    NaN. It is tried again when the work is resumed.
 
     Args:
         path: The row file.
@@ -218,6 +218,8 @@ def stream_rows(
         inputs: How items are prepared for the network.
         collection: The items.
         span: First item, and one past the last item.
+        digests: Those of all items, shape (N,), from before any of them is read: an item that changes later is then
+            known to have changed.
         title: Title of the progress bar.
         batch_size: Number of items in a batch.
         device: Where the network runs.
@@ -234,47 +236,45 @@ def stream_rows(
     Raises:
         ValueError: If an item cannot be read and `strict` is set. The error lists all such items.
     """
-
     maker = RowMaker(network, as_rows, width, inputs, device, threads)
     first, last = span
-    with (
-        RowFile(path, width) as rows,
-        CountBar(title, last - first, rows.done, progress, speaks) as bar,
-    ):
+    with RowFile(path, width) as rows:
+        if rows.done < last - first:
+            rows.keep(rows.done - rows.done % batch_size)  # so that the batches are those of work in one go
+        done = first + rows.done
+        again, problems = _to_be_made_again(rows, inputs, collection, digests, first)
+        redone = [(start, stop) for start, stop in spans(first, done, batch_size) if again[start:stop].any()]
+        count = sum(stop - start for start, stop in redone)
         if rows.done and speaks:
-            log(f"goes on: {rows.done:,} of {last - first:,} items are done")
-        problems = _mend_rows(path, width, inputs, collection, (first, first + rows.done), maker.compute)
-        todo, only_read = list(spans(first + rows.done, last, batch_size)), strict and bool(problems)
+            log(f"goes on: {rows.done - count:,} of {last - first:,} items are done")
+            if changed := int(again.sum()):
+                log(f"{changed:,} items have changed since, or their rows are damaged: their batches are made again")
+        todo, only_read = [*redone, *spans(done, last, batch_size)], strict and bool(problems)
         blocks = maker.blocks(collection, todo, strict, only_read) if elsewhere is None else elsewhere(todo, only_read)
-        for (start, stop), (block, bad) in zip(todo, blocks, strict=True):
-            problems |= bad
-            bar.advance(stop - start)
-            if block is not None and not (strict and problems):
-                rows.append(block)
+        with CountBar(title, last - first, rows.done - count, progress, speaks) as bar:
+            for (start, stop), (block, bad) in zip(todo, blocks, strict=True):
+                problems |= bad
+                bar.advance(stop - start)
+                if block is not None and not (strict and problems):
+                    write = rows.append if start >= done else partial(rows.write, start - first)
+                    write(block, digests[start:stop])
     if strict:
         stop_at(list(problems.values()), len(collection))
     return problems
 
 
-def _mend_rows(
-    path: Path,
-    width: int,
-    inputs: Inputs,
-    collection: Collection,
-    span: tuple[int, int],
-    compute: Callable[[Any], np.ndarray],
-) -> dict[int, Problem]:
-    """Try again the items of rows that are NaN, which could not be read before; returns what is still wrong."""
-    first, last = span
-    if first == last:
-        return {}
-    rows = np.memmap(path, np.float32, "r+", shape=(last - first, width))
-    numbers = first + np.flatnonzero(np.isnan(rows[:, 0]))
+def _to_be_made_again(
+    rows: RowFile, inputs: Inputs, collection: Collection, digests: np.ndarray, first: int
+) -> tuple[np.ndarray, dict[int, Problem]]:
+    """Which items (N,) have rows that must be made again, and what is wrong with those that still cannot be read.
+
+    They have changed, or could not be read before and can be now. The file starts with the item `first`.
+    """
+    again = np.zeros(len(collection), bool)
+    own = again[first : first + rows.done]
+    own |= rows.broken(digests[first:])
+    missing = [np.isnan(block[:, 0]) for block in read_rows(rows.path, rows.width)]
+    numbers = first + np.flatnonzero(np.concatenate(missing) & ~own) if missing else np.empty(0, np.int64)
     problems = unreadable_items(inputs, collection, numbers)
-    for i in numbers.tolist():
-        if i not in problems:
-            rows[i - first] = compute(inputs.prepare([collection.raw(i, i + 1)[0]]))[0]
-    rows.flush()
-    if len(numbers) > len(problems):
-        _renew_sums(path, rows.nbytes)
-    return problems
+    again[[i for i in numbers.tolist() if i not in problems]] = True
+    return again, problems

@@ -4,7 +4,6 @@ The same call with the same folder resumes a run that was stopped. It does nothi
 """
 
 import contextlib
-import hashlib
 import json
 import shutil
 import time
@@ -20,6 +19,7 @@ from aleator.evaluation import MatchCalibration
 from aleator.foundation import (
     ProcessGroup,
     describe_run,
+    digest,
     is_whole,
     lock_beside,
     only_process,
@@ -36,11 +36,12 @@ from aleator.foundation import (
 from aleator.losses import PrototypeLoss
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.contents import item_digests
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.left_out import describe_left_out, leave_out, record_left_out
 from aleator.own_data.collection.number_tables import with_columns
 from aleator.own_data.collection.parts import Split, select_labels
-from aleator.own_data.collection.used_items import item_digests, save_used_items
+from aleator.own_data.collection.used_items import save_used_items
 from aleator.own_data.learning.continuing import continued_settings, seen_items, start_classes
 from aleator.own_data.learning.defaults import AUTO, Settings, choose_settings, held_out_share
 from aleator.own_data.learning.encoding import encode_items
@@ -67,7 +68,6 @@ from aleator.training import last_saved_step
 Log = Callable[[str], None]
 
 _SEEDS = 2**63  # torch takes no larger ones
-_OLD = {"modes": 1}  # settings that runs of earlier releases do not mention
 # Most held-out items and training items that calibrate match probabilities. The first hits of a large gallery are
 # nearer than those of a small one, so the gallery should be whole; but encoding many images takes minutes.
 _QUESTIONS, _GALLERY, _GALLERY_OF_IMAGES = 2_000, 50_000, 10_000
@@ -137,14 +137,13 @@ def train(
     if first is not None:
         collection = with_columns(collection, first.columns)
     requested = json.loads(json.dumps(vars(settings)))
-    data = _describe(collection, labels)
+    digests = item_digests(collection, progress)
+    data = _describe(collection, labels, digests)
     if first is not None:
         data["start"] = first.fingerprint
     if _is_finished(folder, requested, data):
         log(f"{folder} is finished already")
         return load_run(folder)
-    digests = item_digests(collection)
-    data["content"] = hashlib.sha256(digests.tobytes()).hexdigest()
     seen = None if first is None else seen_items(first, digests)
     notes = [*collection.notes, describe_single_items(labels)]
     holdout = settings.holdout
@@ -310,26 +309,24 @@ def _fit_and_measure_matches(
     return questions.prior, fit_match_maps(questions, kernel, seed), metrics
 
 
-def _describe(collection: Collection, labels: Labels) -> dict[str, Any]:
-    """What identifies the data: a run is resumed with the same data only."""
+def _describe(collection: Collection, labels: Labels, digests: np.ndarray) -> dict[str, Any]:
+    """What identifies the data: a run is resumed with the same data only. Names of items decide nothing."""
     return {
         "source": str(collection.source),
         "kind": collection.kind,
         "items": len(collection),
-        "digest": collection.digest(),
-        "sizes": collection.sizes(),
+        "contents": digest(digests),
         "labels": labels.kind,
-        "labels_digest": hashlib.sha256(np.ascontiguousarray(labels.values).tobytes()).hexdigest(),
+        "labels_digest": digest(list(labels.names), np.ascontiguousarray(labels.values)),
         "classes": list(labels.names) if labels.kind != "groups" else len(labels.names),
         **({} if collection.columns is None else {"columns": collection.columns}),
     }
 
 
 def _is_finished(folder: Path, requested: dict[str, Any], data: dict[str, Any]) -> bool:
-    """Whether a folder holds the finished run of this very command. It is known before any item is read.
+    """Whether a folder holds the finished run of this very command.
 
-    Where it is False, `_claim_folder` decides: other requests may lead to the same settings, and files that were
-    copied or written again may hold the same data.
+    Where it is False, `_claim_folder` decides: other requests may lead to the same settings.
     """
     path, way_out = folder / "config.json", "train in a new folder"
     if not path.is_file() or not (folder / "metrics.json").is_file():
@@ -387,20 +384,12 @@ def _differences(stored: dict[str, Any], config: dict[str, Any]) -> str:
 
 
 def _different(part: str, stored: dict[str, Any], config: dict[str, Any]) -> list[str]:
-    """The names of `_differences` in one part: "settings" or "data".
-
-    Where the contents of the items are known, the checksums of their files do not count.
-    """
-    before, now = stored[part], config[part]
-    without = {"source"}
-    if "content" not in before:  # a run of an earlier release
-        without |= {"content", "sizes"}
-    elif "content" in now:
-        without |= {"digest", "sizes"}
+    """The names of `_differences` in one part: "settings" or "data"."""
+    before = stored[part]
     return [
         name
-        for name, value in now.items()
-        if name not in without and before.get(name, _OLD.get(name)) != value and not _measured(name, value)
+        for name, value in config[part].items()
+        if name != "source" and before.get(name) != value and not _measured(name, value)
     ]
 
 

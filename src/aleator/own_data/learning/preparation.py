@@ -34,9 +34,10 @@ from aleator.foundation import (
     writing_atomically,
 )
 from aleator.own_data.collection.collection import Collection
+from aleator.own_data.collection.contents import item_digests
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at
 from aleator.own_data.collection.reading_ahead import prefetched, spans
-from aleator.own_data.embedding.rows import stream_rows
+from aleator.own_data.embedding.rows import map_rows, stream_rows
 from aleator.own_data.learning.defaults import FROM_SCRATCH, compares_with_classes
 from aleator.own_data.learning.pretrained import load_pretrained
 from aleator.posteriors import PosteriorBatch
@@ -326,6 +327,7 @@ def _network_features(
             inputs,
             collection,
             (0, len(collection)),
+            digests=item_digests(collection),
             title="features",
             batch_size=64,
             device=job.torch_device,
@@ -338,7 +340,7 @@ def _network_features(
     problems = _read_problems(beside)
     if len(problems) == len(collection):
         stop_at(list(problems.values()), len(collection))
-    rows = torch.from_numpy(np.memmap(path, np.float32, "c", shape=(len(collection), width)))
+    rows = torch.from_numpy(map_rows(path, width))
     kept = [i for i in range(len(collection)) if i not in problems]
     return (rows[kept] if problems else rows), problems
 

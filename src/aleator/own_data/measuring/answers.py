@@ -172,19 +172,26 @@ def label_rows(labels: Labels, names: tuple[str, ...] | None = None) -> Tensor:
 
 def save_answers(folder: Path, answers: Answers) -> None:
     """Write the answers into a run folder."""
+    for name, (facts, tensors) in pack_answers(answers).items():
+        write_bundle(folder / name, name, _VERSION, facts, tensors, overwrite=True)
+
+
+def pack_answers(answers: Answers) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
+    """What JSON can store of the answers, and the tensors by name: of "labels" and of "novelty", if there are any."""
+    packed = {}
     if answers.labels is not None:
-        facts, tensors = pack_label_model(answers.labels)
-        write_bundle(folder / "labels", "labels", _VERSION, facts, tensors, overwrite=True)
+        packed["labels"] = pack_label_model(answers.labels)
     if answers.novelty is not None:
         views = answers.novelty.views
-        facts = {
+        facts: dict[str, Any] = {
             "threshold": answers.novelty.threshold,
             "views": {name: {"median": view.median, "spread": view.spread} for name, view in views.items()},
         }
         tensors = {
             f"{name}.{part}": getattr(view, part) for name, view in views.items() for part in _VIEW_TENSORS[type(view)]
         }
-        write_bundle(folder / "novelty", "novelty", _VERSION, facts, tensors, overwrite=True)
+        packed["novelty"] = facts, tensors
+    return packed
 
 
 def load_answers(folder: Path) -> Answers:

@@ -24,6 +24,7 @@ from torch import Tensor
 from aleator.data import Inputs
 from aleator.encoders import Encoder, load_encoder
 from aleator.foundation import (
+    digest,
     read_json,
     reject,
     require,
@@ -34,7 +35,7 @@ from aleator.foundation import (
     write_json,
 )
 from aleator.matching import MatchMaps, VMFKernel
-from aleator.own_data.measuring.answers import Answers, load_answers, save_answers
+from aleator.own_data.measuring.answers import Answers, load_answers, pack_answers, save_answers
 from aleator.own_data.measuring.evaluation import figures
 from aleator.own_data.measuring.views import posteriors_and_views
 from aleator.own_data.runs.model_card import write_model_card
@@ -100,6 +101,14 @@ class Run:
     def columns(self) -> list[str] | None:
         """The columns of the table of numbers that the run was trained on, in order; None if it was no such table."""
         return self.config.get("data", {}).get("columns")
+
+    def digest(self) -> str:
+        """A digest of all that decides its answers: encoder, preparation, calibration, label probabilities, novelty."""
+        match = [float(self.kernel.kappa_pos), self.prior, self.maps.to_dict()]
+        parts: list[Any] = [self.fingerprint, self.inputs.to_dict(), self.columns, match]
+        for name, (facts, tensors) in sorted(pack_answers(self.answers).items()):
+            parts += [name, facts, *(part for key in sorted(tensors) for part in (key, tensors[key].cpu().numpy()))]
+        return digest(*parts)
 
     def label_probabilities(self, items: Any) -> Tensor:
         """Probability of each label, for raw items.
