@@ -283,13 +283,13 @@ def test_marking_and_downloading(visit, artefacts):
     page.reload()  # marks stay
     page.locator("#marked-count.some").wait_for()
     page.locator("#show-marked").click()
-    page.get_by_label(f"New label of {names[1]}").fill('a "blurred", one')
+    page.get_by_label(f"New label of {names[1]}").fill('=a "blurred", one')
     page.screenshot(path=artefacts / "marked.png")
     with page.expect_download() as table:
         page.locator("#download-csv").click()
     rows = list(csv.DictReader(io.StringIO(Path(table.value.path()).read_text())))
     assert [row["id"] for row in rows] == names[:2]
-    assert rows[1]["new_label"] == 'a "blurred", one'
+    assert rows[1]["new_label"] == '\'=a "blurred", one'  # which a spreadsheet would run without the apostrophe
     assert all(row["path"].endswith(".png") and float(row["kappa"]) > 0 and row["label"] for row in rows)
     with page.expect_download() as listing:
         page.locator("#download-json").click()

@@ -1,6 +1,7 @@
 """The command line: the only place that parses arguments and prints."""
 
 import inspect
+import warnings
 
 import typer
 
@@ -13,6 +14,7 @@ from aleator.cli.query import query
 from aleator.cli.quickstart import quickstart
 from aleator.cli.reproduce import reproduce
 from aleator.cli.serve import serve
+from aleator.foundation import visible
 
 # Tracebacks of defects must not show the values of variables: a token or a password may be among them.
 app = typer.Typer(
@@ -33,5 +35,6 @@ for registered in (*app.registered_commands, *index_app.registered_commands):
 
 def main() -> None:
     """The entry point of the installed command."""
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {visible(str(message))}\n"
     with plain_output():
         app()

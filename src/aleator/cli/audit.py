@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aleator.cli.errors import kept_in, plain_errors, say
+from aleator.cli.errors import kept_in, plain_errors
 from aleator.cli.index_options import AsJson
 from aleator.cli.own_data import Device, LabelFile, Strict
+from aleator.cli.terminal import Terminal, print_line, say
 
 if TYPE_CHECKING:
     from aleator.own_data import Audit
@@ -67,14 +67,14 @@ def audit(
             log=say,
         )
     if as_json:
-        print(json.dumps(found.summary))
+        print_line(json.dumps(found.summary))
     else:
         _show(found, output)
 
 
 def _show(found: "Audit", output: Path) -> None:
     """Print the counts and the most suspicious labels."""
-    console, summary = Console(), found.summary
+    console, summary = Terminal(), found.summary
     errors, labels = found.label_errors, found.collection.labels
     if errors is not None and labels is not None:
         hard = labels.hard()
@@ -88,5 +88,5 @@ def _show(found: "Audit", output: Path) -> None:
     duplicates = summary["near_duplicates"]
     differ = duplicates.get("groups_with_different_labels")
     with_labels = "" if differ is None else f", {differ} of them with different labels"
-    console.print(f"{duplicates['groups']} groups of near duplicates{with_labels}", highlight=False)
-    print(f"Findings: {output}")
+    console.print(f"{duplicates['groups']} groups of near duplicates{with_labels}")
+    print_line(f"Findings: {output}")

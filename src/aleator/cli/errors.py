@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import typer
-from rich.console import Console
-from rich.text import Text
+
+from aleator.cli.terminal import say
 
 # What the errors of the operating system mean, and the way out.
 _REASONS = {
@@ -80,11 +80,6 @@ def plain_output() -> Iterator[None]:
         error.filename = "standard output"
         say(in_words_of_the_command(error), style="red")
         sys.exit(2)
-
-
-def say(line: str, style: str = "") -> None:
-    """Print a line on standard error."""
-    Console(stderr=True, soft_wrap=True).print(Text(line, style=style))
 
 
 def kept_in(folder: Path, what: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from aleator.cli.errors import plain_errors
+from aleator.cli.terminal import print_line
 
 
 def export(
@@ -23,4 +24,4 @@ def export(
 
     with plain_errors():
         written = AleatorModel.from_pretrained(run, device="cpu").export_onnx(path)
-    print(f"{written}: {written.stat().st_size / 1e6:.1f} MB")
+    print_line(f"{written}: {written.stat().st_size / 1e6:.1f} MB")

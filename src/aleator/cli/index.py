@@ -2,12 +2,10 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +19,7 @@ from aleator.cli.index_options import (
     Prior,
     open_index,
 )
+from aleator.cli.terminal import Terminal, print_line, say
 
 if TYPE_CHECKING:
     from aleator.retrieval import SetsOf
@@ -66,7 +65,7 @@ def index_build(
         settings: dict[str, Any] = {"kappa_pos": kappa_pos, "prior": prior, "fingerprint": fingerprint}
         ids, metadata = _ids_and_metadata(posteriors, items)
         with index_from_file(posteriors, location, ids, metadata, replace=replace, **settings) as index:
-            print(f"{len(index)} items")
+            print_line(f"{len(index)} items")
 
 
 @index_app.command("add")
@@ -83,7 +82,7 @@ def index_add(location: Location, posteriors: Posteriors, items: Items = None, f
     with plain_errors(), open_index(location, fingerprint, header, posteriors) as index:
         added = index.add(q, ids, metadata)
         index.save()
-        print(f"{len(added)} added, {len(index)} items")
+        print_line(f"{len(added)} added, {len(index)} items")
 
 
 @index_app.command("remove")
@@ -101,7 +100,7 @@ def index_remove(
         # 007 and -0 are no integers: such an id is a text, and what another text names must stay.
         index.remove([int(id) if id not in index and re.fullmatch("0|-?[1-9][0-9]*", id) else id for id in ids])
         index.save()
-        print(f"{len(ids)} removed, {len(index)} items")
+        print_line(f"{len(ids)} removed, {len(index)} items")
 
 
 @index_app.command("calibrate")
@@ -146,14 +145,16 @@ def index_calibrate(
                 q[chosen], right, coverage, error=error, assurance=assurance, sets=how, allow_empty=allow_empty
             )
     if as_json:
-        print(json.dumps(promise.to_dict()))
+        print_line(json.dumps(promise.to_dict()))
         return
     low, high = promise.coverage_range
-    print(f"Promise: {promise}.")
-    print(f"A set holds {promise.mean_size:.2f} items on average.")
-    print(f"For 90 % of calibrations with this many questions, sets hold it for {100 * low:.1f} to {100 * high:.1f} %.")
+    print_line(f"Promise: {promise}.")
+    print_line(f"A set holds {promise.mean_size:.2f} items on average.")
+    print_line(
+        f"For 90 % of calibrations with this many questions, sets hold it for {100 * low:.1f} to {100 * high:.1f} %."
+    )
     if promise.rejection is not None:
-        print(f"Sure enough to answer: {100 * promise.rejection.answered:.1f} % of the questions.")
+        print_line(f"Sure enough to answer: {100 * promise.rejection.answered:.1f} % of the questions.")
 
 
 def _right_answers(questions: Path, items: Path | None, count: int) -> "tuple[list[int], list[Any]]":
@@ -182,7 +183,7 @@ def _right_answers(questions: Path, items: Path | None, count: int) -> "tuple[li
     require(bool(chosen), "questions", str(questions), problem, "embed labelled items that it has not seen")
     if len(chosen) < count:
         left_out = f"{count - len(chosen)} questions are left out: the encoder was trained or calibrated on them"
-        print(left_out, file=sys.stderr)
+        say(left_out)
     return chosen, [metadata[number][known] for number in chosen]
 
 
@@ -212,13 +213,13 @@ def index_info(location: Location, as_json: AsJson = False) -> None:
         if index.promise_is_void:
             promised = "void: items have changed since it was made; run `aleator index calibrate` again"
     if as_json:
-        print(json.dumps(description))
+        print_line(json.dumps(description))
         return
     table = Table(show_header=False)
     for name, value in description.items():
         shown = "exact search" if name == "recall" and value is None else promised if name == "promise" else value
         table.add_row(name, Text(str(shown)))
-    Console().print(table)
+    Terminal().print(table)
 
 
 @index_app.command("check")
@@ -230,7 +231,7 @@ def index_check(location: Location) -> None:
     from aleator.retrieval import check_index
 
     with plain_errors():
-        print(f"{check_index(location)} items, all whole")
+        print_line(f"{check_index(location)} items, all whole")
 
 
 @index_app.command("repair")
@@ -254,17 +255,17 @@ def index_repair(
         numbers: list[Any] = [] if q is None else list(range(len(q)))
         repaired = repair_index(location, q, numbers if ids is None else ids)
     if as_json:
-        print(json.dumps({**vars(repaired), "damaged": repaired.damaged and str(repaired.damaged)}))
+        print_line(json.dumps({**vars(repaired), "damaged": repaired.damaged and str(repaired.damaged)}))
         return
     if repaired.damaged is None:
-        print(f"{repaired.kept} items, all whole: nothing to repair")
+        print_line(f"{repaired.kept} items, all whole: nothing to repair")
         return
-    print(f"{repaired.kept} items kept, {repaired.made_again} of them made again from the posteriors file")
+    print_line(f"{repaired.kept} items kept, {repaired.made_again} of them made again from the posteriors file")
     for note in repaired.notes:
-        print(f"Note: {note}")
+        print_line(f"Note: {note}")
     if repaired.nameless:
-        print(f"Lost: {repaired.nameless} items whose id or metadata are damaged")
+        print_line(f"Lost: {repaired.nameless} items whose id or metadata are damaged")
     if repaired.lost:
         shown = ", ".join(map(str, repaired.lost[:10])) + (", ..." if len(repaired.lost) > 10 else "")
-        print(f"Lost: {len(repaired.lost)} items whose vector is damaged: {shown} (--json lists all)")
-    print(f"The damaged index is now {repaired.damaged}")
+        print_line(f"Lost: {len(repaired.lost)} items whose vector is damaged: {shown} (--json lists all)")
+    print_line(f"The damaged index is now {repaired.damaged}")

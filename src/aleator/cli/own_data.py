@@ -1,20 +1,18 @@
 """`aleator train`, `embed`, `evaluate` and `rank`: commands for your own data."""
 
-import csv
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aleator.cli.errors import kept_in, plain_errors, say
+from aleator.cli.errors import kept_in, plain_errors
 from aleator.cli.index_options import AsJson
 from aleator.cli.label_text import could_be
+from aleator.cli.terminal import Terminal, print_csv, print_line, say
 from aleator.foundation import percent, require, save_figure
 
 Data = Annotated[
@@ -142,7 +140,7 @@ def train(
         )
     if _first_process():
         _print_metrics(run.metrics, "held-out items")
-        print(f"Run: {output}    Figures: {output / 'figures'}")
+        print_line(f"Run: {output}    Figures: {output / 'figures'}")
 
 
 def embed(
@@ -208,13 +206,13 @@ def embed(
         )
         path = Path(written)
         if path.suffix != ".safetensors":
-            print(f"Posteriors: {written}")
+            print_line(f"Posteriors: {written}")
             return
         left_out = len(json.loads(read_header(path).get("left_out", "[]")))
     if _first_process():
         count = len(collection) + len(collection.problems) - left_out
         without = f", {left_out} left out" if left_out else ""
-        print(f"{count} items{without}: {path} and {path.with_suffix('.jsonl').name}")
+        print_line(f"{count} items{without}: {path} and {path.with_suffix('.jsonl').name}")
 
 
 def evaluate(
@@ -262,7 +260,7 @@ def evaluate(
             for name, figure in draw(metrics).items():
                 save_figure(figure, figures / f"{name}.png")
     if as_json:
-        print(json.dumps(metrics))
+        print_line(json.dumps(metrics))
     else:
         _print_metrics(metrics, measured_on)
 
@@ -293,13 +291,12 @@ def rank(
 
             rows = list(rank_by_certainty(read_embedded(posteriors), limit or None, surest, score))
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False))
+        print_line(json.dumps(rows, ensure_ascii=False))
         return
     columns = list({name: None for row in rows for name in row})
     if to_csv:
-        writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(row | {"could_be": could_be(row.get("could_be", {}))} for row in rows)
+        named = (row | {"could_be": could_be(row.get("could_be", {}))} for row in rows)
+        print_csv(columns, ([row.get(name) for name in columns] for row in named))
         return
     # JSON and CSV have every column. The table has those that a person reads first.
     hidden = {"labels", "used", "content"} | ({"path"} if "id" in columns else set())
@@ -307,9 +304,9 @@ def rank(
     table = Table(*(_RANK_HEADINGS.get(name, name) for name in shown))
     for row in rows:
         table.add_row(*(Text(_cell(row.get(name), name)) for name in shown))
-    Console().print(table)
+    Terminal().print(table)
     if rows:
-        print("\n".join(line for name, line in _RANK_WORDS.items() if name in shown))
+        print_line("\n".join(line for name, line in _RANK_WORDS.items() if name in shown))
 
 
 # What the table of `rank` calls the columns of JSON and CSV, and what they mean.
@@ -340,7 +337,7 @@ def _print_metrics(metrics: dict[str, Any], measured_on: str) -> None:
     from aleator.own_data import COMPARISON_WORDS, METRIC_WORDS
 
     for note in metrics.get("notes", []):  # first: they say what the numbers are of
-        print(note)
+        print_line(note)
     comparison = metrics.get("rivals")
     if comparison:
         _print_comparison(comparison)
@@ -349,7 +346,7 @@ def _print_metrics(metrics: dict[str, Any], measured_on: str) -> None:
         if name not in metrics or (comparison and name in COMPARISON_WORDS):  # of an older release, or shown above
             continue
         table.add_row(shown, "-" if metrics[name] is None else f"{metrics[name]:.4g}")
-    Console().print(table)
+    Terminal().print(table)
 
 
 def _print_comparison(comparison: dict[str, Any]) -> None:
@@ -363,12 +360,12 @@ def _print_comparison(comparison: dict[str, Any]) -> None:
     measured = [name for name in COMPARISON_WORDS if any(row.get(name) for row in rows)]
     for name in measured:
         table.add_row(COMPARISON_WORDS[name][0], *(with_interval(row.get(name)) for row in rows))
-    Console().print(table)
-    print("\n".join(meaning for name in measured if (meaning := COMPARISON_WORDS[name][1])))
+    Terminal().print(table)
+    print_line("\n".join(meaning for name in measured if (meaning := COMPARISON_WORDS[name][1])))
     if comparison["questions"] < _FEW_QUESTIONS:
-        print(_note_on_few_questions(comparison["questions"]))
+        print_line(_note_on_few_questions(comparison["questions"]))
     for line in comparison["verdicts"]:
-        print(line)
+        print_line(line)
 
 
 def _note_on_few_questions(questions: int) -> str:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aleator.cli.errors import plain_errors, say
+from aleator.cli.errors import plain_errors
 from aleator.cli.index_options import AsJson, Fingerprint, Location, Posteriors, Prior, open_index
 from aleator.cli.label_text import could_be
+from aleator.cli.terminal import Terminal, print_line, say
 from aleator.foundation import percent, reject, require, save_figure
 
 if TYPE_CHECKING:
@@ -109,13 +109,13 @@ def query(
     if as_json:
         for question, hits in zip(questions, answers, strict=True):
             question["hits"] = [hit._asdict() for hit in hits]
-        print(json.dumps(questions))
+        print_line(json.dumps(questions))
         return
     for question, hits in zip(questions, answers, strict=True):
         _print_question(question, by, p, threshold, passable)
         if hits:
             _print_hits(question, group_by_mode(hits), q.modes > 1)
-    print(f"{sum(map(len, answers))} hits for {len(answers)} queries")
+    print_line(f"{sum(map(len, answers))} hits for {len(answers)} queries")
     if not passable:
         say(f"--filter {filter}: no item of the index passes it")
 
@@ -244,8 +244,8 @@ def _print_question(question: dict[str, Any], by: str, p: float, threshold: floa
     name = f"query {number}" if id == number else f"query {number}: {id}"
     certainty = f"certainty {question['certainty_in_words']}: kappa {question['kappa']:.4g}, "
     certainty += f"higher than for {percent(question['surer_than'])} of the items"
-    print()
-    console = Console(soft_wrap=True, highlight=False)
+    print_line()
+    console = Terminal(soft_wrap=True)
     console.print(Text.assemble((name, "bold"), f"   {certainty}"))
     words = [f"could be: {could_be(question['could_be'])}"] if "could_be" in question else []
     words += ["unlike anything seen"] if question.get("unlike") else []
@@ -288,7 +288,7 @@ def _print_hits(question: dict[str, Any], groups: "list[tuple[int, list[Hit]]]",
                 table.add_row(*either, *(cells[column] for column in columns))
                 either, name = [""] * len(either), ""
             table.add_section()
-    Console().print(table)
+    Terminal().print(table)
 
 
 def _show_promised(index: "CredibleIndex", queries: "PosteriorBatch", ids: list[Any] | None, as_json: bool) -> None:
@@ -307,7 +307,7 @@ def _show_promised(index: "CredibleIndex", queries: "PosteriorBatch", ids: list[
             }
             for name, answer in zip(names, answers, strict=True)
         ]
-        print(json.dumps(sets))
+        print_line(json.dumps(sets))
         return
     table = Table("query", "answer", *_COLUMNS)
     for name, answer in zip(names, answers, strict=True):
@@ -317,10 +317,10 @@ def _show_promised(index: "CredibleIndex", queries: "PosteriorBatch", ids: list[
             state = ""
         if not answer.hits:
             table.add_row(Text(str(name)), state or "empty set", *[""] * 6)
-    Console().print(table)
+    Terminal().print(table)
     unsure = sum(not answer.sure for answer in answers)
-    print(f"{sum(len(a.hits) for a in answers)} hits for {len(answers)} queries, {unsure} of them not sure enough")
-    print(f"Promise: {promise}.")
+    print_line(f"{sum(len(a.hits) for a in answers)} hits for {len(answers)} queries, {unsure} of them not sure enough")
+    print_line(f"Promise: {promise}.")
 
 
 def _rest_of(hit: "Hit") -> dict[str, Any]:

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from aleator.cli.errors import plain_errors
+from aleator.cli.terminal import Terminal, print_line, say
 
 
 def quickstart(
@@ -26,9 +25,8 @@ def quickstart(
     from aleator.quickstart import next_commands
     from aleator.quickstart import quickstart as run
 
-    say = Console(stderr=True, soft_wrap=True)
     with plain_errors():
-        report = run(output, seed, steps, log=lambda line: say.print(Text(line)))
+        report = run(output, seed, steps, log=say)
     circle, digits, modes = report["circle"], report["digits"], report["modes"]
     table = Table("known posteriors, recovered", "", title_justify="left")
     for name in ("mu_rmse", "mu_rank", "kappa_rmse", "kappa_rank"):
@@ -42,13 +40,13 @@ def quickstart(
     table.add_row("uncertainty against degradation, rank correlation", f"{digits['degradation_rank']:.2f}")
     table.add_row("calibration error of match probabilities, of hits", f"{digits['match_ece_hits']:.3f}")
     table.add_row("credible sets that hold the right numeral", f"{digits['credible_set_holds_the_numeral']:.1%}")
-    Console().print(table)
-    print(
+    Terminal().print(table)
+    print_line(
         f"Either this, or that ({output / 'figures' / 'either-or.png'}):" if modes["shown"] else "Either this, or that:"
     )
     for sentence in modes["sentences"]:
-        print(f"  {sentence}")
-    print(f"Report: {output / 'report.html'}")
-    print("What to try next:")
+        print_line(f"  {sentence}")
+    print_line(f"Report: {output / 'report.html'}")
+    print_line("What to try next:")
     for line in next_commands(output):
-        print(f"  {line}")
+        print_line(f"  {line}")

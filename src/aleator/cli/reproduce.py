@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from aleator.cli.errors import kept_in, plain_errors
+from aleator.cli.terminal import Terminal, print_line
 
 
 def reproduce(
@@ -72,7 +72,7 @@ def reproduce(
         )
     show(result)
     figures = "figures beside it" if only is None and not finished else "figures beside it once it has all rows"
-    print(f"{results / experiment / preset}.json, {figures}, and the report {results / 'README.md'}")
+    print_line(f"{results / experiment / preset}.json, {figures}, and the report {results / 'README.md'}")
 
 
 def show(result: dict[str, Any]) -> None:
@@ -88,4 +88,4 @@ def show(result: dict[str, Any]) -> None:
             table.add_row(*first, COLUMNS[metric], ours, "" if theirs is None else with_error(*theirs))
             first = ("", "")
         table.add_section()
-    Console().print(table)
+    Terminal().print(table)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from aleator.cli.errors import plain_errors
+from aleator.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from aleator.retrieval import CredibleIndex
@@ -78,7 +78,7 @@ def serve(
         address = f"http://{shown}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
 
         def announce(items: int) -> None:
-            console = Console(soft_wrap=True)
+            console = Terminal(soft_wrap=True)
             console.print(Text.assemble(f"{items} items at ", (address, "bold"), "  (Ctrl-C stops)"))
 
         if workers > 1:

@@ -43,7 +43,8 @@ from aleator.foundation.made_from import changed_sources, digest, require_made_f
 from aleator.foundation.progress import CountBar, ProgressLines, duration, progress_bar
 from aleator.foundation.redaction import redacted
 from aleator.foundation.signals import raised_on_sigterm
-from aleator.foundation.wording import percent
+from aleator.foundation.spreadsheets import without_apostrophe, write_csv
+from aleator.foundation.wording import percent, visible
 
 if TYPE_CHECKING:
     from aleator.foundation.bundle import pack_state, read_bundle, unpack_state, write_bundle
@@ -138,9 +139,12 @@ __all__ = [
     "unpack_state",
     "using_contents",
     "verify_checksums",
+    "visible",
+    "without_apostrophe",
     "without_autocast",
     "write_bundle",
     "write_checksums",
+    "write_csv",
     "write_json",
     "writing_atomically",
 ]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from aleator.foundation import redacted
+from aleator.foundation import redacted, visible
 
 LogFormat = Literal["text", "json"]
 REQUESTS = logging.getLogger("aleator.web.requests")
@@ -71,7 +71,7 @@ class JsonLines(logging.Formatter):
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return redacted(super().format(record))
+        return visible(redacted(super().format(record)))
 
 
 def set_up_logs(format: LogFormat) -> None:

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+from aleator.foundation import visible
 from aleator.retrieval import CredibleIndex
 from aleator.web.stopping import run_server, terminated_like_interrupted
 
@@ -87,7 +88,7 @@ def _replace_dead(workers: list[_Worker], start: Callable[[], _Worker]) -> None:
             reason = _reason(worker)
             worker.line.close()
             ended = f"a worker process ended with code {worker.process.exitcode}"
-            print(f"{ended}{reason and f': {reason}'}; starting another", file=sys.stderr)
+            print(visible(f"{ended}{reason and f': {reason}'}; starting another"), file=sys.stderr)
             if time.monotonic() - worker.since < _SHORTEST_LIFE:
                 time.sleep(_PAUSE)
             workers[number] = start()

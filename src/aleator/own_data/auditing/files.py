@@ -9,7 +9,6 @@ AUDIT/figures/               for images: the first suspicious labels, duplicates
 AUDIT/cache/                 features of an audit that is not finished
 """
 
-import csv
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from aleator.foundation import (
     require,
     require_new_folder,
     save_figure,
+    write_csv,
     write_json,
     writing_atomically,
 )
@@ -96,9 +96,7 @@ def write_audit(output: Path, audit: "Audit") -> None:
     }
     for name, rows in tables.items():
         with writing_atomically(output / name) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(_COLUMNS[name])
-            writer.writerows(rows)
+            write_csv(file, _COLUMNS[name], rows)
     drawn = _figures(audit, names)
     if drawn:
         (output / "figures").mkdir(exist_ok=True)

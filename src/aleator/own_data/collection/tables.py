@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aleator.foundation import reject, require
+from aleator.foundation import reject, require, without_apostrophe
 from aleator.own_data.collection.object_store import AnyPath
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
@@ -87,7 +87,8 @@ def is_text_table(path: AnyPath) -> bool:
 def read_table(path: Path) -> Table:
     """Read a CSV file with a header and at least one row. Empty lines are skipped.
 
-    Cells are separated by commas, semicolons or tabs, whichever separates the header.
+    Cells are separated by commas, semicolons or tabs, whichever separates the header. The apostrophe before what would
+    be a formula, as `write_csv` puts it there, is left out.
     """
     lines_of_file = [line + "\n" for line in read_text(path).split("\n")]  # not at other signs, as splitlines does
     if lines_of_file[0].startswith("sep="):  # spreadsheets write it for other spreadsheets
@@ -98,7 +99,7 @@ def read_table(path: Path) -> Table:
     rows, lines = [], []
     try:
         numbered = enumerate(reader, 1)  # a row may be several lines of the file
-        header = [name.strip() for name in next((cells for _, cells in numbered if cells), [])]
+        header = [without_apostrophe(name.strip()) for name in next((cells for _, cells in numbered if cells), [])]
         require(bool(header), "data", str(path), "is empty", "write a header and one row per item")
         require(len(set(header)) == len(header), "data", str(path), "names a column twice", "rename one")
         for number, cells in numbered:
@@ -111,7 +112,7 @@ def read_table(path: Path) -> Table:
                 f"has {len(cells)} fields, and the header has {len(header)}",
                 f"put quotes around fields that contain {_SEPARATORS[separator]}",
             )
-            rows.append(dict(zip(header, cells, strict=True)))
+            rows.append(dict(zip(header, map(without_apostrophe, cells), strict=True)))
             lines.append(number)
     except csv.Error as damage:
         reject("data", f"line {reader.line_num} of {path}", f"is not valid CSV ({damage})", "export it again")

@@ -144,7 +144,10 @@ function reason(item) {
   return item.group === null ? "odd one out" : `near duplicate, group ${item.group}`;
 }
 
+// A spreadsheet would run a cell that begins like a formula: it gets an apostrophe, as in `foundation/spreadsheets.py`.
 function csv(rows) {
-  const cell = (value) => (value === null ? "" : `"${String(value).replaceAll('"', '""')}"`);
+  const formula = (value) => typeof value === "string" && /^'*[=+\-@\t\r\n＝＋－＠]/.test(value) && Number.isNaN(Number(value));
+  const text = (value) => (formula(value) ? `'${value}` : String(value));
+  const cell = (value) => (value === null ? "" : `"${text(value).replaceAll('"', '""')}"`);
   return [COLUMNS.join(","), ...rows.map((row) => COLUMNS.map((name) => cell(row[name])).join(","))].join("\r\n") + "\r\n";
 }
