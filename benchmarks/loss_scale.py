@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from aleator import AcceptanceKernel, ExactInfoNCE, MCInfoNCE, VMFKernel, VonMisesFisher, log_positivity
 from aleator.foundation.files import write_json
 from aleator.foundation.provenance import describe_run
-from aleator.losses import recorded
+from aleator.losses import cuda_replay
 
 KERNELS = {"vmf": VMFKernel, "acceptance": AcceptanceKernel}
 RIVALS = ("infonce", "infonce, logsumexp")
@@ -198,13 +198,13 @@ def _graph_milliseconds(step: Callable[[], None], repeats: int) -> float:
 
 
 def _peak(name: str, batch: int, dim: int, device: str, step: Callable[[], object]) -> float:
-    """Megabytes beyond the inputs, on a GPU with the recording of the loss (losses/recorded.py)."""
+    """Megabytes beyond the inputs, on a GPU with the recording of the loss (losses/cuda_replay.py)."""
     if device != "cpu":
-        recorded.forget_recordings()
+        cuda_replay.forget_recordings()
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        for _ in range(recorded.ORDINARY + 2):
+        for _ in range(cuda_replay.ORDINARY + 2):
             step()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
     command = [sys.executable, "-m", "benchmarks.loss_scale", "--peak", name, str(batch), str(dim), device]

@@ -9,7 +9,7 @@ lines say from which batch size on the polynomials are faster than the series.
 import argparse
 
 from aleator.fused import interpolant
-from aleator.matching.sums import fused_totals
+from aleator.matching import ways
 from benchmarks.loss_scale import _graph_milliseconds, _leaves, _milliseconds, _step
 
 CHOICES = [(64, 32, 4), (64, 32, 8), (64, 64, 4), (64, 64, 8), (64, 16, 4), (64, 128, 8)]
@@ -23,10 +23,10 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     for batch in (1024, 2048, 4096, 8192):
         for least in (1, 2**62):
-            fused_totals.LEAST_PAIRS = least
+            ways.GPU_PAIRS_OF_GRID = least
             for way in ("vmf", "acceptance"):
                 _report(f"{'polynomials' if least == 1 else 'series'} batch={batch}", way, batch, options)
-    fused_totals.LEAST_PAIRS = 1
+    ways.GPU_PAIRS_OF_GRID = 1
     for constants in (interpolant.FORWARD, interpolant.BACKWARD):
         usual = dict(constants)
         name = "FORWARD" if constants is interpolant.FORWARD else "BACKWARD"

@@ -28,7 +28,7 @@ from aleator.fused import (  # noqa: E402
     softmax_share,
     totals,
 )
-from aleator.matching.sums.interpolant import COSINE_NODES, Classes, Interpolant  # noqa: E402
+from aleator.matching.interpolant import COSINE_NODES, Classes, Interpolant  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 

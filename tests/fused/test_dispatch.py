@@ -13,7 +13,6 @@ REPLACES = {
     "bessel": "special",
     "sampling": "posteriors",
     "series": "matching",
-    "totals": "matching/sums",
     "sampled_cosines": "losses",
     "softmax_share": "losses",
     "network_posteriors": "data",
@@ -30,9 +29,9 @@ def test_a_tensor_on_the_cpu_takes_the_plain_functions():
 
 # Parts of other fused functions have no plain twin of their own.
 PARTS = {
-    "grid": "matching/sums/interpolant",
-    "interpolant": "matching/sums/totals",
-    "pairs": "matching/fused_pairs",
+    "interpolant": "matching/interpolant",
+    "pairs": "matching/on_gpu",
+    "totals": "matching/tiled_sum",
 }
 TWINS = [
     name

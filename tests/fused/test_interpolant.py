@@ -4,6 +4,7 @@ Without a GPU these tests run in Triton's interpreter, if Triton is installed an
 """
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -11,12 +12,13 @@ from torch.nn import functional as F
 
 from aleator import AcceptanceKernel, VMFKernel, ZonalKernel
 from aleator.fused import functions
-from aleator.matching.positivity import log_total_positivity
-from aleator.matching.sums import fused_totals
-from aleator.matching.sums import interpolant as polynomials
-from aleator.matching.sums.interpolant import interpolant, too_far
+from aleator.matching import Way, log_total_positivity, on_gpu
+from aleator.matching import interpolant as polynomials
+from aleator.matching.interpolant import interpolant, too_far
+from aleator.matching.series import KernelSeries, recurrences, row_weights
+from tests.fused import test_totals
 from tests.fused.interpreted import INTERPRETED
-from tests.fused.test_totals import compare, device, posterior, some, some_mixtures  # noqa: F401
+from tests.fused.test_totals import device, posterior, some, some_mixtures  # noqa: F401
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 
@@ -29,7 +31,7 @@ KERNELS = {
 
 @pytest.fixture(autouse=True)
 def shares(monkeypatch) -> list[float]:
-    """Polynomials for any number of pairs. Returns the shares of usable classes of the calls."""
+    """The shares of usable classes of the calls."""
     found: list[float] = []
 
     def recorded(*arguments):
@@ -37,9 +39,11 @@ def shares(monkeypatch) -> list[float]:
         found.append(result.usable.float().mean().item())
         return result
 
-    monkeypatch.setattr(fused_totals, "LEAST_PAIRS", 1)
-    monkeypatch.setattr(fused_totals, "interpolant", recorded)
+    monkeypatch.setattr(on_gpu, "interpolant", recorded)
     return found
+
+
+compare = partial(test_totals.compare, way=Way.GPU_TILE_POLYNOMIALS)
 
 
 def all_terms(kernel, dim: int) -> int:
@@ -79,7 +83,7 @@ def test_gradients_of_any_size(size, device, shares):  # noqa: F811
     """Weights of pairs are scaled to what float16 can hold. Relative errors do not depend on their size."""
     torch.manual_seed(0)
     q = posterior(some(70, dim=16, low=40.0, high=45.0), torch.float32, device)
-    total = log_total_positivity(q, None, VMFKernel(20.0))
+    total = log_total_positivity(q, None, VMFKernel(20.0), way=Way.GPU_TILE_POLYNOMIALS)
     grad = torch.randn(70, dtype=torch.float64, device=device)
     one, scaled = (torch.autograd.grad(total, q.mu, grad * x, retain_graph=True)[0].double() for x in (1.0, size))
     assert (scaled / size - one).abs().max() <= 1e-6 * one.abs().max()
@@ -157,7 +161,7 @@ def test_far_pairs_that_matter(given, device, shares, monkeypatch):  # noqa: F81
     mu = F.normalize(torch.eye(10)[0] + 0.1 * mu, dim=-1)
     mu[0, 3] *= -1
     decided = []
-    monkeypatch.setattr(fused_totals, "too_far", lambda *sums: decided.append(too_far(*sums)) or decided[-1])
+    monkeypatch.setattr(on_gpu, "too_far", lambda *sums: decided.append(too_far(*sums)) or decided[-1])
     sides = ((mu[:, :8], kappa[:, :8]), (mu[:, 8:], kappa[:, 8:])) if given else ((mu[0], kappa[0]), None)
     # At the floor the slopes are small differences in float32.
     compare(*sides, kernel, device, all_terms(kernel, 10), limit=5e-5)
@@ -192,3 +196,33 @@ def test_rows_that_are_left_out_hold_no_nan(device):  # noqa: F811
     finally:
         torch.use_deterministic_algorithms(False)
     assert mean_slope.tolist() == [0.0] * 20
+
+
+@pytest.mark.parametrize("kernel", [VMFKernel(20.0), AcceptanceKernel(20.0)], ids=["vmf", "acceptance"])
+@pytest.mark.parametrize("dim", [3, 10, 64])
+@pytest.mark.parametrize("nodes", [(9, 5), (2, 3)])
+def test_the_grid_against_the_table_of_pairs(kernel, dim, nodes, device):  # noqa: F811
+    torch.manual_seed(0)
+    (P, Q), (a, b) = (2, 3), nodes
+    terms = kernel.terms(dim, 1e-17)
+    log_lam, sign = kernel.series(dim, terms + terms % 2, torch.device("cpu"))
+    kappa, half = 5 + 60 * torch.rand(P * a + Q * b, dtype=torch.float64), torch.rand(P, Q, dtype=torch.float64) / 4
+    series = KernelSeries(dim, log_lam, sign, None)
+    weights = row_weights(series, kappa)
+    expected = polynomials._log_r(series, weights, half, nodes)
+    y = polynomials._nodes_and_check(polynomials.COSINE_NODES, torch.device("cpu"))
+    factors = recurrences(dim, len(log_lam), torch.device("cpu"))
+    tensors = [x.to(device) for x in (weights.weights, weights.log_length, sign, factors, y, half)]
+    found = functions.fused_log_grid(*tensors, nodes)
+    assert found.shape == (polynomials.COSINE_NODES + 1, P, a, Q, b)
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-9)
+
+
+def test_a_sum_that_is_not_positive(device):  # noqa: F811
+    """Two terms of a series with a negative coefficient: log r is very small, and not NaN."""
+    weights = torch.tensor([[0.5, 1.0]], dtype=torch.float64).repeat(2, 1)
+    others = (torch.zeros(2), torch.tensor([1.0, -1.0]), torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([1.0, 0]))
+    tensors = [x.double().to(device) for x in (weights, *others, torch.ones(1, 1))]
+    found = functions.fused_log_grid(*tensors, (1, 1)).flatten()
+    assert found[0] < -600  # 1/4 - 1 at the cosine 1
+    assert found[1].item() == pytest.approx(torch.tensor(0.25).log().item())  # 1/4 - 0 at the cosine 0

@@ -10,9 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VMFMixture, VonMisesFisher, ZonalKernel, log_positivity
-from aleator.matching import log_total_positivity, sums_in_tiles
-from aleator.matching.sums import fused_totals
-from aleator.matching.sums import totals as totals_module
+from aleator.matching import Way, log_total_positivity, on_gpu, positivity, sums_in_tiles
 from tests.fused.interpreted import INTERPRETED, device_with_fused
 
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
@@ -27,7 +25,7 @@ KERNELS = {
 
 @pytest.fixture
 def device(monkeypatch) -> str:
-    return device_with_fused(monkeypatch, totals_module, fused_totals)  # on a CPU the sums alone; not row weights
+    return device_with_fused(monkeypatch, on_gpu)  # on a CPU the sums alone; not row weights
 
 
 def some(*shape: int, dim: int, low: float = 0.5, high: float = 300.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,13 +51,13 @@ def with_leaves(given, dtype: torch.dtype, device: str):
     return VMFMixture(log_weights, q, validate_args=False), [q.mu, q.kappa, log_weights]
 
 
-def compare(first, second, kernel, device: str, terms=None, limit: float = 2e-6) -> None:
+def compare(first, second, kernel, device: str, terms=None, limit: float = 2e-6, way: Way = Way.GPU_TILES) -> None:
     results = []
     grad = torch.randn(first[1].shape[: 2 - len(first)] if len(first) > 2 else first[1].shape, dtype=torch.float64)
-    for dtype, where in ((torch.float32, device), (torch.float64, "cpu")):
+    for dtype, where, how in ((torch.float32, device, way), (torch.float64, "cpu", Way.TILES)):
         q1, leaves = with_leaves(first, dtype, where)
         q2, more = (None, []) if second is None else with_leaves(second, dtype, where)
-        total = log_total_positivity(q1, q2, kernel, terms)
+        total = log_total_positivity(q1, q2, kernel, terms, how)
         results.append([total, *torch.autograd.grad(total, leaves + more, grad.to(where))])
     parts = ("mu", "kappa", "log weights")
     names = ["total", *parts[: len(first)], *parts[: 0 if second is None else len(second)]]
@@ -123,11 +121,16 @@ def test_extreme_posteriors(device):
     compare((mu, kappa), None, VMFKernel(20.0), device)
 
 
-def test_the_loss_with_its_defaults(device):
+def test_the_loss_with_its_defaults(device, monkeypatch):
     torch.manual_seed(0)
+    if INTERPRETED:  # where nothing else would choose them
+        chosen = positivity.choose
+        ways = {Way.TILES: Way.GPU_TILES}
+        monkeypatch.setattr(positivity, "choose", lambda *a, **k: ways.get(w := chosen(*a, **k), w))
     anchor, positive = (posterior(some(40, dim=8), torch.float32, device) for _ in range(2))
     kernel = VMFKernel(20.0)
     loss = ExactInfoNCE(kernel)(anchor, positive)
+    monkeypatch.undo()
     doubles = [
         VonMisesFisher(q.mu.detach().double().cpu(), q.kappa.detach().double().cpu()) for q in (anchor, positive)
     ]

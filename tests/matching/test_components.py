@@ -15,7 +15,7 @@ from aleator import (
     match_probability,
     pairwise_log_positivity,
 )
-from aleator.matching import components, log_bilinear, log_match_odds
+from aleator.matching import log_bilinear, log_match_odds
 from tests import reference
 from tests.matching.posterior_pairs import some_posteriors
 from tests.posteriors.mixture_cases import mixture
@@ -103,20 +103,6 @@ def test_many_small_tables_on_a_cpu():
     whole = log_positivity(q, p, VMFKernel(5.0))
     few = log_positivity(q[-5:], p[-5:], VMFKernel(5.0))
     torch.testing.assert_close(whole[-5:], few, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize("count", [1, 3, 5, 18])
-def test_a_batch_with_itself_uses_symmetry(count, monkeypatch):
-    """Values and gradients of the whole table, from one of two mirrored blocks."""
-    monkeypatch.setattr(components, "_LEAST_BLOCK", 2)
-    q, kernel = mixture(count, modes=2, dim=5), VMFKernel(10.0)
-    leaves = q.log_weights, q.components.mu, q.components.kappa
-    weight = torch.linspace(1, 3, count * count, dtype=torch.float64).view(count, count)
-    ours, whole = pairwise_log_positivity(q, q, kernel), log_positivity(q[:, None], q[None, :], kernel)
-    torch.testing.assert_close(ours, whole, rtol=1e-7, atol=1e-8)
-    mine, theirs = (torch.autograd.grad((weight * table).sum(), leaves, retain_graph=True) for table in (ours, whole))
-    for a, b in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
 
 def test_a_point_mass_of_weight_0_counts_for_nothing():

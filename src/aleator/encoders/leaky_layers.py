@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aleator.foundation import first_derivatives_only
+from aleator.foundation import Backward, Saved, with_gradient
 from aleator.fused import fused_for_layers, fused_kernels
 
 MOST_UNITS = 64  # of a narrow layer: its kernel holds a row of each layer in registers
@@ -32,10 +32,9 @@ def leaky_layers(x: Tensor, layers: Sequence[nn.Module]) -> Tensor:
         return plain_leaky_layers(x, layers)
     parameters: list[Any] = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
     if len(layers) > 1 and max(max(parameter.shape) for parameter in parameters) <= MOST_UNITS:
-        keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *parameters))
-        return _NarrowLayers.apply(keep, x, *parameters)
-    for layer in layers:
-        x = _WideLayer.apply(x, layer.weight, layer.bias)
+        return _narrow_layers(x, parameters)
+    for pair in zip(parameters[::2], parameters[1::2], strict=True):
+        x = _wide_layer(x, *pair)
     return x
 
 
@@ -58,50 +57,44 @@ def _is_plain(layer: nn.Module) -> bool:
     return plain and layer.weight.dtype == layer.bias.dtype == torch.float32
 
 
-class _NarrowLayers(torch.autograd.Function):
+def _narrow_layers(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """All layers in one kernel. The precision of products is torch's own setting."""
+    fused: Any = fused_kernels(x)
+    keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *parameters))
+    sizes = (x.shape[1], *(len(bias) for bias in parameters[1::2]))
+    precise = torch.get_float32_matmul_precision() == "highest"
 
-    @staticmethod
-    def forward(ctx, keep: bool, x: Tensor, *parameters: Tensor) -> Tensor:
-        fused: Any = fused_kernels(x)
-        ctx.sizes = (x.shape[1], *(len(bias) for bias in parameters[1::2]))
-        ctx.precise = torch.get_float32_matmul_precision() == "highest"
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
         row = torch.cat([parameter.flatten() for parameter in parameters])
-        output, hidden = fused.fused_leaky_layers(x, row, ctx.sizes, ctx.precise, keep)
-        ctx.save_for_backward(x, row, output, hidden)
-        return output
+        output, hidden = fused.fused_leaky_layers(x, row, sizes, precise, keep)
+        of_x = needed[0]
 
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        x, row, output, hidden = ctx.saved_tensors
-        fused: Any = fused_kernels(x)
-        grad_row, grad_x = fused.fused_leaky_layers_backward(
-            grad, x, row, output, hidden, ctx.sizes, ctx.precise, ctx.needs_input_grad[1]
-        )
-        shapes = [shape for into, out in pairwise(ctx.sizes) for shape in ((out, into), (out,))]
-        parts = grad_row.split([torch.Size(shape).numel() for shape in shapes])
-        return None, grad_x, *(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
+        def gradients(grad: Tensor, *saved: Tensor) -> tuple[Tensor | None, ...]:
+            grad_row, grad_x = fused.fused_leaky_layers_backward(grad, *saved, sizes, precise, of_x)
+            shapes = [torch.Size(shape) for into, out in pairwise(sizes) for shape in ((out, into), (out,))]
+            parts = grad_row.split([shape.numel() for shape in shapes])
+            return grad_x, *(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
+
+        return output, (x, row, output, hidden), gradients
+
+    return with_gradient(compute, x, *parameters)
 
 
-class _WideLayer(torch.autograd.Function):
+def _wide_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """One layer. The output has the sign of what enters the leaky ReLU, so that need not be kept."""
+    fused: Any = fused_kernels(x)
 
-    @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
         output = F.leaky_relu_(F.linear(x, weight, bias))
-        ctx.save_for_backward(x, weight, output)
-        return output
 
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, output = ctx.saved_tensors
-        fused: Any = fused_kernels(x)
-        before, grad_bias = fused.fused_leaky_layer_backward(grad, output)
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        return (
-            before @ weight if needs_x else None,
-            before.mT @ x if needs_weight else None,
-            grad_bias if needs_bias else None,
-        )
+        def gradients(grad: Tensor, x: Tensor, weight: Tensor, output: Tensor) -> tuple[Tensor | None, ...]:
+            before, grad_bias = fused.fused_leaky_layer_backward(grad, output)
+            return (
+                before @ weight if needed[0] else None,
+                before.mT @ x if needed[1] else None,
+                grad_bias if needed[2] else None,
+            )
+
+        return output, (x, weight, output), gradients
+
+    return with_gradient(compute, x, weight, bias)

@@ -1,13 +1,13 @@
 """What follows the output layers of an encoder: an embedding becomes a direction, a number becomes a kappa."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from aleator.foundation import first_derivatives_only
-from aleator.fused import fused_for_layers, fused_kernels
+from aleator.foundation import Backward, Saved, with_gradient
+from aleator.fused import fused_for_layers
 
 SHORTEST, LONGEST = 1e-12, 1e18  # beyond these lengths the squares of float32 coordinates under- or overflow
 _MOST_DIMENSIONS = 1024  # the fused version holds whole vectors
@@ -19,9 +19,16 @@ def directions(embeddings: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
     An embedding that is shorter than `SHORTEST` gets the direction of `axis` (D,). Coordinates are limited to
     `LONGEST`.
     """
-    if fused_for_layers(embeddings) and embeddings.shape[-1] <= _MOST_DIMENSIONS:
-        return _Directions.apply(embeddings, axis)
-    return plain_directions(embeddings, axis)
+    fused = fused_for_layers(embeddings)
+    if fused is None or embeddings.shape[-1] > _MOST_DIMENSIONS:
+        return plain_directions(embeddings, axis)
+
+    def compute(needed: Sequence[bool]) -> tuple[tuple[Tensor, ...], Saved, Backward]:
+        results = fused.fused_directions(embeddings, axis, SHORTEST, LONGEST)
+        return results, (embeddings,), lambda *saved: (fused.fused_directions_backward(*saved, SHORTEST, LONGEST),)
+
+    mu, norm = with_gradient(compute, embeddings)
+    return mu, norm
 
 
 def plain_directions(embeddings: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,46 +51,18 @@ def bounded_kappa(u: Tensor, scale: Tensor, shift: Tensor, middle: float, half_w
         middle: Middle of the interval of log kappa.
         half_width: Half the width of the interval.
     """
-    if fused_for_layers(u):
-        return _BoundedKappa.apply(u, scale, shift, middle, half_width)
-    return plain_bounded_kappa(u, scale, shift, middle, half_width)
+    fused = fused_for_layers(u)
+    if fused is None:
+        return plain_bounded_kappa(u, scale, shift, middle, half_width)
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        kappa, slope = fused.fused_bounded_kappa(u, scale, shift, middle, half_width)
+        return kappa, (slope,), lambda grad, slope: (grad * slope,)
+
+    return with_gradient(compute, u)
 
 
 def plain_bounded_kappa(u: Tensor, scale: Tensor, shift: Tensor, middle: float, half_width: float) -> Tensor:
     """`bounded_kappa` in plain torch."""
     u = u * scale + shift
     return torch.exp(middle + half_width * (2 / math.pi) * torch.atan(u * (math.pi / 2)))
-
-
-class _Directions(torch.autograd.Function):
-    """The fused `directions`."""
-
-    @staticmethod
-    def forward(ctx, embeddings: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
-        fused: Any = fused_kernels(embeddings)
-        ctx.save_for_backward(embeddings)
-        return fused.fused_directions(embeddings, axis, SHORTEST, LONGEST)
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad_mu: Tensor, grad_norm: Tensor) -> tuple[Any, ...]:
-        (embeddings,) = ctx.saved_tensors
-        fused: Any = fused_kernels(embeddings)
-        return fused.fused_directions_backward(grad_mu, grad_norm, embeddings, SHORTEST, LONGEST), None
-
-
-class _BoundedKappa(torch.autograd.Function):
-    """The fused `bounded_kappa`."""
-
-    @staticmethod
-    def forward(ctx, u: Tensor, scale: Tensor, shift: Tensor, middle: float, half_width: float) -> Tensor:
-        fused: Any = fused_kernels(u)
-        kappa, slope = fused.fused_bounded_kappa(u, scale, shift, middle, half_width)
-        ctx.save_for_backward(slope)
-        return kappa
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        (slope,) = ctx.saved_tensors
-        return grad * slope, None, None, None, None

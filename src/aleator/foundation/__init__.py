@@ -48,7 +48,7 @@ from aleator.foundation.wording import percent, visible
 
 if TYPE_CHECKING:
     from aleator.foundation.bundle import pack_state, read_bundle, unpack_state, write_bundle
-    from aleator.foundation.derivatives import first_derivatives_only
+    from aleator.foundation.derivatives import Backward, Saved, with_gradient
     from aleator.foundation.devices import one_thread, resolve_device
     from aleator.foundation.distributed import (
         ProcessGroup,
@@ -77,11 +77,13 @@ if TYPE_CHECKING:
 _WITH_TORCH = ("bundle", "derivatives", "devices", "distributed", "precision", "provenance", "randomness")
 
 __all__ = [
+    "Backward",
     "BadArgumentError",
     "CountBar",
     "DamagedFileError",
     "ProcessGroup",
     "ProgressLines",
+    "Saved",
     "changed_sources",
     "command",
     "create_file",
@@ -91,7 +93,6 @@ __all__ = [
     "duration",
     "even_sample",
     "file_sha256",
-    "first_derivatives_only",
     "gather_batch",
     "holds_nothing",
     "is_whole",
@@ -140,6 +141,7 @@ __all__ = [
     "using_contents",
     "verify_checksums",
     "visible",
+    "with_gradient",
     "without_apostrophe",
     "without_autocast",
     "write_bundle",

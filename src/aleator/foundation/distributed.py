@@ -1,7 +1,7 @@
 """Several processes, started by torchrun: which one this is, and how they exchange tensors."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from aleator.foundation.checks import require
-from aleator.foundation.derivatives import first_derivatives_only
+from aleator.foundation.derivatives import Backward, Saved, with_gradient
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,19 @@ def gather_batch(tensor: Tensor, dim: int = 0) -> Tensor:
     """
     if process_count() == 1:
         return tensor
-    return _Gather.apply(tensor, dim)
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(process_count())]
+        dist.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts, dim), (), gradient
+
+    def gradient(grad: Tensor) -> tuple[Tensor]:
+        grad = grad.contiguous().clone()
+        dist.all_reduce(grad)
+        return (grad.narrow(dim, process_rank() * size, size),)
+
+    size = tensor.shape[dim]
+    return with_gradient(compute, tensor)
 
 
 def pass_on(tensor: Tensor) -> Tensor:
@@ -164,21 +176,3 @@ def require_equal_batches(size: int, device: torch.device) -> None:
         "negatives from the batch need equal batches on every process",
         "drop the last, incomplete batch",
     )
-
-
-class _Gather(torch.autograd.Function):
-    """`gather_batch` for several processes."""
-
-    @staticmethod
-    def forward(ctx, tensor: Tensor, dim: int) -> Tensor:
-        parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(process_count())]
-        dist.all_gather(parts, tensor.contiguous())
-        ctx.dim, ctx.size = dim, tensor.shape[dim]
-        return torch.cat(parts, dim)
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad):
-        grad = grad.contiguous().clone()
-        dist.all_reduce(grad)
-        return grad.narrow(ctx.dim, process_rank() * ctx.size, ctx.size), None

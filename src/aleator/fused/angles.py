@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from aleator.fused.pieces import on_its_own_device, tl, triton
+from aleator.fused.triton_helpers import on_its_own_device, tl, triton
 
 _KAPPAS = 128  # to a program
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import clip, on_device, on_its_own_device, polynomial, tl, triton
+from aleator.fused.triton_helpers import clip, on_device, on_its_own_device, polynomial, tl, triton
 
 _BLOCK = 128
 

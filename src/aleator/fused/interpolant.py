@@ -1,4 +1,4 @@
-r"""GPU sums of expected positivity over negatives, log r from polynomials (matching/sums/interpolant.py), in float32.
+r"""GPU sums of expected positivity over negatives, log r from polynomials (matching/interpolant.py), in float32.
 
 Both sides are sorted by kappa. Each program has some rows of one row class. For each column class it first writes what
 its rows make of the polynomials,
@@ -8,12 +8,16 @@ its rows make of the polynomials,
 into a piece of memory of its own, for its slopes in kappa also the derivative of U. Then it goes through the columns of
 the class: a pair takes V_k = U_0k + U_1k z' + U_2k z'^2 + U_3k z'^3 and Clenshaw's rule over k. No pair needs float64.
 
-Matrix products take each float32 as two float16 (fused/halves.py). A program keeps the directions of its rows, and
-loads those of its columns once, for the cosines and for the gradient.
+Matrix products take each float32 as two float16 (fused/float16_products.py). A program keeps the directions of its
+rows, and loads those of its columns once, for the cosines and for the gradient.
 
 Of a kernel without a tail, log r of far pairs, c < 1 - w, goes on as a straight line.
 
 Pairs of classes that are not usable are left out here. fused/totals.py sums these, and only these.
+
+The coefficients come from log r on a grid of nodes, in float64 (`fused_log_grid`). All pairs of nodes of two classes
+share their cosines, so P_n(c) is made once for all of them, and a term of the series is an outer product: P_n at some
+cosines times w_n w'_n of the pairs.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aleator.fused.halves import (
+from aleator.fused.float16_products import (
     LARGEST_PART,
     UNIT,
     add_pull,
@@ -30,13 +34,14 @@ from aleator.fused.halves import (
     shape_of_halves,
     split_directions,
 )
-from aleator.fused.pieces import of_others, on_its_own_device, tl, triton
 from aleator.fused.totals import log_of_splits
+from aleator.fused.triton_helpers import of_others, on_its_own_device, tl, triton
 
-# Tiles and warps, forward and backward. The row counts divide matching/sums/interpolant.py's CLASS_UNIT.
+# Tiles and warps, forward and backward. The row counts divide matching/interpolant.py's CLASS_UNIT.
 FORWARD = {"ROWS": 64, "COLUMNS": 64, "num_warps": 4}
 BACKWARD = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4}
 MANY_DIMENSIONS = 256  # from here on tiles have half the columns, because directions and gradient take more room
+_COSINES = 16  # of one program of the grid
 PROGRAMS = 2112  # enough for every multiprocessor of a large GPU, several times
 
 
@@ -60,6 +65,32 @@ def sorted_side(
 
 
 @on_its_own_device
+def fused_log_grid(
+    weights: Tensor, log_length: Tensor, sign: Tensor, recurrence: Tensor, y: Tensor, half: Tensor, nodes: tuple
+) -> Tensor:
+    """log r without a floor, (K, P, a, Q, b).
+
+    Args:
+        weights: w_n of the rows' nodes and then of the columns', (P a + Q b, T) with T even.
+        log_length: Their log lengths, (P a + Q b,).
+        sign: Signs of lambda_n, (T,).
+        recurrence: The factors of P_n and P_{n-1} in the recurrence of P_{n+1}, (2, T).
+        y: Nodes in [-1, 1], (K,); the cosines are 1 - half (1 - y).
+        half: (P, Q).
+        nodes: a and b.
+    """
+    (P, Q), (a, b), terms = half.shape, nodes, weights.shape[1]
+    weights = weights.movedim(-1, 0).contiguous()
+    out = torch.empty(len(y), P, a, Q, b, dtype=torch.float64, device=half.device)
+    _grid_kernel[(P * Q, triton.cdiv(len(y), _COSINES))](
+        weights, log_length.contiguous(), sign, recurrence, y, half.contiguous(), out,
+        weights.shape[1], P, Q, len(y), terms,
+        A=a, B=b, COSINES=_COSINES, PAIRS=triton.next_power_of_2(a * b), num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@on_its_own_device
 def fused_interpolated_totals(
     like: Tensor,
     first: SortedSide,
@@ -73,7 +104,7 @@ def fused_interpolated_totals(
 
     `like` is any tensor on the device. `polynomials` is an `Interpolant` of the two sides, with a steepness if `depth`
     is above 0. `own`: both sides are the anchors, and none is its own negative. The second result is what `too_far`
-    (matching/sums/interpolant.py) needs of a kernel without a tail.
+    (matching/interpolant.py) needs of a kernel without a tail.
     """
     count, others = len(first.mu), len(second.mu)
     rows = FORWARD["ROWS"]
@@ -179,6 +210,36 @@ def _shape(polynomials: Any) -> dict[str, int]:
 
 
 if triton is not None:
+
+    @triton.jit
+    def _grid_kernel(
+        weight_ptr, length_ptr, sign_ptr, recurrence_ptr, y_ptr, half_ptr, out_ptr,
+        count, classes1, classes2, cosines, terms,
+        A: tl.constexpr, B: tl.constexpr, COSINES: tl.constexpr, PAIRS: tl.constexpr,
+    ):  # fmt: skip
+        """Each program: the nodes of two classes at COSINES cosines."""
+        p, q = tl.program_id(0) // classes2, tl.program_id(0) % classes2
+        k = tl.program_id(1) * COSINES + tl.arange(0, COSINES)
+        m = tl.arange(0, PAIRS)
+        live = m < A * B
+        i1, i2 = p * A + m // B, classes1 * A + q * B + m % B
+        c = 1.0 - tl.load(half_ptr + tl.program_id(0)) * (1.0 - tl.load(y_ptr + k, mask=k < cosines, other=1.0))
+        now, before = c * 0.0 + 1.0, c * 0.0
+        total = tl.zeros([COSINES, PAIRS], dtype=tl.float64)
+        for half_n in range(terms // 2):
+            for step in tl.static_range(2):  # two terms at a time, so that their loads overlap
+                n = 2 * half_n + step
+                w1 = tl.load(weight_ptr + n * count + i1, mask=live, other=0.0)
+                w2 = tl.load(weight_ptr + n * count + i2, mask=live, other=0.0)
+                total += now[:, None] * (w1 * w2 * tl.load(sign_ptr + n))[None, :]
+                after = tl.load(recurrence_ptr + n) * c * now - tl.load(recurrence_ptr + terms + n) * before
+                before = now
+                now = after
+        length = tl.load(length_ptr + i1, mask=live, other=0.0) + tl.load(length_ptr + i2, mask=live, other=0.0)
+        # A sum that is not positive is lost in rounding. Its classes are then not usable.
+        value = tl.log(tl.where(total < 1e-300, 1e-300, total)) + length[None, :]
+        place = ((k[:, None] * classes1 + p) * A + (m // B)[None, :]) * (classes2 * B) + q * B + (m % B)[None, :]
+        tl.store(out_ptr + place, value, mask=(k < cosines)[:, None] & live[None, :])
 
     @triton.jit
     def _places(kappa_ptr, at, live, scale, middle, half):

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import ROW_COUNT, leaky, linear_layer, on_its_own_device, tl, triton
+from aleator.fused.triton_helpers import ROW_COUNT, leaky, linear_layer, on_its_own_device, tl, triton
 
 _ROWS = 64  # inputs of a program, for narrow layers
 _STRETCH, _UNITS, _TILE = 4096, 8, 256  # inputs and units of a program, and inputs of a tile, for a wide layer

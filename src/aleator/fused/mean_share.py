@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import on_its_own_device, tl, triton
+from aleator.fused.triton_helpers import on_its_own_device, tl, triton
 
 _SAMPLES, _ANCHORS = 64, 16  # of a tile, where the anchors lie side by side in memory
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import log_sigmoid, on_its_own_device, tl, triton
+from aleator.fused.triton_helpers import log_sigmoid, on_its_own_device, tl, triton
 
 _SAMPLES, _COLUMNS = 64, 16  # of a tile, where the candidates lie side by side in memory
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from aleator.fused.pieces import leaky, linear_layer, on_its_own_device, tl, triton
+from aleator.fused.triton_helpers import leaky, linear_layer, on_its_own_device, tl, triton
 
 _ROWS = 32  # inputs of a program
 

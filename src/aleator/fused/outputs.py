@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import ROW_COUNT, clip, on_its_own_device, tl, triton
+from aleator.fused.triton_helpers import ROW_COUNT, clip, on_its_own_device, tl, triton
 
 _BLOCK = 256  # numbers of a program
 _TILE = 1024  # coordinates of a program

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import on_its_own_device, tl, triton
+from aleator.fused.triton_helpers import on_its_own_device, tl, triton
 
 _ROWS, _PART = 8, 64
 

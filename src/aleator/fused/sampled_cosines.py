@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import clip, interval_of, on_its_own_device, polynomial, tl, triton
+from aleator.fused.triton_helpers import clip, interval_of, on_its_own_device, polynomial, tl, triton
 
 _CHUNK, _SAMPLES = 12, 512  # to a program, at most
 

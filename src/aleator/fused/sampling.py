@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from aleator.fused.pieces import interval_of, on_its_own_device, polynomial, tl, triton
+from aleator.fused.triton_helpers import interval_of, on_its_own_device, polynomial, tl, triton
 
 _PROGRAMS = 2048
 

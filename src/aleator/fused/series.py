@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import clip, on_device, on_its_own_device, polynomial, tl, triton
+from aleator.fused.triton_helpers import clip, on_device, on_its_own_device, polynomial, tl, triton
 
 _BLOCK = 128
 _ROWS, _TILE = 16, 16

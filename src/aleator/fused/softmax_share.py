@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import log_sigmoid, on_its_own_device, tl, triton
+from aleator.fused.triton_helpers import log_sigmoid, on_its_own_device, tl, triton
 
 _BLOCK = 256
 _LEAST = 16  # Triton's smallest side of a matrix product

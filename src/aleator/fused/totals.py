@@ -1,4 +1,4 @@
-r"""GPU version of matching/sums/totals.py: sums of expected positivity over the negatives of each anchor.
+r"""GPU version of matching/tiled_sum.py: sums of expected positivity over the negatives of each anchor.
 
 Neither pass writes anything of the size of the table of pairs. Each program has some rows, goes through tiles of
 columns, and sums the series of each pair in registers by Clenshaw's rule, in float64: far away the terms cancel. What
@@ -9,9 +9,9 @@ program's own rows. If both sides are the anchors, a pair (i, j) counts for anch
 symmetric, so both shares are known at once, and one pass gives the whole gradient.
 
 How many terms a tile needs is decided on the device: `_rest_kernel` prepares, for each block of rows, what is left of
-them from each term on (matching/sums/totals.py has the bound). Tables have an even number of terms.
+them from each term on (matching/tiled_sum.py has the bound). Tables have an even number of terms.
 
-Components of mixtures are rows whose log weights are part of their log lengths (matching/sums/totals.py). The rows of
+Components of mixtures are rows whose log weights are part of their log lengths (matching/tiled_sum.py). The rows of
 one posterior have the same `owner`.
 
 A kernel with a tail is never summed far below its maximum, so the smooth floor of series.py is left out for it. Only
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import cosines, of_others, on_its_own_device, part_of_dimensions, tl, triton
+from aleator.fused.triton_helpers import cosines, of_others, on_its_own_device, part_of_dimensions, tl, triton
 
 _COLUMNS = 64
 _LARGEST_PART = 256  # dimensions of the gradient that one program holds
@@ -62,7 +62,7 @@ def nothing_done(device: torch.device) -> Done:
 def rows_on_device(mu: Tensor, rows: Any, heights: Tensor | None) -> FusedRows:
     """From directions (G, N, D) and their `RowWeights` (matching/series.py) of shape (G, N).
 
-    `heights` (T,) are the h_n of `rescaled_recurrence` (matching/sums/tiles.py), for the side of the columns.
+    `heights` (T,) are the h_n of `rescaled_recurrence` (matching/tiled_sum.py), for the side of the columns.
     """
     weights, slopes = (x.flatten(0, 1).movedim(-1, 0).contiguous() for x in (rows.weights, rows.slopes))
     lengths = (rows.log_length, rows.mean_length, rows.mean_length_slope)
@@ -84,7 +84,7 @@ def fused_log_totals(
 ) -> tuple[Tensor, Tensor]:
     """log sum_j r_ij in float64, and the same less the log length of row i in float32, (G, N) each.
 
-    `like` is any tensor on the device. `steps` (T,) are the m_n of `rescaled_recurrence` (matching/sums/tiles.py), T
+    `like` is any tensor on the device. `steps` (T,) are the m_n of `rescaled_recurrence` (matching/tiled_sum.py), T
     even. `constants` are lambda_1 and the scale of the tail (`TailScale`), the depth, floor and tilt of series.py, and
     whether there is a tail. `own`: both sides are the anchors, and none is its own negative. What is
     `done` is left out. `owner` (N,) int32: with `own`, rows of one owner are not compared; None: each is its own.

@@ -90,7 +90,7 @@ class ContrastiveLoss(nn.Module):
     def _recorded(
         self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None
     ) -> Tensor | None:
-        """The mean loss from a recording on a GPU (recorded.py). None: it is computed as usual."""
+        """The mean loss from a recording on a GPU (cuda_replay.py). None: it is computed as usual."""
         return None
 
     def per_anchor(self, anchor: PosteriorBatch, positive: PosteriorBatch, negative: PosteriorBatch | None) -> Tensor:

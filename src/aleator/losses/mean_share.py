@@ -1,12 +1,12 @@
 """Mean over the samples of the positive's softmax share (losses/softmax_share.py), as a logarithm."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from aleator.foundation import first_derivatives_only
+from aleator.foundation import Backward, Saved, with_gradient
 from aleator.fused import fused_kernels
 
 
@@ -17,9 +17,15 @@ def log_mean_share(share: Tensor, averaged: int = 1) -> Tensor:
         share: Log shares.
         averaged: Number of negatives, if their values are averaged in the denominator and not summed; 1 if summed.
     """
-    if fused_kernels(share) is not None and share.dtype == torch.float32 and share.numel():
-        return _LogMeanShare.apply(share, averaged)
-    return plain_log_mean_share(share, averaged)
+    fused = fused_kernels(share)
+    if fused is None or share.dtype != torch.float32 or not share.numel():
+        return plain_log_mean_share(share, averaged)
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        mean = fused.fused_log_mean_share(share, averaged)
+        return mean, (share, mean), lambda *saved: (fused.fused_log_mean_share_backward(*saved, averaged),)
+
+    return with_gradient(compute, share)
 
 
 def plain_log_mean_share(share: Tensor, averaged: int) -> Tensor:
@@ -36,21 +42,3 @@ def share_among_average(share: Tensor, count: int) -> Tensor:
         return share
     least = torch.full_like(share, -math.log(count))
     return share - torch.logaddexp(least, share + math.log1p(-1 / count))
-
-
-class _LogMeanShare(torch.autograd.Function):
-    """The fused `log_mean_share`."""
-
-    @staticmethod
-    def forward(ctx, share: Tensor, averaged: int) -> Tensor:
-        fused: Any = fused_kernels(share)
-        mean = fused.fused_log_mean_share(share, averaged)
-        ctx.save_for_backward(share, mean)
-        ctx.averaged = averaged
-        return mean
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        fused: Any = fused_kernels(grad)
-        return fused.fused_log_mean_share_backward(grad, *ctx.saved_tensors, ctx.averaged), None

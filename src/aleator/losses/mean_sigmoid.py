@@ -6,12 +6,12 @@ t_k is the cosine of the k-th samples, s the sigmoid.
 """
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from aleator.foundation import first_derivatives_only
+from aleator.foundation import Backward, Saved, with_gradient
 from aleator.fused import fused_kernels
 
 
@@ -24,10 +24,16 @@ def log_mean_sigmoid(cosines: Tensor, a: Tensor, b: Tensor, matches: int) -> Ten
         b: Its offset, a scalar.
         matches: The first so many candidates are asked for a match, the others for a mismatch.
     """
-    if fused_kernels(cosines) is not None and cosines.dtype == a.dtype == torch.float32 and cosines.numel():
-        flat = cosines.reshape(len(cosines), -1, cosines.shape[-1])
-        return _LogMeanSigmoid.apply(flat, a, b, matches).view(cosines.shape[1:])
-    return plain_log_mean_sigmoid(cosines, a, b, matches)
+    fused = fused_kernels(cosines)
+    if fused is None or not cosines.dtype == a.dtype == torch.float32 or not cosines.numel():
+        return plain_log_mean_sigmoid(cosines, a, b, matches)
+    flat = cosines.reshape(len(cosines), -1, cosines.shape[-1])
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        mean, learned = fused.fused_log_mean_sigmoid(flat, a, b, matches), needed[1] or needed[2]
+        return mean, (flat, a, b, mean), lambda *saved: fused.fused_log_mean_sigmoid_backward(*saved, matches, learned)
+
+    return with_gradient(compute, flat, a, b).view(cosines.shape[1:])
 
 
 def plain_log_mean_sigmoid(cosines: Tensor, a: Tensor, b: Tensor, matches: int) -> Tensor:
@@ -36,22 +42,3 @@ def plain_log_mean_sigmoid(cosines: Tensor, a: Tensor, b: Tensor, matches: int) 
     sign[..., matches:] = -1.0  # 1 - s(x) = s(-x)
     log_probability = torch.nn.functional.logsigmoid(sign * (a * cosines + b))
     return torch.logsumexp(log_probability, 0) - math.log(len(cosines))
-
-
-class _LogMeanSigmoid(torch.autograd.Function):
-    """The fused `log_mean_sigmoid`, of cosines (K, B, C)."""
-
-    @staticmethod
-    def forward(ctx, cosines: Tensor, a: Tensor, b: Tensor, matches: int) -> Tensor:
-        fused: Any = fused_kernels(cosines)
-        mean = fused.fused_log_mean_sigmoid(cosines, a, b, matches)
-        ctx.save_for_backward(cosines, a, b, mean)
-        ctx.matches = matches
-        return mean
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        fused: Any = fused_kernels(grad)
-        learned = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-        return *fused.fused_log_mean_sigmoid_backward(grad, *ctx.saved_tensors, ctx.matches, learned), None

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from aleator.foundation import first_derivatives_only, matmul_precision
+from aleator.foundation import Backward, Saved, matmul_precision, with_gradient
 from aleator.fused import fused_kernels
 from aleator.posteriors import VonMisesFisher
 from aleator.special import LEAST_DIM, AngleSeries, AngleTable, angle_series, angle_table
@@ -36,7 +36,20 @@ def sampled_cosines(z: Tensor, others: VonMisesFisher, generator: Generator | No
         noise = torch.randint(2**62, (), generator=generator, device=z.device)  # a seed: the fused version draws
     else:
         noise = draw_noise((len(z), *others.batch_shape), others.dim, z, generator)
-    return _SampledCosines.apply(z, others.mu, others.kappa, noise)
+    return cosines_from_noise(z, others.mu, others.kappa, noise)
+
+
+def cosines_from_noise(z: Tensor, mu: Tensor, kappa: Tensor, noise: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+    """z.z' for z (K, B, D), mu (B, M, D), kappa (B, M) and noise (K, B, M), or a seed for the fused version."""
+    fused = fused_kernels(z)
+    forward = fused.fused_sampled_cosines if fused else plain_sampled_cosines
+    backward: Backward = fused.fused_sampled_cosines_backward if fused else plain_sampled_cosines_backward
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        cosine, *slopes = forward(z, mu, kappa, noise, _angles(mu, fused is not None), needed[2])
+        return cosine, (z, mu, *slopes), lambda *saved: backward(*saved, needed[:2])
+
+    return with_gradient(compute, z, mu, kappa)
 
 
 def draw_noise(
@@ -50,29 +63,6 @@ def draw_noise(
     if dim % 2:
         square.add_(other.normal_(generator=generator).square_())
     return first, square.sqrt_()
-
-
-class _SampledCosines(torch.autograd.Function):
-    """z.z' for z (K, B, D), mu (B, M, D), kappa (B, M) and noise (K, B, M), or a seed for the fused version."""
-
-    @staticmethod
-    def forward(ctx, z, mu, kappa, noise):
-        slopes = ctx.needs_input_grad[2]
-        fused = fused_kernels(z)
-        table = _angles(mu, fused is not None)
-        forward = fused.fused_sampled_cosines if fused else plain_sampled_cosines
-        cosine, slope_c, slope_kappa = forward(z, mu, kappa, noise, table, slopes)
-        ctx.save_for_backward(z, mu, slope_c, slope_kappa)
-        return cosine
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad):
-        z, mu, slope_c, slope_kappa = ctx.saved_tensors
-        fused = fused_kernels(z)
-        backward = fused.fused_sampled_cosines_backward if fused else plain_sampled_cosines_backward
-        gradients = backward(grad, z, mu, slope_c, slope_kappa, ctx.needs_input_grad[:2])
-        return *gradients, None
 
 
 def _angles(mu: Tensor, fused: bool) -> AngleTable | AngleSeries:

@@ -16,8 +16,8 @@ from aleator.losses.base import (
     negative_count,
     self_mask,
 )
-from aleator.losses.recorded import recorded_mean
-from aleator.losses.ring import LARGEST_TABLE, PAIRS, log_totals_in_parts
+from aleator.losses.cuda_replay import recorded_mean
+from aleator.losses.distributed_totals import LARGEST_TABLE, PAIRS, log_totals_in_parts
 from aleator.losses.soft_targets import log_shares_of
 from aleator.matching import (
     DEFAULT_KAPPA_POS,
@@ -63,7 +63,7 @@ class SimilarityLoss(ContrastiveLoss):
     """
 
     # Whether the similarity depends on nothing but the posteriors and the parameters of the loss. Batch negatives of
-    # several processes, or very many of them, are then compared part by part (ring.py).
+    # several processes, or very many of them, are then compared part by part (distributed_totals.py).
     _in_parts: ClassVar[bool] = False
 
     def similarity(self, q1: PosteriorBatch, q2: PosteriorBatch) -> Tensor:
@@ -134,7 +134,7 @@ class SimilarityLoss(ContrastiveLoss):
         return self.similarity(groups[:, :, None], groups[:, None, :])
 
     def _part_of_table(self, rows: PosteriorBatch, block: PosteriorBatch, first: int | None) -> Tensor:
-        """log sum_j exp s of rows with a block, a `Part` of ring.py."""
+        """log sum_j exp s of rows with a block, a `Part` of distributed_totals.py."""
         table = self.similarity(rows[:, None], block[None, :])
         if first is not None:
             themselves = torch.zeros_like(table, dtype=torch.bool)

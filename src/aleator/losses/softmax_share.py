@@ -15,15 +15,15 @@ backward pass again, so memory is linear in K B.
 """
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from aleator.foundation import first_derivatives_only, gather_batch, matmul_precision, process_rank
+from aleator.foundation import Backward, Saved, gather_batch, matmul_precision, process_rank, with_gradient
 from aleator.fused import fused_kernels
-from aleator.matching import LogLinear, ZonalKernel
+from aleator.matching import ZonalKernel
 
 _LARGEST_FUSED_DIM = 128  # a tile of the fused version holds whole vectors
 _TABLE = 2**22  # cosines in one block, where the negatives are the other anchors
@@ -36,10 +36,16 @@ def log_softmax_share(log_positive: Tensor, log_negatives: Tensor) -> Tensor:
 
 def candidate_log_softmax_share(cosines: Tensor, dim: int, kernel: ZonalKernel) -> Tensor:
     """(K, B) from the cosines with all candidates (K, B, 1 + M), the positive first."""
-    log_linear = kernel.log_linear(dim)
-    if fused_kernels(cosines) and log_linear is not None and cosines.dtype == torch.float32:
-        return _CandidateShare.apply(cosines, log_linear)
-    return plain_candidate_log_softmax_share(cosines, dim, kernel)
+    log_linear, fused = kernel.log_linear(dim), fused_kernels(cosines)
+    if fused is None or log_linear is None or cosines.dtype != torch.float32:
+        return plain_candidate_log_softmax_share(cosines, dim, kernel)
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        share, log_total = fused.fused_candidate_log_softmax_share(cosines, log_linear)
+        backward = fused.fused_candidate_log_softmax_share_backward
+        return share, (cosines, log_total), lambda *saved: (backward(*saved, log_linear),)
+
+    return with_gradient(compute, cosines)
 
 
 def plain_candidate_log_softmax_share(cosines: Tensor, dim: int, kernel: ZonalKernel) -> Tensor:
@@ -55,10 +61,16 @@ def shared_log_softmax_share(z: Tensor, to_positive: Tensor, negatives: Tensor, 
     (K, G, M, D).
     """
     dim = z.shape[-1]
-    log_linear = kernel.log_linear(dim)
-    if fused_kernels(z) and log_linear is not None and z.dtype == torch.float32 and dim <= _LARGEST_FUSED_DIM:
-        return _SharedShare.apply(to_positive, z, negatives, log_linear)
-    return plain_shared_log_softmax_share(z, to_positive, negatives, kernel)
+    log_linear, fused = kernel.log_linear(dim), fused_kernels(z)
+    if fused is None or log_linear is None or z.dtype != torch.float32 or dim > _LARGEST_FUSED_DIM:
+        return plain_shared_log_softmax_share(z, to_positive, negatives, kernel)
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        share, log_total = fused.fused_shared_log_softmax_share(to_positive, z, negatives, log_linear)
+        backward = fused.fused_shared_log_softmax_share_backward
+        return share, (to_positive, z, negatives, log_total), lambda *saved: backward(*saved, log_linear)
+
+    return with_gradient(compute, to_positive, z, negatives)
 
 
 def plain_shared_log_softmax_share(z: Tensor, to_positive: Tensor, negatives: Tensor, kernel: ZonalKernel) -> Tensor:
@@ -101,39 +113,3 @@ def batch_log_totals(z: Tensor, kernel: ZonalKernel) -> Tensor:
         ]
         totals.append(torch.cat(of_rows, 1))
     return torch.cat(totals)
-
-
-class _CandidateShare(torch.autograd.Function):
-    """The fused `candidate_log_softmax_share`."""
-
-    @staticmethod
-    def forward(ctx, cosines: Tensor, log_linear: LogLinear) -> Tensor:
-        fused: Any = fused_kernels(cosines)
-        share, log_total = fused.fused_candidate_log_softmax_share(cosines, log_linear)
-        ctx.save_for_backward(cosines, log_total)
-        ctx.log_linear = log_linear
-        return share
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        fused: Any = fused_kernels(grad)
-        return fused.fused_candidate_log_softmax_share_backward(grad, *ctx.saved_tensors, ctx.log_linear), None
-
-
-class _SharedShare(torch.autograd.Function):
-    """The fused `shared_log_softmax_share`."""
-
-    @staticmethod
-    def forward(ctx, to_positive: Tensor, z: Tensor, negatives: Tensor, log_linear: LogLinear) -> Tensor:
-        fused: Any = fused_kernels(z)
-        share, log_total = fused.fused_shared_log_softmax_share(to_positive, z, negatives, log_linear)
-        ctx.save_for_backward(to_positive, z, negatives, log_total)
-        ctx.log_linear = log_linear
-        return share
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        fused: Any = fused_kernels(grad)
-        return *fused.fused_shared_log_softmax_share_backward(grad, *ctx.saved_tensors, ctx.log_linear), None

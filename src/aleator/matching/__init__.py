@@ -10,8 +10,8 @@ from aleator.matching.positivity import (
     log_total_positivity,
     match_probability,
     pairwise_log_positivity,
-    sums_in_tiles,
 )
+from aleator.matching.ways import Way, sums_in_tiles
 from aleator.matching.zonal import LogLinear, ZonalKernel, check_kernel
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "NegativeLaw",
     "OrderedBy",
     "VMFKernel",
+    "Way",
     "ZonalKernel",
     "check_kernel",
     "log_bilinear",

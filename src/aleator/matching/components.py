@@ -9,9 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher, log_weighted
-
-_LEAST_BLOCK = 128  # components; smaller blocks would cost more than they save
+from aleator.posteriors import PosteriorBatch, VonMisesFisher, log_weighted
 
 
 def log_bilinear(
@@ -45,23 +43,6 @@ def log_bilinear(
     log_weights = q1.log_weights.reshape(*lead1, N, K, 1, 1) + q2.log_weights.reshape(*lead2, 1, 1, M, J)
     weighted = log_weighted(log_weights, values.unflatten(-1, (M, J)).unflatten(-3, (N, K)))
     return torch.logsumexp(weighted, (-3, -1)).view(shape)
-
-
-def log_bilinear_with_itself(q: VMFMixture, compare: Callable[[VonMisesFisher, VonMisesFisher], Tensor]) -> Tensor:
-    """`log_bilinear` of every posterior of a batch (N,) with every other, for a comparison that is symmetric: (N, N).
-
-    The table is computed in blocks, and of two blocks that mirror each other only one. With four times four blocks this
-    saves three eighths of the work.
-    """
-    blocks = max(1, min(4, len(q) * q.modes // _LEAST_BLOCK))
-    parts = q.split(-(-len(q) // blocks))
-    upper = {
-        (i, j): log_bilinear(parts[i][:, None], parts[j][None, :], compare)
-        for i in range(len(parts))
-        for j in range(i, len(parts))
-    }
-    rows = [[upper[i, j] if i <= j else upper[j, i].mT for j in range(len(parts))] for i in range(len(parts))]
-    return torch.cat([torch.cat(row, 1) for row in rows])
 
 
 def _as_table(q1: PosteriorBatch, q2: PosteriorBatch) -> tuple[PosteriorBatch, PosteriorBatch]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from aleator.foundation import require, require_at_least
 from aleator.matching.truncation import CacheKey
 from aleator.matching.zonal import LogLinear, ZonalKernel
-from aleator.special import growth_shortfall, harmonic_dimension, log_bessel_ratios, log_growth, logistic_moments
+from aleator.special import harmonic_dimension, kappa_minus_log_growth, log_bessel_ratios, log_growth, logistic_moments
 
 DEFAULT_KAPPA_POS = 20.0  # the paper's value
 
@@ -114,7 +114,7 @@ class VMFKernel(_ConcentrationKernel):
         return self.concentration(t) * (t - 1)
 
     def log_mean(self, dim: int) -> Tensor:
-        return -growth_shortfall(dim / 2 - 1, self.kappa_pos)
+        return -kappa_minus_log_growth(dim / 2 - 1, self.kappa_pos)
 
     def log_linear(self, dim: int) -> LogLinear | None:
         if self._fixed is None or self.is_identity:

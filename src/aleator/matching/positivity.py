@@ -8,41 +8,46 @@ This is the expected positivity of the paper's Proposition 2, times the area of 
 P(x'|x)/P(x') that a contrastive task estimates; docs/theory.md has the proof. Its limits: kappa -> inf gives the
 similarity of InfoNCE, kappa_pos -> inf the expected likelihood kernel, kappa -> 0 gives r = 1.
 
-Here are the public functions and checks. components.py takes mixtures apart, series.py sums the series. A kernel's
-series resolves posteriors up to some kappa, its `reach` (truncation.py); sharper posteriors are treated as having that
-kappa.
+Here are the public functions and checks. components.py takes mixtures apart, ways.py chooses how r is summed, series.py
+has the series. A kernel's series resolves posteriors up to some kappa, its `reach` (truncation.py); sharper posteriors
+are treated as having that kappa.
 """
 
 import logging
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily
 
-from aleator.foundation import reject, require, require_at_least, require_not_compiled, require_probability
-from aleator.fused import fused_kernels
-from aleator.matching.components import log_bilinear, log_bilinear_with_itself
-from aleator.matching.fused_pairs import fused_log_pairs
+from aleator.foundation import (
+    Backward,
+    Saved,
+    reject,
+    require,
+    require_at_least,
+    require_not_compiled,
+    require_probability,
+    with_gradient,
+)
+from aleator.matching.components import log_bilinear
+from aleator.matching.interpolated_sum import InterpolatedTotals
+from aleator.matching.interpolated_table import interpolated_log_r
 from aleator.matching.kernels import VMFKernel
 from aleator.matching.match_maps import LogOddsMap
-from aleator.matching.series import log_series
-from aleator.matching.sums.fused_totals import takes_polynomials
-from aleator.matching.sums.interpolated_table import interpolated_log_r, takes_table
-from aleator.matching.sums.interpolated_totals import takes_interpolants
-from aleator.matching.sums.totals import STEEPEST, log_totals
+from aleator.matching.on_gpu import FusedTotals, fused_log_pairs
+from aleator.matching.series import KernelSeries, Rows, log_series
+from aleator.matching.tiled_sum import TiledTotals
+from aleator.matching.ways import Way, choose, count_terms, left_out
 from aleator.matching.zonal import ZonalKernel, check_kernel
 from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher, log_overlap, unit_directions
 
 Posterior = PosteriorBatch | MixtureSameFamily
 DEFAULT_PRIOR = 0.5  # share of matches among the pairs in question
 
-# How much of the series may be left out, relative to the largest r.
-_TOLERANCE = {torch.float32: 1e-10, torch.float64: 1e-17}
 # A lighter component adds nothing to a sum in float64.
 _LEAST_LOG_WEIGHT = -500.0
-_SMALL_GROUP = 2**14  # pairs; from here on tiles are as fast as a table
-_MOST_IN_TABLE = 2**20  # pairs of components, some 100 MB
 _LOG = logging.getLogger("aleator.matching")
 _TOLD: set[int] = set()  # dimensions whose reach a user has been told
 
@@ -74,10 +79,11 @@ def log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, terms: int
         tensor(-5.0932)
     """
     first, second = _checked_pair(q1, q2, kernel)
-    if terms is None and first.modes * second.modes > 1 and _has_fused_pairs(first, second, kernel):
+    if first.modes * second.modes > 1 and choose(kernel, first, second, terms) is Way.GPU_PAIRS:
         (parts1, weights1), (parts2, weights2) = _component_pairs(first, second)
-        return (_fused_log_r(parts1, parts2, kernel) + weights1 + weights2).view(len(first), -1).logsumexp(1)
-    return log_bilinear(first, second, lambda a, b: _log_r(a, b, kernel, terms))
+        log_r = log_r_of_components(parts1, parts2, kernel, way=Way.GPU_PAIRS)
+        return (log_r + weights1 + weights2).view(len(first), -1).logsumexp(1)
+    return log_bilinear(first, second, lambda a, b: log_r_of_components(a, b, kernel, terms))
 
 
 def pairwise_log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, terms: int | None = None) -> Tensor:
@@ -107,13 +113,15 @@ def pairwise_log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, t
     for name, q in (("q1", q1), ("q2", q2)):
         one_dimension = len(q.batch_shape) == 1
         require(one_dimension, name, tuple(q.batch_shape), "expected one batch dimension", "flatten the batch")
-    if q1 is q2 and isinstance(first, VMFMixture) and len(first) > 0:  # r is symmetric
-        return log_bilinear_with_itself(first, lambda a, b: _log_r(a, b, kernel, terms))
     return log_positivity(first[:, None], second[None, :], kernel, terms)
 
 
 def log_total_positivity(
-    q1: PosteriorBatch, q2: PosteriorBatch | None, kernel: ZonalKernel, terms: int | None = None
+    q1: PosteriorBatch,
+    q2: PosteriorBatch | None,
+    kernel: ZonalKernel,
+    terms: int | None = None,
+    way: Way | None = None,
 ) -> Tensor:
     """Log of the sum of expected positivity of each posterior with all posteriors of a second batch.
 
@@ -127,6 +135,7 @@ def log_total_positivity(
             the same group.
         kernel: What counts as a match. One that `sums_in_tiles`.
         terms: Number of terms of the series. Default: as many as the kernel and the dtype need, tile by tile.
+        way: How r is summed, to compare ways. Default: the fastest for these posteriors (ways.py).
 
     Returns:
         Logarithms in float64, the shape of q1.
@@ -144,76 +153,74 @@ def log_total_positivity(
         tensor([-1.6675])
     """
     _checked_pair(q1, q1 if q2 is None else q2, kernel)
-    way_out = "use pairwise_log_positivity"
-    require(sums_in_tiles(kernel, q1), "kernel", kernel, "cannot be summed in tiles here", way_out)
-    if _many_small_groups(q1, q2):
+    way = choose(kernel, q1, q2, terms, sums=True) if way is None else way
+    if way is Way.TABLE:
         return _log_totals_of_table(q1, q2, kernel, terms)
-    dim, dtype, reach = q1.dim, q1.dtype, kernel.reach(q1.dim)
-
-    def side(q: PosteriorBatch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """mu (G, N K, D) and kappa (G, N K) of the components, and their log weights if there are several."""
-        parts, rows = q.components, q.batch_shape[-1] * q.modes
-        kappa = parts.kappa.double() if q.device.type == "cpu" else parts.kappa  # a GPU's own kernels do this
-        if math.isfinite(reach):
-            _tell_reach(kernel, dim, reach, kappa)
-            kappa = kappa.clamp(max=reach)
-        log_weights = q.log_weights.clamp(min=_LEAST_LOG_WEIGHT).reshape(-1, rows) if q.modes > 1 else None
-        return parts.mu.reshape(-1, rows, dim), kappa.reshape(-1, rows), log_weights
-
-    mu1, kappa1, weights1 = side(q1)
-    mu2, kappa2, weights2 = (None, None, None) if q2 is None else side(q2)
-    others = kappa1 if kappa2 is None else kappa2
+    first, second = _rows(q1, kernel), None if q2 is None else _rows(q2, kernel)
+    kappa2 = first.kappa if second is None else second.kappa
     # A grid of polynomials goes deeper.
-    depth = torch.float64 if takes_interpolants(mu1, mu2, weights1, weights2) else dtype
-    count = terms if terms is not None else _count_terms(kernel, dim, depth, kappa1, others)
-    if terms is None and kappa1.is_cuda:
-        if takes_polynomials(len(kappa1), kappa1.shape[1], others.shape[1]):
-            count = kernel.terms(dim, _TOLERANCE[torch.float64])  # the grid of the polynomials goes deeper
+    depth = torch.float64 if way in (Way.TILE_POLYNOMIALS, Way.GPU_TILE_POLYNOMIALS) else q1.dtype
+    count = terms if terms is not None else count_terms(kernel, q1.dim, depth, first.kappa, kappa2)
+    if terms is None and first.kappa.is_cuda:
         count += count % 2  # so that nothing has to be padded
-    require_at_least("terms", count, 2, "leave it out")
-    log_lam, sign = kernel.series(dim, count, q1.device)
-    kappa_pos = kernel.concentration(log_lam) if isinstance(kernel, VMFKernel) else None
-    tolerance = 0.0 if terms is not None else _tolerance(kernel, dtype)
-    arguments = (log_lam, sign, dim, kappa_pos, tolerance, weights1, weights2, q1.modes)
-    totals = log_totals(mu1, kappa1, mu2, kappa2, *arguments)
+    tolerance = 0.0 if terms is not None else left_out(kernel, q1.dtype)
+    totals = _log_totals(_series(kernel, q1.dim, count, first.kappa, tolerance), first, second, way)
     return totals.view(*q1.batch_shape, q1.modes).logsumexp(-1) if q1.modes > 1 else totals.view(q1.batch_shape)
 
 
-def _many_small_groups(q1: PosteriorBatch, q2: PosteriorBatch | None) -> bool:
-    """Whether one table of all groups is faster than tiles of each: a group of tiles costs some milliseconds."""
-    if q1.device.type != "cpu" or len(q1.batch_shape) < 2:
-        return False
-    others = q1 if q2 is None else q2
-    groups, pairs = len(q1), q1.batch_shape[-1] * others.batch_shape[-1]
-    return groups > 1 and pairs <= _SMALL_GROUP and groups * pairs * q1.modes * others.modes <= _MOST_IN_TABLE
+def _rows(q: PosteriorBatch, kernel: ZonalKernel) -> Rows:
+    """The components of posteriors (N,) or (G, N), each with its weight if there are several."""
+    parts, rows, reach = q.components, q.batch_shape[-1] * q.modes, kernel.reach(q.dim)
+    kappa = parts.kappa.double() if q.device.type == "cpu" else parts.kappa  # a GPU's own kernels do this
+    if math.isfinite(reach):
+        _tell_reach(kernel, q.dim, reach, kappa)
+        kappa = kappa.clamp(max=reach)
+    log_weights = q.log_weights.clamp(min=_LEAST_LOG_WEIGHT).reshape(-1, rows) if q.modes > 1 else None
+    return Rows(parts.mu.reshape(-1, rows, q.dim), kappa.reshape(-1, rows), log_weights, q.modes)
+
+
+def _series(kernel: ZonalKernel, dim: int, terms: int, like: Tensor, tolerance: float = 0.0) -> KernelSeries:
+    require_at_least("terms", terms, 2, "leave it out")
+    log_lam, sign = kernel.series(dim, terms, like.device)
+    kappa_pos = kernel.concentration(log_lam) if isinstance(kernel, VMFKernel) else None
+    return KernelSeries(dim, log_lam, sign, kappa_pos, tolerance)
+
+
+def _log_totals(kernel: KernelSeries, first: Rows, second: Rows | None, way: Way) -> Tensor:
+    """log w_i + log sum_j w_j r(x_i, x_j), (G, N), float64, with gradients in both sides and the kernel.
+
+    Without a second side, the negatives are the other anchors of the group.
+    """
+    inputs = *first.tensors, *(second.tensors if second is not None else (None,) * 3), *kernel.parameters
+    dtypes = [None if x is None else x.dtype for x in inputs]
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        pairs: TiledTotals | InterpolatedTotals | FusedTotals
+        if way is Way.TILES:
+            pairs = TiledTotals(kernel, first, second)
+        elif way is Way.TILE_POLYNOMIALS:
+            pairs = InterpolatedTotals(kernel, first, second)
+        else:
+            pairs = FusedTotals(kernel, first, second, way is Way.GPU_TILE_POLYNOMIALS)
+
+        def gradients(grad: Tensor) -> list[Tensor | None]:
+            pieces = zip(pairs.gradients(grad), dtypes, strict=True)
+            return [None if x is None or dtype is None else x.to(dtype) for x, dtype in pieces]
+
+        return pairs.totals(), (), gradients
+
+    return with_gradient(compute, *inputs)
 
 
 def _log_totals_of_table(
     q1: PosteriorBatch, q2: PosteriorBatch | None, kernel: ZonalKernel, terms: int | None
 ) -> Tensor:
-    """`log_total_positivity` (G, N) of groups from a table (G, N, M)."""
+    """`log_total_positivity` from a table (N, M) or (G, N, M)."""
     others = q1 if q2 is None else q2
-    log_r = log_positivity(q1[:, :, None], others[:, None, :], kernel, terms).double()
+    log_r = log_positivity(q1[..., :, None], others[..., None, :], kernel, terms).double()
     if q2 is None:
-        log_r = log_r.masked_fill(torch.eye(log_r.shape[1], dtype=torch.bool), -math.inf)
+        log_r = log_r.masked_fill(torch.eye(log_r.shape[-1], dtype=torch.bool), -math.inf)
     return log_r.logsumexp(-1)
-
-
-def sums_in_tiles(kernel: ZonalKernel, q: PosteriorBatch) -> bool:
-    """Whether `log_total_positivity` takes this kernel, for posteriors with the dtype and device of q.
-
-    On a CPU that is any kernel but a vMF kernel that is very steep. On a GPU it is the same for fixed kernels and
-    float32, if Triton is installed; other kernels compare all pairs in one table there.
-    """
-    kappa = q.components.kappa
-    if q.device.type != "cpu":
-        fixed = kernel.cache_key() is not None and q.dtype == torch.float32
-        if not (fixed and fused_kernels(kappa)):
-            return False
-    if not isinstance(kernel, VMFKernel):
-        return True
-    steepest = kernel.concentration(kappa)
-    return float(steepest.detach() if isinstance(steepest, Tensor) else steepest) <= STEEPEST
 
 
 def match_probability(
@@ -278,41 +285,34 @@ def _as_posterior(name: str, q: Distribution) -> PosteriorBatch:
     return reject(name, type(q).__name__, "not a posterior", "pass VonMisesFisher or VMFMixture")
 
 
-def _log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: int | None) -> Tensor:
-    """log r of vMF posteriors whose batch shapes broadcast."""
+def log_r_of_components(
+    q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel, terms: int | None = None, way: Way | None = None
+) -> Tensor:
+    """log r of vMF posteriors whose batch shapes broadcast. `way`: how it is summed. Default: the fastest."""
     dim, dtype = q1.dim, q1.mu.dtype
-    shape = torch.broadcast_shapes(q1.batch_shape, q2.batch_shape)
-    if terms is None and _has_fused_pairs(q1, q2, kernel):
-        return _fused_log_r(q1, q2, kernel)
+    way = choose(kernel, q1, q2, terms) if way is None else way
+    if way is Way.GPU_PAIRS:
+        first, second = _rows(q1, kernel), _rows(q2, kernel)
+        count = kernel.terms(dim, left_out(kernel, torch.float32))
+        return fused_log_pairs(_series(kernel, dim, count, first.mu), first, second)[0].float()
     kappa1, kappa2 = q1.kappa.double(), q2.kappa.double()
-    if isinstance(kernel, VMFKernel) and kernel.is_identity:
+    if way is Way.OVERLAP:
         return log_overlap(dim, _cosine_gap(q1, q2), kappa1, kappa2).to(dtype)
     cosine = _cosine(q1.mu.double(), q2.mu.double())
     # The series works on tables of pairs, (N, M) or (G, N, M). Any other shape becomes a table of one column.
+    shape = torch.broadcast_shapes(q1.batch_shape, q2.batch_shape)
     if len(shape) not in (2, 3):
         kappa1, kappa2 = kappa1.expand(shape).reshape(-1, 1), kappa2.expand(shape).reshape(-1, 1)
         cosine = cosine.reshape(-1, 1)
     kappa1, kappa2 = (kappa[(None,) * (cosine.dim() - kappa.dim())] for kappa in (kappa1, kappa2))
+    if way is Way.TABLE_POLYNOMIALS:
+        return interpolated_log_r(cosine, kappa1, kappa2, kernel, dim).view(shape)
     reach = kernel.reach(dim)
     if math.isfinite(reach):  # for sharper posteriors the series would be noise
         _tell_reach(kernel, dim, reach, kappa1, kappa2)
         kappa1, kappa2 = kappa1.clamp(max=reach), kappa2.clamp(max=reach)
-    count = terms if terms is not None else _count_terms(kernel, dim, dtype, kappa1, kappa2)
-    pairs = (cosine, kappa1, kappa2)
-    if terms is None and isinstance(kernel, VMFKernel) and takes_table(*pairs, dtype, kernel, dim, count):
-        return interpolated_log_r(*pairs, kernel, dim).view(shape)
-    require_at_least("terms", count, 2, "leave it out")
-    log_lam, sign = kernel.series(dim, count, cosine.device)
-    kappa_pos = kernel.concentration(cosine) if isinstance(kernel, VMFKernel) else None
-    return log_series(cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos).view(shape).to(dtype)
-
-
-def _has_fused_pairs(q1: PosteriorBatch, q2: PosteriorBatch, kernel: ZonalKernel) -> bool:
-    """Whether N pairs of two batches (N,) go the short way on a GPU: a fixed kernel, float32."""
-    one_each = len(q1.batch_shape) == 1 and q1.batch_shape == q2.batch_shape
-    plain = one_each and q1.dtype == torch.float32 and len(q1) > 0
-    fixed = kernel.cache_key() is not None and not (isinstance(kernel, VMFKernel) and kernel.is_identity)
-    return plain and fixed and fused_kernels(q1.components.kappa) is not None
+    count = terms if terms is not None else count_terms(kernel, dim, dtype, kappa1, kappa2)
+    return log_series(_series(kernel, dim, count, cosine), cosine, kappa1, kappa2).view(shape).to(dtype)
 
 
 def _component_pairs(q1: PosteriorBatch, q2: PosteriorBatch) -> list[tuple[VonMisesFisher, Tensor]]:
@@ -322,15 +322,6 @@ def _component_pairs(q1: PosteriorBatch, q2: PosteriorBatch) -> list[tuple[VonMi
         parts, log_weights = q.components.unsqueeze(axis).expand(shape), q.log_weights.unsqueeze(axis).expand(shape)
         sides.append((parts.reshape(-1), log_weights.reshape(-1)))
     return sides
-
-
-def _fused_log_r(q1: VonMisesFisher, q2: VonMisesFisher, kernel: ZonalKernel) -> Tensor:
-    """log r of N pairs in float32."""
-    dim, reach = q1.dim, kernel.reach(q1.dim)
-    kappa1, kappa2 = (q.kappa.clamp(max=reach) if math.isfinite(reach) else q.kappa for q in (q1, q2))
-    log_lam, sign = kernel.series(dim, kernel.terms(dim, _tolerance(kernel, torch.float32)), q1.mu.device)
-    kappa_pos = kernel.concentration(log_lam) if isinstance(kernel, VMFKernel) else None
-    return fused_log_pairs(q1.mu, kappa1, q2.mu, kappa2, log_lam, sign, dim, kappa_pos).float()
 
 
 def _tell_reach(kernel: ZonalKernel, dim: int, reach: float, *kappas: Tensor) -> None:
@@ -358,19 +349,3 @@ def _cosine_gap(q1: VonMisesFisher, q2: VonMisesFisher) -> Tensor:
 def _is_table(mu1: Tensor, mu2: Tensor) -> bool:
     """Whether every row, (..., N, 1, D), is compared with every column, (..., 1, M, D)."""
     return mu1.dim() == mu2.dim() >= 3 and mu1.shape[-2] == 1 and mu2.shape[-3] == 1
-
-
-def _count_terms(kernel: ZonalKernel, dim: int, dtype: torch.dtype, kappa1: Tensor, kappa2: Tensor) -> int:
-    """Terms for the posteriors of the batch on a CPU; for any posterior on a GPU, where reading kappa would wait."""
-    tolerance = _tolerance(kernel, dtype)
-    if kappa1.device.type != "cpu" or kappa1.numel() == 0 or kappa2.numel() == 0:
-        return kernel.terms(dim, tolerance)
-    # A NaN kappa makes its own pairs NaN for any number of terms, so it is left out of the maximum.
-    sharpest = (k.detach().nan_to_num(0.0, math.inf).max().item() for k in (kappa1, kappa2))
-    return kernel.terms(dim, tolerance, *sharpest)
-
-
-def _tolerance(kernel: ZonalKernel, dtype: torch.dtype) -> float:
-    """How much of the series may be left out."""
-    # Only the vMF kernel has a tail. For others, left-out terms would show where r is close to its floor.
-    return _TOLERANCE[dtype if isinstance(kernel, VMFKernel) else torch.float64]

@@ -24,25 +24,110 @@ would be noise. Two things keep log r finite and increasing there:
     u = s/s(1),   log r = log s(1) + log( (u + sqrt(u^2 + 4 FLOOR^2))/2 ) + TILT FLOOR^2/(FLOOR^2 + u^2) (c - 1).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.foundation import first_derivatives_only
+from aleator.foundation import Backward, Saved, with_gradient
 from aleator.fused import fused_kernels
-from aleator.special import log_harmonic_dimensions, log_ratios_and_slopes, recurrence, recurrence_start, representable
+from aleator.special import (
+    bessel_ratio,
+    log_harmonic_dimensions,
+    log_ratios_and_slopes,
+    recurrence,
+    recurrence_start,
+    representable,
+)
 
 FLOOR = 1e-10
 TILT = 1e-2
 DEPTH = 14.0
 # Pairs per block on a CPU, small enough for the working set of a block to stay in the cache.
 _BLOCK = 2**15
-_FEWEST_TO_SORT = 512  # concentrations; for fewer, looking for equal ones does not pay
-_FEW = 2**14  # terms times pairs of a table that is small enough to keep all polynomials
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSeries:
+    """A kernel in D dimensions, as its series is summed."""
+
+    dim: int
+    log_lam: Tensor  # (T,): log |lambda_n|, with a graph if the kernel is learned
+    sign: Tensor  # (T,): signs of lambda_n
+    kappa_pos: float | Tensor | None  # of a vMF kernel, which has a tail; None for any other kernel
+    tolerance: float = 0.0  # how much of the series a tile may leave out, relative to the largest r
+
+    @property
+    def parameters(self) -> tuple[Tensor, Tensor | None]:
+        """What can have a gradient: log |lambda_n|, and kappa_pos if it is a tensor."""
+        return self.log_lam, self.kappa_pos if isinstance(self.kappa_pos, Tensor) else None
+
+    @cached_property
+    def tail(self) -> "TailScale | None":
+        """What the tail takes from the kernel, as numbers. A GPU is not asked for them."""
+        if self.kappa_pos is None:
+            return None
+        if self.log_lam.is_cuda and isinstance(self.kappa_pos, float):
+            return _fixed_tail(self.dim, self.kappa_pos)
+        return tail_scale(self.dim, float(self.log_lam[1].exp()), float(self.kappa_pos))
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """One side of a comparison: G groups of N posteriors, or of components of posteriors."""
+
+    mu: Tensor  # (G, N, D)
+    kappa: Tensor  # (G, N)
+    log_weights: Tensor | None = None  # (G, N): with which the rows count, finite
+    modes: int = 1  # so many consecutive rows are one posterior; a divisor of N
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        return self.mu, self.kappa, self.log_weights
+
+
+@dataclass(frozen=True)
+class TailScale:
+    """What the tail of a vMF kernel takes from the kernel."""
+
+    lam: float  # lambda_1
+    scale: float  # kappa_pos / inverse(lambda_1)
+    own_turn: float  # lambda_1 inverse'(lambda_1) / inverse(lambda_1)
+    kappa_pos: float
+
+    def steepness(self, dim: int, mean_length1: Tensor, mean_length2: Tensor) -> Tensor:
+        """The slope of log r in the tail, from mean lengths A_1 that broadcast."""
+        return self.scale * inverse_mean_length(dim, self.mean_length(mean_length1, mean_length2))
+
+    def mean_length(self, mean_length1: Tensor, mean_length2: Tensor) -> Tensor:
+        """R = A_1 lambda_1 A_1' of every pair."""
+        return (mean_length1 * (mean_length2 * self.lam)).clamp_(1e-150, 1 - 1e-15)
+
+
+def tail_scale(dim: int, lam: float, kappa_pos: float) -> TailScale:
+    """The tail's numbers of a vMF kernel with these lambda_1 and kappa_pos."""
+    length = torch.tensor(lam, dtype=torch.float64)
+    own, slope = (float(inverse(dim, length)) for inverse in (inverse_mean_length, inverse_mean_length_slope))
+    return TailScale(lam, kappa_pos / own, lam * slope / own, kappa_pos)
+
+
+@lru_cache(maxsize=256)
+def _fixed_tail(dim: int, kappa_pos: float) -> TailScale:
+    return tail_scale(dim, float(bessel_ratio(dim / 2 - 1, torch.tensor(kappa_pos, dtype=torch.float64))), kappa_pos)
+
+
+def inverse_mean_length(dim: int, R: Tensor) -> Tensor:
+    """Banerjee's approximation of the inverse of A_1."""
+    R2 = R.square()
+    return R * (dim - R2) / (1 - R2)
+
+
+def inverse_mean_length_slope(dim: int, R: Tensor) -> Tensor:
+    R2 = R.square()
+    return ((dim - 3 * R2) * (1 - R2) + 2 * R2 * (dim - R2)) / (1 - R2).square()
 
 
 @dataclass(frozen=True)
@@ -112,77 +197,68 @@ class Tail(NamedTuple):
     slope_log_lam1: Tensor  # d kappa* / d log lambda_1
 
 
-def log_series(
-    cosine: Tensor,
-    kappa1: Tensor,
-    kappa2: Tensor,
-    log_lam: Tensor,
-    sign: Tensor,
-    dim: int,
-    kappa_pos: float | Tensor | None,
-) -> Tensor:
+def log_series(kernel: KernelSeries, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> Tensor:
     """log r of a table of pairs, with gradients in the cosines, the kappas and the kernel.
 
     Args:
+        kernel: What counts as a match.
         cosine: mu.mu', shape (N, M) or (G, N, M), float64.
         kappa1: Concentrations of one side; they broadcast to the table.
         kappa2: Concentrations of the other side; they broadcast to the table.
-        log_lam: log |lambda_n|, shape (T,).
-        sign: Signs of lambda_n, shape (T,).
-        dim: Dimension D of the embedding.
-        kappa_pos: For a vMF kernel its concentration, which gives the tail. None for any other kernel.
 
     Returns:
         log r, the shape of the table.
     """
-    return _LogSeries.apply(cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos)
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        slopes, learned = any(needed), needed[3]
+        first, second = _both_sides(kernel, kappa1, kappa2, slopes)
+        table = positivity_table(kernel, cosine, first, second, slopes, learned)
+        rest = (first, second, table) if learned else None  # much memory, so only where it is needed
+        shapes = kappa1.shape, kappa2.shape
+
+        def gradients(grad: Tensor, by_cosine: Tensor, by_kappa1: Tensor, by_kappa2: Tensor) -> list[Tensor | None]:
+            return [
+                grad * by_cosine if needed[0] else None,
+                (grad * by_kappa1).sum_to_size(shapes[0]) if needed[1] else None,
+                (grad * by_kappa2).sum_to_size(shapes[1]) if needed[2] else None,
+                *(_kernel_gradients(kernel.dim, grad, *rest) if rest is not None else (None, None)),
+            ]
+
+        return table.log_r, (table.slope_cosine, table.slope_kappa1, table.slope_kappa2), gradients
+
+    return with_gradient(compute, cosine, kappa1, kappa2, *kernel.parameters)
 
 
-class _LogSeries(torch.autograd.Function):
-    """Value and slopes come from one pass, so the backward pass only multiplies."""
-
-    @staticmethod
-    def forward(ctx, cosine, kappa1, kappa2, log_lam, sign, dim, kappa_pos):
-        learned, slopes = ctx.needs_input_grad[3], any(ctx.needs_input_grad)
-        first, second = _both_sides(dim, kappa1, kappa2, log_lam, sign, slopes)
-        table = positivity_table(dim, cosine, first, second, log_lam, kappa_pos, slopes, learned)
-        ctx.shapes = (kappa1.shape, kappa2.shape)
-        ctx.save_for_backward(table.slope_cosine, table.slope_kappa1, table.slope_kappa2)
-        ctx.learned = (dim, first, second, table) if learned else None  # much memory, so only where it is needed
-        return table.log_r
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        slope_cosine, slope_kappa1, slope_kappa2 = ctx.saved_tensors
-        grad_cosine = grad * slope_cosine if ctx.needs_input_grad[0] else None
-        grad_kappa1 = (grad * slope_kappa1).sum_to_size(ctx.shapes[0]) if ctx.needs_input_grad[1] else None
-        grad_kappa2 = (grad * slope_kappa2).sum_to_size(ctx.shapes[1]) if ctx.needs_input_grad[2] else None
-        grad_lam = grad_kappa_pos = None
-        if ctx.learned is not None:
-            dim, first, second, table = ctx.learned
-            grad_lam = _term_totals(dim, table.summed_at, first, second, grad * table.slope_sum)
-            grad_lam += _term_totals(dim, torch.ones_like(table.summed_at), first, second, grad * table.slope_peak)
-            if table.tail_slope_log_lam1 is not None:
-                grad_kappa_pos = (grad * table.tail_slope_kappa_pos).sum()
-                grad_lam[1] += (grad * table.tail_slope_log_lam1).sum()
-        return grad_cosine, grad_kappa1, grad_kappa2, grad_lam, None, None, grad_kappa_pos
+def _kernel_gradients(
+    dim: int, grad: Tensor, first: RowWeights, second: RowWeights, table: PositivityTable
+) -> tuple[Tensor, Tensor | None]:
+    """In log |lambda_n| and in the kappa_pos of a vMF kernel."""
+    assert table.summed_at is not None
+    assert table.slope_sum is not None
+    assert table.slope_peak is not None
+    log_lam = _term_totals(dim, table.summed_at, first, second, grad * table.slope_sum)
+    log_lam += _term_totals(dim, torch.ones_like(table.summed_at), first, second, grad * table.slope_peak)
+    if table.tail_slope_log_lam1 is None or table.tail_slope_kappa_pos is None:
+        return log_lam, None
+    log_lam[1] += (grad * table.tail_slope_log_lam1).sum()
+    return log_lam, (grad * table.tail_slope_kappa_pos).sum()
 
 
 def row_weights(
-    dim: int,
+    kernel: KernelSeries,
     kappa: Tensor,
-    log_lam: Tensor,
-    sign: Tensor | None = None,
+    signed: bool = False,
     unused: Tensor | None = None,
     slopes: bool = True,
 ) -> RowWeights:
-    """The rows of posteriors with concentrations kappa. Pass the signs of lambda_n for one side only.
+    """The rows of posteriors with concentrations kappa. Those of one side only are `signed`.
 
     If `unused` (an int32 scalar on a GPU) is not 0, the rows are left out: no one will look at them. Without `slopes`,
     the plain version leaves those of the weights out.
     """
-    order, terms = dim / 2 - 1, len(log_lam)
+    dim, log_lam = kernel.dim, kernel.log_lam
+    order, terms, sign = dim / 2 - 1, len(log_lam), kernel.sign if signed else None
     log_scale = _log_scale(dim, log_lam) if log_lam.requires_grad else _fixed_log_scale(dim, log_lam)
     fused = fused_kernels(kappa)
     if fused:
@@ -192,33 +268,18 @@ def row_weights(
     return plain_row_weights(order, kappa, log_scale, sign, slopes)
 
 
-def _both_sides(
-    dim: int, kappa1: Tensor, kappa2: Tensor, log_lam: Tensor, sign: Tensor, slopes: bool
-) -> tuple[RowWeights, RowWeights]:
+def _both_sides(kernel: KernelSeries, kappa1: Tensor, kappa2: Tensor, slopes: bool) -> tuple[RowWeights, RowWeights]:
     """The rows of both sides of a table; the second has the signs.
 
     On a CPU they are made together. For few rows the many small steps of the recurrence decide the time, and a search
     scores few.
     """
     if fused_kernels(kappa1):
-        return row_weights(dim, kappa1, log_lam), row_weights(dim, kappa2, log_lam, sign)
+        return row_weights(kernel, kappa1), row_weights(kernel, kappa2, signed=True)
     together, count = torch.cat([kappa1.flatten(), kappa2.flatten()]), kappa1.numel()
-    one_column = kappa1.shape == kappa2.shape and kappa1.shape[-1] == 1
-    rows = _few_rows(dim, together, log_lam, slopes) if one_column else None
-    rows = rows or row_weights(dim, together, log_lam, slopes=slopes)
+    rows = row_weights(kernel, together, slopes=slopes)
     first, second = rows.at(slice(count)).shaped(kappa1.shape), rows.at(slice(count, None)).shaped(kappa2.shape)
-    return first, second.signed(sign)
-
-
-def _few_rows(dim: int, kappa: Tensor, log_lam: Tensor, slopes: bool) -> RowWeights | None:
-    """The rows of concentrations (n,), each distinct one made once; None if most of them occur once.
-
-    Many pairs of few items name each item many times.
-    """
-    if len(kappa) < _FEWEST_TO_SORT:
-        return None
-    distinct, place = kappa.unique(return_inverse=True)
-    return row_weights(dim, distinct, log_lam, slopes=slopes).at(place) if 2 * len(distinct) <= len(kappa) else None
+    return first, second.signed(kernel.sign)
 
 
 def _log_scale(dim: int, log_lam: Tensor) -> Tensor:
@@ -245,12 +306,10 @@ def plain_row_weights(
 
 
 def positivity_table(
-    dim: int,
+    kernel: KernelSeries,
     cosine: Tensor,
     first: RowWeights,
     second: RowWeights,
-    log_lam: Tensor,
-    kappa_pos: float | Tensor | None,
     slopes: bool,
     learned: bool = False,
     floor: float = FLOOR,
@@ -259,13 +318,11 @@ def positivity_table(
     """log r at cosines (N, M) or (G, N, M), with `slopes` if asked for, and those of a `learned` kernel."""
     fused = None if learned else fused_kernels(cosine)
     if fused:
-        factors = recurrences(dim, len(log_lam), cosine.device)
-        constants = (DEPTH, floor, tilt)
-        return PositivityTable(
-            *fused.fused_positivity_table(dim, cosine, first, second, factors, log_lam, kappa_pos, constants, slopes)
-        )
+        factors, constants = recurrences(kernel.dim, len(kernel.log_lam), cosine.device), (DEPTH, floor, tilt)
+        of_kernel = factors, kernel.log_lam, kernel.kappa_pos, constants
+        return PositivityTable(*fused.fused_positivity_table(kernel.dim, cosine, first, second, *of_kernel, slopes))
     if learned or cosine.device.type != "cpu" or cosine.numel() <= _BLOCK:
-        return plain_positivity_table(dim, cosine, first, second, log_lam, kappa_pos, slopes, floor, tilt)
+        return plain_positivity_table(kernel, cosine, first, second, slopes, floor, tilt)
 
     # On a CPU, in blocks of rows.
     out = [torch.empty_like(cosine) for _ in range(4 if slopes else 1)]
@@ -278,32 +335,30 @@ def positivity_table(
     if cosine.dim() == 3 and cosine[0].numel() > _BLOCK:
         for g, table in enumerate(cosine):
             sides = first.group(g), second.group(g)
-            put(g, positivity_table(dim, table, *sides, log_lam, kappa_pos, slopes, False, floor, tilt))
+            put(g, positivity_table(kernel, table, *sides, slopes, False, floor, tilt))
         return PositivityTable(*out)
     step = max(1, _BLOCK // cosine[0].numel())  # rows of a table, or small tables
     for start in range(0, len(cosine), step):
         rows = slice(start, min(start + step, len(cosine)))
         sides = first.block(rows), second.block(rows)
-        put(rows, plain_positivity_table(dim, cosine[rows], *sides, log_lam, kappa_pos, slopes, floor, tilt))
+        put(rows, plain_positivity_table(kernel, cosine[rows], *sides, slopes, floor, tilt))
     return PositivityTable(*out)
 
 
 def plain_positivity_table(
-    dim: int,
+    kernel: KernelSeries,
     cosine: Tensor,
     first: RowWeights,
     second: RowWeights,
-    log_lam: Tensor,
-    kappa_pos: float | Tensor | None,
     slopes: bool,
     floor: float = FLOOR,
     tilt: float = TILT,
 ) -> PositivityTable:
     """`positivity_table` in one block: the formulas at the top of this file, and their derivatives."""
-    c = cosine.clamp(-1, 1)
+    dim, kappa_pos, c = kernel.dim, kernel.kappa_pos, cosine.clamp(-1, 1)
     peak = _inner(first.weights, second.weights)  # s(1)
     inside = c
-    tail = _tail(dim, first, second, log_lam, kappa_pos) if kappa_pos is not None else None
+    tail = _tail(dim, first, second, kernel.log_lam, kappa_pos) if kappa_pos is not None else None
     if tail is not None:
         inside = torch.maximum(c, 1 - DEPTH / tail.steepness)
 
@@ -347,17 +402,11 @@ def _tail(dim: int, first: RowWeights, second: RowWeights, log_lam: Tensor, kapp
     A_1 multiplies under convolution: A_1(kappa*) = A_1(kappa) lambda_1 A_1(kappa'). The inverse of A_1 is Banerjee's
     approximation, scaled to be exact for point masses, where log r is the line kappa_pos c plus a constant.
     """
-
-    def inverse(R: Tensor) -> tuple[Tensor, Tensor]:
-        """Banerjee's approximation of the inverse of A_1, and its slope."""
-        R2 = R.square()
-        slope = ((dim - 3 * R2) * (1 - R2) + 2 * R2 * (dim - R2)) / (1 - R2).square()
-        return R * (dim - R2) / (1 - R2), slope
-
     lam = log_lam[1].exp()
-    own, own_slope = inverse(lam)
+    own, own_slope = inverse_mean_length(dim, lam), inverse_mean_length_slope(dim, lam)
     R = (lam * first.mean_length * second.mean_length).clamp(1e-150, 1 - 1e-15)
-    steepness, turn = (x * (kappa_pos / own) for x in inverse(R))
+    scale = kappa_pos / own
+    steepness, turn = inverse_mean_length(dim, R) * scale, inverse_mean_length_slope(dim, R) * scale
     return Tail(
         steepness,
         turn * lam * second.mean_length * first.mean_length_slope,
@@ -375,9 +424,6 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
 
 def _sums(dim: int, cosine: Tensor, first: RowWeights, second: RowWeights, slopes: bool) -> tuple[Tensor, ...]:
     """(s,) or (s, s_c, s_1, s_2) at the cosines."""
-    terms = first.weights.shape[-1]
-    if not slopes and cosine.device.type == "cpu" and terms * cosine.numel() <= _FEW:
-        return (_sum_of_few(dim, cosine, first.weights, second.weights),)
     w1, w2 = first.weights.unbind(-1), second.weights.unbind(-1)
     d1, d2 = first.slopes.unbind(-1), second.slopes.unbind(-1)
     s = torch.zeros_like(cosine)
@@ -399,24 +445,6 @@ def _sums(dim: int, cosine: Tensor, first: RowWeights, second: RowWeights, slope
                 Q, Q_before = _next(dim + 2, n - 1, cosine, Q, Q_before)
         P, before = _next(dim, n, cosine, P, before)
     return (s, s_c, s_1, s_2) if slopes else (s,)
-
-
-def _sum_of_few(dim: int, cosine: Tensor, weights1: Tensor, weights2: Tensor) -> Tensor:
-    """s of few pairs on a CPU, from rows (..., T). All P_n are kept, and numpy's calls are faster.
-
-    The order of all operations is that of `_sums`, so that both have the same rounding.
-    """
-    c = cosine.numpy()
-    polynomials = np.empty((weights1.shape[-1], *c.shape))
-    P, before, scratch = np.ones_like(c), np.zeros_like(c), np.empty_like(c)
-    polynomials[0] = P
-    for n, after in enumerate(polynomials[1:]):
-        a, b = recurrence(dim, n)
-        np.multiply(np.multiply(c, a, out=scratch), P, out=scratch)
-        P, before = np.add(np.multiply(before, -b, out=after), scratch, out=after), P
-    for weights in (weights2, weights1):
-        polynomials *= weights.movedim(-1, 0).numpy()
-    return torch.from_numpy(np.asarray(np.add.reduce(polynomials, 0)))
 
 
 def _term_totals(dim: int, cosine: Tensor, first: RowWeights, second: RowWeights, factor: Tensor) -> Tensor:

@@ -4,13 +4,13 @@ A cap holds all directions within an angle of mu. Only kappa and the dimension D
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.foundation import first_derivatives_only, require_not_compiled
+from aleator.foundation import Backward, Saved, require_not_compiled, with_gradient
 from aleator.special import angle_masses, angle_quantile, log_sphere_area
 
 # From this kappa on, a vMF is a point in float64: all its mass lies within an angle of 1e-12 of mu.
@@ -28,9 +28,30 @@ def cap_angle(dim: int, kappa: Tensor, p: Tensor) -> Tensor:
 
 
 def cap_mass(dim: int, kappa: Tensor, angle: Tensor) -> Tensor:
-    """P(theta <= angle), with gradients in kappa and in the angle, which have one shape."""
+    """P(theta <= angle), with gradients in kappa and in the angle, which have one shape.
+
+    The derivative in the angle is the density. That in kappa is cov(cos theta, 1[theta <= angle]).
+    """
     require_not_compiled("angle")
-    return _CapMass.apply(kappa, angle, dim)
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        finite = kappa.detach().clamp_max(_POINT_MASS)
+        below, density = _blockwise(lambda k, a: angle_masses(dim, k, a)[::2], finite, angle.detach())
+
+        def gradient(grad: Tensor, kappa: Tensor, angle: Tensor, density: Tensor) -> tuple[Tensor | None, ...]:
+            point = kappa >= _POINT_MASS
+            grad_kappa = None
+            if needed[0]:
+                # The covariance has no closed form. The mass is exact to 1e-15, so a central difference will do.
+                step = 1e-5 * (1 + kappa)
+                above, below = (kappa + step).clamp_max(_POINT_MASS), (kappa - step).clamp_min(0.0)
+                high, low = (_blockwise(lambda k, a: angle_masses(dim, k, a)[:1], k, angle)[0] for k in (above, below))
+                grad_kappa = torch.where(point, 0.0, grad * (high - low) / (above - below))
+            return grad_kappa, torch.where(point, 0.0, grad * density) if needed[1] else None
+
+        return torch.where(kappa >= _POINT_MASS, 1.0, below), (kappa, angle, density), gradient
+
+    return with_gradient(compute, kappa, angle)
 
 
 def log_cap_share(dim: int, angle: Tensor) -> Tensor:
@@ -47,33 +68,6 @@ def log_cap_share(dim: int, angle: Tensor) -> Tensor:
     integral = (log_ratio.exp() @ w).log() + (d / 2).log() + (dim - 2) * torch.sin(small).log()
     share = integral + log_sphere_area(dim - 1) - log_sphere_area(dim)
     return torch.where(angle <= math.pi / 2, share, torch.log1p(-share.exp()))
-
-
-class _CapMass(torch.autograd.Function):
-    """The derivative in the angle is the density. That in kappa is cov(cos theta, 1[theta <= angle])."""
-
-    @staticmethod
-    def forward(ctx, kappa: Tensor, angle: Tensor, dim: int) -> Tensor:
-        finite = kappa.detach().clamp_max(_POINT_MASS)
-        below, density = _blockwise(lambda k, a: angle_masses(dim, k, a)[::2], finite, angle.detach())
-        ctx.save_for_backward(kappa, angle, density)
-        ctx.dim = dim
-        return torch.where(kappa >= _POINT_MASS, 1.0, below)
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad):
-        kappa, angle, density = ctx.saved_tensors
-        point = kappa >= _POINT_MASS
-        grad_kappa = None
-        if ctx.needs_input_grad[0]:
-            # The covariance has no closed form. The mass is exact to 1e-15, so a central difference is accurate enough.
-            step = 1e-5 * (1 + kappa)
-            above, below = (kappa + step).clamp_max(_POINT_MASS), (kappa - step).clamp_min(0.0)
-            high, low = (_blockwise(lambda k, a: angle_masses(ctx.dim, k, a)[:1], k, angle)[0] for k in (above, below))
-            grad_kappa = torch.where(point, 0.0, grad * (high - low) / (above - below))
-        grad_angle = torch.where(point, 0.0, grad * density) if ctx.needs_input_grad[1] else None
-        return grad_kappa, grad_angle, None
 
 
 def _blockwise(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:

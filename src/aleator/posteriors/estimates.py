@@ -22,7 +22,7 @@ from torch.distributions import kl_divergence
 from aleator.foundation import require, require_count
 from aleator.posteriors.overlap import log_overlap, unit_directions
 from aleator.posteriors.strata import stratified_rsample
-from aleator.special import growth_shortfall
+from aleator.special import kappa_minus_log_growth
 
 if TYPE_CHECKING:
     from aleator.posteriors.batch import PosteriorBatch
@@ -105,7 +105,7 @@ def _bhattacharyya(q: "VonMisesFisher", p: "VonMisesFisher") -> Tensor:
 
     def excess(kappa: Tensor) -> Tensor:
         """log C(kappa)/2 - log C(kappa/2) - log(S)/2."""
-        return growth_shortfall(q.dim / 2 - 1, kappa) / 2 - growth_shortfall(q.dim / 2 - 1, kappa / 2)
+        return kappa_minus_log_growth(q.dim / 2 - 1, kappa) / 2 - kappa_minus_log_growth(q.dim / 2 - 1, kappa / 2)
 
     cosine_gap = (unit_directions(q.mu) - unit_directions(p.mu)).square().sum(-1) / 2
     kappa_q, kappa_p = (torch.where(torch.isinf(k), 1.0, k) for k in (q.kappa, p.kappa))

@@ -22,7 +22,7 @@ from aleator.posteriors.moments import closest_parameters
 from aleator.posteriors.overlap import log_overlap, unit_directions
 from aleator.posteriors.vmf import VonMisesFisher
 from aleator.posteriors.weight_paths import move_with_weights
-from aleator.special import ratio_shortfall
+from aleator.special import one_minus_bessel_ratio
 
 _LEAPS = 200  # at most, from the mode of each component towards the mode of the mixture; five are usual
 _SETTLED = 1e-12  # distance of a leap after which the mode is found
@@ -278,7 +278,7 @@ class VMFMixture(PosteriorBatch):
         Returns:
             Posteriors of one mode with the same batch shape.
         """
-        shortfall = ratio_shortfall(self.dim / 2 - 1, self.components.kappa.double())
+        shortfall = one_minus_bessel_ratio(self.dim / 2 - 1, self.components.kappa.double())
         mu, kappa = closest_parameters(self.components.mu, shortfall, self.log_weights.double().exp())
         return VonMisesFisher(mu.to(self.dtype), kappa.to(self.dtype), validate_args=False)
 

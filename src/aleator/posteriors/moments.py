@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from aleator.posteriors.overlap import unit_directions
-from aleator.special import bessel_ratio, ratio_shortfall, ratio_slope
+from aleator.special import bessel_ratio, one_minus_bessel_ratio, ratio_slope
 
 
 def closest_parameters(mu: Tensor, shortfall: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,6 +46,8 @@ def kappa_from_mean_resultant_length(length: Tensor, dim: int, shortfall: Tensor
     kappa = inside * (dim - inside.square()) / (missing * (2 - missing))  # Banerjee et al., JMLR 2005
     order = dim / 2 - 1
     for _ in range(8):  # Newton's method: A_1 is concave, and the start is within a few per cent
-        excess = torch.where(inside > 0.5, ratio_shortfall(order, kappa) - missing, inside - bessel_ratio(order, kappa))
+        excess = torch.where(
+            inside > 0.5, one_minus_bessel_ratio(order, kappa) - missing, inside - bessel_ratio(order, kappa)
+        )
         kappa = (kappa + excess / ratio_slope(order, kappa)).clamp_min(1e-150)
     return torch.where(length <= 1e-150, 0.0, torch.where(point, math.inf, kappa))

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from aleator.special import growth_shortfall
+from aleator.special import kappa_minus_log_growth
 
 _SMALLEST, _LARGEST = 1e-100, 1e150  # beyond, squares of kappas underflow or overflow
 _ROUNDING = 1e-15  # of a cosine
@@ -38,10 +38,13 @@ def log_overlap(dim: int, cosine_gap: Tensor, kappa1: Tensor, kappa2: Tensor) ->
     order = dim / 2 - 1
     point1, point2 = torch.isinf(kappa1), torch.isinf(kappa2)
     k1, k2 = (torch.where(torch.isinf(k), 1.0, k.clamp(max=_LARGEST)) for k in (kappa1, kappa2))
-    s1, s2 = growth_shortfall(order, k1), growth_shortfall(order, k2)  # before broadcasting: once per posterior
+    s1, s2 = (
+        kappa_minus_log_growth(order, k1),
+        kappa_minus_log_growth(order, k2),
+    )  # before broadcasting: once per posterior
     twice = 2 * k1 * k2
     length = torch.sqrt(((k1 - k2).square() + twice * (2 - cosine_gap)).clamp_min(1e-300))
-    both = s1 + s2 - growth_shortfall(order, length) - twice * cosine_gap / (k1 + k2 + length)
+    both = s1 + s2 - kappa_minus_log_growth(order, length) - twice * cosine_gap / (k1 + k2 + length)
     both = torch.where((k1 < _SMALLEST) & (k2 < _SMALLEST), 0.0, both)  # the parts have no derivative at 0
     if both.device.type == "cpu" and not (point1.any() or point2.any()):  # asking a GPU would wait for it
         return both

@@ -9,11 +9,12 @@ rotated mu.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Generator, Tensor
 
-from aleator.foundation import first_derivatives_only, require_not_compiled, without_autocast
+from aleator.foundation import Backward, Saved, require_not_compiled, with_gradient, without_autocast
 from aleator.fused import fused_kernels
 from aleator.special import AngleTable, angle_table
 
@@ -36,32 +37,19 @@ def draw_noise(count: int, like: Tensor, generator: Generator | None) -> Tensor:
 def sample_from_noise(mu: Tensor, kappa: Tensor, noise: Tensor, overwrite: bool) -> Tensor:
     """Samples (K, B, D) from mu (B, D), kappa (B,) and noise (K, B, D), which may be overwritten."""
     require_not_compiled("noise")
-    return _Sample.apply(mu, kappa, noise, overwrite)
 
-
-class _Sample(torch.autograd.Function):
-    """`sample_from_noise` with the gradients of the module's docstring."""
-
-    @staticmethod
-    def forward(ctx, mu: Tensor, kappa: Tensor, noise: Tensor, overwrite: bool) -> Tensor:
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
         table = angle_table(mu.shape[-1], mu.dtype, mu.device)
-        slopes = ctx.needs_input_grad[1]
+        need_mu, slopes = needed
         z = noise if overwrite else noise.clone()
-        fused = fused_kernels(z)
-        if fused:
+        if fused := fused_kernels(z):
             slope = fused.fused_sample(z, mu, *table.rows(kappa, slopes), table.first, table.spacing)
+            backward = fused.fused_sample_backward
         else:
-            slope = plain_sample(z, mu, kappa, table, slopes)
-        ctx.save_for_backward(mu, z, slope)
-        return z
+            slope, backward = plain_sample(z, mu, kappa, table, slopes), plain_sample_backward
+        return z, (mu, z, slope), lambda grad, mu, z, slope: backward(grad, z, mu, slope, need_mu)
 
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad):
-        mu, z, slope = ctx.saved_tensors
-        fused = fused_kernels(z)
-        backward = fused.fused_sample_backward if fused else plain_sample_backward
-        return *backward(grad, z, mu, slope, ctx.needs_input_grad[0]), None, None
+    return with_gradient(compute, mu, kappa)
 
 
 def plain_sample(z: Tensor, mu: Tensor, kappa: Tensor, table: AngleTable, slopes: bool) -> Tensor | None:

@@ -23,7 +23,7 @@ from aleator.posteriors.moments import closest_parameters
 from aleator.posteriors.overlap import log_overlap
 from aleator.posteriors.pooling import pooled_parameters
 from aleator.posteriors.sampling import draw_noise, sample_from_noise
-from aleator.special import bessel_ratio, growth_shortfall, log_growth, log_sphere_area, ratio_shortfall
+from aleator.special import bessel_ratio, kappa_minus_log_growth, log_growth, log_sphere_area, one_minus_bessel_ratio
 
 # Share of D below which `certainty` is a series in kappa; its next term is then 1e-12 of it.
 _SMALL_SHARE = 1e-3
@@ -199,7 +199,7 @@ class VonMisesFisher(PosteriorBatch):
         finite = torch.where(point, 1.0, kappa)  # without it, the branch not taken would have the gradient 0 * inf
         # kappa (mu.z - 1) = -kappa |z - mu|^2 / 2. The right side keeps its digits where kappa is large.
         distance2 = (value - self.mu).double().square().sum(-1)
-        peak = growth_shortfall(self.dim / 2 - 1, finite) - log_sphere_area(self.dim)
+        peak = kappa_minus_log_growth(self.dim / 2 - 1, finite) - log_sphere_area(self.dim)
         at_point = torch.where(distance2 > 0, -math.inf, math.inf)
         return torch.where(point, at_point, peak - finite * distance2 / 2).to(self.kappa.dtype)
 
@@ -212,7 +212,11 @@ class VonMisesFisher(PosteriorBatch):
         order, kappa = self.dim / 2 - 1, self.kappa.double()
         finite = torch.where(torch.isinf(kappa), 0.0, kappa)
         # log_growth - kappa A_1, as the difference of two small numbers where kappa is large.
-        value = log_sphere_area(self.dim) - growth_shortfall(order, finite) + finite * ratio_shortfall(order, finite)
+        value = (
+            log_sphere_area(self.dim)
+            - kappa_minus_log_growth(order, finite)
+            + finite * one_minus_bessel_ratio(order, finite)
+        )
         return torch.where(torch.isinf(kappa), -math.inf, value).to(self.kappa.dtype)
 
     def rsample(
@@ -392,9 +396,9 @@ def _kl(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
     order = q.dim / 2 - 1
     point_q, point_p = torch.isinf(q.kappa), torch.isinf(p.kappa)
     kappa_q, kappa_p = (torch.where(torch.isinf(k), 1.0, k.double()) for k in (q.kappa, p.kappa))
-    shortfall = ratio_shortfall(order, kappa_q)  # 1 - A_1
+    shortfall = one_minus_bessel_ratio(order, kappa_q)  # 1 - A_1
     cosine_gap = (q.mu - p.mu).double().square().sum(-1) / 2  # 1 - mu_q.mu_p
-    value = growth_shortfall(order, kappa_q) - growth_shortfall(order, kappa_p)
+    value = kappa_minus_log_growth(order, kappa_q) - kappa_minus_log_growth(order, kappa_p)
     value = value + (kappa_p - kappa_q) * shortfall + kappa_p * (1 - shortfall) * cosine_gap
     value = torch.where(point_q | point_p, math.inf, value)
     return torch.where(point_q & point_p & (cosine_gap == 0), 0.0, value).to(q.kappa.dtype)

@@ -13,9 +13,9 @@ from aleator.special.bessel import (
     recurrence_start,
     representable,
 )
+from aleator.special.complements import kappa_minus_log_growth, one_minus_bessel_ratio
 from aleator.special.logistic import logistic_moments
 from aleator.special.polynomials import gegenbauer, harmonic_dimension, log_harmonic_dimensions, recurrence
-from aleator.special.shortfall import growth_shortfall, ratio_shortfall
 from aleator.special.sphere import log_sphere_area
 
 __all__ = [
@@ -29,8 +29,8 @@ __all__ = [
     "bessel_ratio",
     "bessel_ratios",
     "gegenbauer",
-    "growth_shortfall",
     "harmonic_dimension",
+    "kappa_minus_log_growth",
     "log_bessel_ratios",
     "log_growth",
     "log_harmonic_dimensions",
@@ -38,7 +38,7 @@ __all__ = [
     "log_ratios_and_slopes",
     "log_sphere_area",
     "logistic_moments",
-    "ratio_shortfall",
+    "one_minus_bessel_ratio",
     "ratio_slope",
     "recurrence",
     "recurrence_start",

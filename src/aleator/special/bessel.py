@@ -15,13 +15,14 @@ each posterior, not for each pair. The result is rounded to the dtype of the inp
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from aleator.foundation import first_derivatives_only, require, require_float, require_not_compiled
+from aleator.foundation import Backward, Saved, require, require_float, require_not_compiled, with_gradient
 from aleator.fused import fused_kernels
 from aleator.special.debye import DEBYE_ORDER, debye_expansion, debye_polynomials, horner, steps_to_debye
 
@@ -48,7 +49,7 @@ def log_iv(order: float, kappa: Tensor) -> Tensor:
         tensor([-4109.1968, -2957.9036,   872.9996])
     """
     check_bessel(order, kappa)
-    value = _LogGrowth.apply(kappa.double(), order) - math.lgamma(order + 1)
+    value = _log_growth(order, kappa.double()) - math.lgamma(order + 1)
     if order > 0:  # for order 0 the term is 0, but its derivative at 0 would be NaN
         value = value + order * torch.log(kappa.double() / 2)
     return torch.where(torch.isinf(kappa), math.inf, value).to(kappa.dtype)
@@ -73,7 +74,7 @@ def log_growth(order: float, kappa: Tensor) -> Tensor:
         tensor([0.0413, 0.1614, 7.0043])
     """
     check_bessel(order, kappa)
-    return _LogGrowth.apply(kappa.double(), order).to(kappa.dtype)
+    return _log_growth(order, kappa.double()).to(kappa.dtype)
 
 
 def bessel_ratio(order: float, kappa: Tensor) -> Tensor:
@@ -95,7 +96,7 @@ def bessel_ratio(order: float, kappa: Tensor) -> Tensor:
         tensor([0.0000, 0.3130, 0.9000])
     """
     check_bessel(order, kappa)
-    return _Ratio.apply(kappa.double(), order).to(kappa.dtype)
+    return _ratio(order, kappa.double()).to(kappa.dtype)
 
 
 def bessel_ratios(order: float, kappa: Tensor, terms: int) -> Tensor:
@@ -136,7 +137,13 @@ def log_bessel_ratios(order: float, kappa: Tensor, terms: int) -> Tensor:
         tensor([ 0.0000, -3.9361, -7.8742], dtype=torch.float64)
     """
     check_bessel(order, kappa)
-    return _LogRatios.apply(kappa.double(), order, terms)
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        log_a, slope = log_ratios_and_slopes(order, kappa, terms)
+        return log_a, (slope,), lambda grad, slope: ((grad * slope).sum(-1),)
+
+    kappa = kappa.double()
+    return with_gradient(compute, kappa)
 
 
 def log_ratios_and_slopes(order: float, kappa: Tensor, terms: int, slopes: bool = True) -> tuple[Tensor, Tensor]:
@@ -182,9 +189,46 @@ def recurrence_start(order: float, terms: int) -> tuple[int, float, tuple[float,
     return steps, order + steps, debye_polynomials(order + steps)[1]
 
 
+def _log_growth(order: float, kappa: Tensor) -> Tensor:
+    """log_growth of float64 kappas. Its derivative is rho = I_{v+1}/I_v."""
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        value, ratio = log_growth_and_ratio(order, kappa, with_ratio=needed[0])
+        return value, (kappa, ratio), gradient
+
+    def gradient(grad: Tensor, kappa: Tensor, ratio: Tensor) -> tuple[Tensor]:
+        # For second derivatives the ratio needs a graph of its own. Otherwise the saved ratio is enough.
+        return (grad * (_ratio(order, kappa) if torch.is_grad_enabled() and kappa.requires_grad else ratio),)
+
+    return with_gradient(compute, kappa, differentiable_again=True)
+
+
+def _ratio(order: float, kappa: Tensor) -> Tensor:
+    """rho = I_{v+1}/I_v of float64 kappas."""
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        ratio = log_growth_and_ratio(order, kappa)[1]
+        return ratio, (kappa,), lambda grad, kappa: (grad * ratio_slope(order, kappa),)
+
+    return with_gradient(compute, kappa, differentiable_again=True)
+
+
 def ratio_slope(order: float, kappa: Tensor) -> Tensor:
     """rho' = d/dkappa I_{v+1}/I_v of float64 kappas, differentiable, without checks."""
-    return _RatioSlope.apply(kappa, order)
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        return _ratio_slope(order, kappa), (kappa,), gradient
+
+    def gradient(grad: Tensor, kappa: Tensor) -> tuple[Tensor]:
+        ratio, slope = _ratio(order, kappa), ratio_slope(order, kappa)
+        # The derivative of rho' = 1 - rho^2 - (2v+1) rho/kappa. Near 0 the quotient cancels: there, the power series.
+        near_zero = kappa < 1e-2
+        safe = torch.where(near_zero, 1.0, kappa)
+        curvature = -2 * ratio * slope - (2 * order + 1) * (slope - ratio / safe) / safe
+        series = -0.75 * kappa / ((order + 1) ** 2 * (order + 2))
+        return (grad * torch.where(near_zero, series, curvature),)
+
+    return with_gradient(compute, kappa, differentiable_again=True)
 
 
 def check_bessel(order: float, kappa: Tensor) -> None:
@@ -192,77 +236,6 @@ def check_bessel(order: float, kappa: Tensor) -> None:
     require(order >= 0 and math.isfinite(order), "order", order, "a Bessel order v >= 0 is needed", "pass D/2 - 1")
     require_float("kappa", kappa)
     require_not_compiled("kappa")
-
-
-class _LogGrowth(torch.autograd.Function):
-    """log_growth; its derivative is rho = I_{v+1}/I_v."""
-
-    @staticmethod
-    def forward(ctx: Any, kappa: Tensor, order: float) -> Tensor:
-        value, ratio = log_growth_and_ratio(order, kappa, with_ratio=ctx.needs_input_grad[0])
-        ctx.save_for_backward(kappa, ratio)
-        ctx.order = order
-        return value
-
-    @staticmethod
-    def backward(ctx, grad):
-        kappa, ratio = ctx.saved_tensors
-        # For second derivatives the ratio needs a graph of its own. Otherwise the saved ratio is enough.
-        slope = _Ratio.apply(kappa, ctx.order) if torch.is_grad_enabled() and kappa.requires_grad else ratio
-        return grad * slope, None
-
-
-class _Ratio(torch.autograd.Function):
-    """rho = I_{v+1}/I_v."""
-
-    @staticmethod
-    def forward(ctx: Any, kappa: Tensor, order: float) -> Tensor:
-        ctx.save_for_backward(kappa)
-        ctx.order = order
-        return log_growth_and_ratio(order, kappa)[1]
-
-    @staticmethod
-    def backward(ctx, grad):
-        (kappa,) = ctx.saved_tensors
-        return grad * ratio_slope(ctx.order, kappa), None
-
-
-class _RatioSlope(torch.autograd.Function):
-    """rho' = d/dkappa I_{v+1}/I_v."""
-
-    @staticmethod
-    def forward(ctx: Any, kappa: Tensor, order: float) -> Tensor:
-        ctx.save_for_backward(kappa)
-        ctx.order = order
-        return _ratio_slope(order, kappa)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (kappa,) = ctx.saved_tensors
-        v = ctx.order
-        ratio, slope = _Ratio.apply(kappa, v), ratio_slope(v, kappa)
-        # The derivative of rho' = 1 - rho^2 - (2v+1) rho/kappa. Near 0 the quotient cancels: there, the power series.
-        near_zero = kappa < 1e-2
-        safe = torch.where(near_zero, 1.0, kappa)
-        curvature = -2 * ratio * slope - (2 * v + 1) * (slope - ratio / safe) / safe
-        series = -0.75 * kappa / ((v + 1) ** 2 * (v + 2))
-        return grad * torch.where(near_zero, series, curvature), None
-
-
-class _LogRatios(torch.autograd.Function):
-    """log A_n for n < terms."""
-
-    @staticmethod
-    def forward(ctx: Any, kappa: Tensor, order: float, terms: int) -> Tensor:
-        log_a, slope = log_ratios_and_slopes(order, kappa, terms)
-        ctx.save_for_backward(slope)
-        return log_a
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad):
-        (slope,) = ctx.saved_tensors
-        return (grad * slope).sum(-1), None, None
 
 
 def log_growth_and_ratio(order: float, kappa: Tensor, with_ratio: bool = True) -> tuple[Tensor, Tensor]:

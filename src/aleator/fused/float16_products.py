@@ -15,7 +15,7 @@ sum of l l' is noise of about sqrt(D)/8 for all pairs alike: 1e-7 of the cosine 
 import torch
 from torch import Tensor
 
-from aleator.fused.pieces import tl, triton
+from aleator.fused.triton_helpers import tl, triton
 
 SCALE = 4096.0  # its square is 2^24, up to where float32 holds all whole numbers
 UNIT = 32768.0  # above the weights of a row in `add_pull`; half of the largest float16

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
-from aleator.special import bessel_ratio, growth_shortfall, log_growth, ratio_shortfall
+from aleator.special import bessel_ratio, kappa_minus_log_growth, log_growth, one_minus_bessel_ratio
 
 ORDERS = (0.0, 0.25, 0.5, 4.0, 19.5, 63.0, 511.0, 2047.0)
 SCALES = (0.0, 1e-6, 0.1, 1.0, 20.0, 63.0, 65.0, 1e3, 1e6, 1e10, 1e15, 1e20)  # kappa / (v + 1)
@@ -34,10 +34,10 @@ def exact(order: float, kappa: float) -> tuple[float, float]:
 def test_value_and_slope_against_mpmath(order):
     kappa = (double(*SCALES) * (order + 1)).requires_grad_()
     value, slope = double(*(x for k in kappa.tolist() for x in exact(order, k))).view(-1, 2).unbind(1)
-    found = growth_shortfall(order, kappa)
+    found = kappa_minus_log_growth(order, kappa)
     torch.testing.assert_close(found.detach(), value, rtol=1e-13, atol=1e-14)
     torch.testing.assert_close(torch.autograd.grad(found.sum(), kappa)[0], slope, rtol=2e-13, atol=0)
-    torch.testing.assert_close(ratio_shortfall(order, kappa).detach(), slope, rtol=2e-13, atol=0)
+    torch.testing.assert_close(one_minus_bessel_ratio(order, kappa).detach(), slope, rtol=2e-13, atol=0)
 
 
 def test_the_differences_have_no_digits_where_these_have_all():
@@ -45,14 +45,14 @@ def test_the_differences_have_no_digits_where_these_have_all():
     value, slope = exact(order, 1e20)
     assert abs((kappa - log_growth(order, kappa)).item() - value) > 10
     assert abs((1 - bessel_ratio(order, kappa)).item() / slope - 1) > 0.9
-    assert growth_shortfall(order, kappa).item() == pytest.approx(value, rel=1e-15)
-    assert ratio_shortfall(order, kappa).item() == pytest.approx(slope, rel=1e-15)
+    assert kappa_minus_log_growth(order, kappa).item() == pytest.approx(value, rel=1e-15)
+    assert one_minus_bessel_ratio(order, kappa).item() == pytest.approx(slope, rel=1e-15)
 
 
 @pytest.mark.parametrize("order", [0.0, 0.5, 4.0, 31.0, 255.0])
 def test_gradcheck_twice(order):
     kappa = (double(0.3, 2.0, 30.0, 100.0, 300.0) * (order + 1)).requires_grad_()
-    for function in (growth_shortfall, ratio_shortfall):
+    for function in (kappa_minus_log_growth, one_minus_bessel_ratio):
         assert gradcheck(lambda k, f=function: f(order, k), kappa)
         assert gradgradcheck(lambda k, f=function: f(order, k), kappa)
 
@@ -61,7 +61,7 @@ def test_gradcheck_twice(order):
 @given(st.floats(0, 2500), st.floats(-300, 300).map(lambda e: 10.0**e))
 def test_both_stay_in_their_range(order, kappa):
     x = double(0.0, kappa, 2 * kappa, math.inf)
-    value, slope = growth_shortfall(order, x), ratio_shortfall(order, x)
+    value, slope = kappa_minus_log_growth(order, x), one_minus_bessel_ratio(order, x)
     assert value[0] == 0
     assert torch.isfinite(value[1:3]).all()
     assert (value.diff() >= -1e-14 * value[1:3].amax()).all()
@@ -73,7 +73,7 @@ def test_both_stay_in_their_range(order, kappa):
 
 def test_shape_and_dtype_follow_the_input():
     kappa = torch.rand(3, 1, 2) * 1000
-    for function in (growth_shortfall, ratio_shortfall):
+    for function in (kappa_minus_log_growth, one_minus_bessel_ratio):
         assert function(4.0, kappa).shape == kappa.shape
         assert function(4.0, kappa).dtype == torch.float32
         with pytest.raises(ValueError, match=r"order = -1\.0"):

@@ -6,21 +6,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VonMisesFisher, pairwise_log_positivity
-from aleator.matching import log_total_positivity, positivity
-from aleator.matching.sums import interpolated_totals
-from aleator.matching.sums.interpolated_totals import takes_interpolants
+from aleator import AcceptanceKernel, ExactInfoNCE, VMFKernel, VonMisesFisher
+from aleator.matching import Way, interpolated_sum, log_total_positivity
 from tests.fused.test_interpolant import KERNELS
-from tests.matching.sums.test_totals import slow_twin, some_mixtures
+from tests.matching.test_tiled_sum import slow_twin
 
 
 @pytest.fixture(autouse=True)
 def shares(monkeypatch) -> list[float]:
-    """Small batches take polynomials, in small tiles. The share of the pairs that did, for each group."""
-    monkeypatch.setattr(interpolated_totals, "LEAST_PAIRS", 1)
-    monkeypatch.setattr(interpolated_totals, "TILE", 24)
-    monkeypatch.setattr(positivity, "_SMALL_GROUP", 0)  # otherwise small groups are compared in one table
-    totals, found = interpolated_totals._Pairs.totals, []
+    """Small tiles. The share of the pairs that took polynomials, for each group."""
+    monkeypatch.setattr(interpolated_sum, "TILE", 24)
+    totals, found = interpolated_sum._Pairs.totals, []
 
     def recorded(self) -> torch.Tensor:
         result = totals(self)
@@ -30,7 +26,7 @@ def shares(monkeypatch) -> list[float]:
         found.append(pairs / (pairs + rest))
         return result
 
-    monkeypatch.setattr(interpolated_totals._Pairs, "totals", recorded)
+    monkeypatch.setattr(interpolated_sum._Pairs, "totals", recorded)
     return found
 
 
@@ -43,11 +39,15 @@ def with_leaves(given, dtype: torch.dtype) -> VonMisesFisher:
     return VonMisesFisher(mu, kappa, validate_args=False)
 
 
+def with_polynomials(q1, q2, kernel, terms=None) -> torch.Tensor:
+    return log_total_positivity(q1, q2, kernel, terms, Way.TILE_POLYNOMIALS)
+
+
 def compare(first, second, kernel, terms=None, limit: float = 2e-6, limit_kappa: float = 1e-5) -> None:
     """Against the series of the table in float64. Slopes in kappa nearly cancel in a sum."""
     grad = torch.randn(first[1].shape, dtype=torch.float64)
     results = []
-    for dtype, function in ((torch.float32, log_total_positivity), (torch.float64, slow_twin)):
+    for dtype, function in ((torch.float32, with_polynomials), (torch.float64, slow_twin)):
         q1 = with_leaves(first, dtype)
         q2 = None if second is None else with_leaves(second, dtype)
         total = function(q1, q2, kernel, terms)
@@ -85,9 +85,9 @@ def test_what_polynomials_cannot_do_is_left_to_the_series(name, shares):
 
 def test_no_class_is_usable(shares, monkeypatch):
     torch.manual_seed(2)
-    found = interpolated_totals.polynomials
+    found = interpolated_sum.polynomials
     monkeypatch.setattr(
-        interpolated_totals,
+        interpolated_sum,
         "polynomials",
         lambda *a, **k: (p := found(*a, **k))._replace(usable=torch.zeros_like(p.usable)),
     )
@@ -95,7 +95,7 @@ def test_no_class_is_usable(shares, monkeypatch):
     assert shares == [0.0]
 
 
-def test_far_pairs_that_matter(shares, monkeypatch):
+def test_far_pairs_that_matter(shares):
     """All negatives of the anchors are on the other side of the sphere, where log r is not a straight line."""
     torch.manual_seed(3)
     mu, kappa = some(60, dim=10, low=60.0, high=80.0)
@@ -103,18 +103,16 @@ def test_far_pairs_that_matter(shares, monkeypatch):
     first = F.normalize(mu + 20 * pole, dim=-1), kappa
     second = F.normalize(mu - 20 * pole, dim=-1), kappa
     results = []
-    for least in (1, 10**12):  # polynomials, and the series alone
-        monkeypatch.setattr(interpolated_totals, "LEAST_PAIRS", least)
+    for way in (Way.TILE_POLYNOMIALS, Way.TILES):
         q1, q2 = (with_leaves(x, torch.float32) for x in (first, second))
-        total = log_total_positivity(q1, q2, AcceptanceKernel(60.0), 60)
+        total = log_total_positivity(q1, q2, AcceptanceKernel(60.0), 60, way)
         results.append([total, *torch.autograd.grad(total.sum(), (q1.mu, q1.kappa, q2.mu, q2.kappa))])
     for ours, series in zip(*results, strict=True):
         torch.testing.assert_close(ours, series, rtol=1e-5, atol=2e-5)
     assert shares == [0.0]
-    monkeypatch.setattr(interpolated_totals, "LEAST_PAIRS", 1)
     # A vMF kernel has a tail that is known. It has no floor, whose part of log r is below 1e-4.
     q1, q2 = (with_leaves(x, torch.float32) for x in (first, second))
-    total, twin = (function(q1, q2, VMFKernel(60.0)) for function in (log_total_positivity, slow_twin))
+    total, twin = (function(q1, q2, VMFKernel(60.0)) for function in (with_polynomials, slow_twin))
     torch.testing.assert_close(total, twin.double(), rtol=0.0, atol=1e-4)
     assert shares == [0.0, 1.0]
 
@@ -140,31 +138,13 @@ def test_equal_and_extreme_posteriors():
     kappa = torch.tensor([0.0, 1e-6, 40.0, 1e6, math.inf]).repeat(14)
     q = VonMisesFisher(mu, kappa, validate_args=False)
     twin = slow_twin(VonMisesFisher(mu.double(), kappa.double(), validate_args=False), None, VMFKernel(20.0))
-    torch.testing.assert_close(log_total_positivity(q, None, VMFKernel(20.0)), twin, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(with_polynomials(q, None, VMFKernel(20.0)), twin, rtol=2e-6, atol=2e-6)
 
 
 def test_a_nan_is_not_hidden():
     mu, kappa = some(60, dim=64)
     kappa[3] = torch.nan
-    assert log_total_positivity(VonMisesFisher(mu, kappa, validate_args=False), None, VMFKernel(20.0)).isnan().all()
-
-
-def test_many_float32_pairs_take_polynomials(monkeypatch):
-    monkeypatch.undo()
-    mu = torch.zeros(1, 1024, 3)
-    assert takes_interpolants(mu, mu)
-    assert not takes_interpolants(mu, mu[:, :16])
-    assert not takes_interpolants(mu.double(), mu.double())
-
-
-def test_one_mode_beside_mixtures(shares):
-    """Weights of either side count; the series sums such pairs."""
-    torch.manual_seed(7)
-    q, mixtures = with_leaves(some(20, dim=5), torch.float32), some_mixtures(30, modes=2, dim=5, dtype=torch.float32)
-    table = pairwise_log_positivity(q, mixtures, VMFKernel(20.0))
-    total = log_total_positivity(q, mixtures, VMFKernel(20.0))
-    torch.testing.assert_close(total, table.logsumexp(1).double(), rtol=1e-5, atol=1e-5)
-    assert shares == []
+    assert with_polynomials(VonMisesFisher(mu, kappa, validate_args=False), None, VMFKernel(20.0)).isnan().all()
 
 
 def test_the_loss_of_a_large_batch():

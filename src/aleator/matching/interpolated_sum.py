@@ -12,73 +12,57 @@ kappa' in their classes:
 Clenshaw's rule then takes one matrix product and one pass over the tile for each k. The slopes of log r in kappa and
 kappa' are polynomials with the coefficients dU_k Z and U_k dZ.
 
-Where polynomials are not within their tolerance, the series is summed (tile_sums.py).
+Where polynomials are not within their tolerance, the series is summed (tiled_sum.py).
 """
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from aleator.foundation import first_derivatives_only
-from aleator.matching.series import DEPTH, row_weights
-from aleator.matching.sums.chebyshev import Put, chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
-from aleator.matching.sums.interpolant import (
+from aleator.matching.interpolant import (
     FAR_SHARE,
     TOLERANCE,
+    Put,
+    chebyshev_sum,
+    chebyshev_sum_and_slope,
+    chebyshev_values,
     even_classes,
     place_in_class,
     polynomials,
     turn_of_tail,
 )
-from aleator.matching.sums.tile_sums import TILE, Group, blocks_of, in_threads, kappa_gradient, side_of
-from aleator.matching.sums.tiles import FixedKernel, tail_scale
+from aleator.matching.series import DEPTH, KernelSeries, Rows, row_weights
+from aleator.matching.tiled_sum import TILE, Group, blocks_of, in_threads, kappa_gradient, side_of
 
-LEAST_PAIRS = 2**19  # of a group: from here on the grid of the polynomials is paid for
 NODES = 8  # in kappa and in kappa'
 WIDTH = 0.12  # of a class in kappa/(kappa + s)
 _RANGE = 60.0  # of logarithms whose exponentials float32 holds at one scale
 
 
-def takes_interpolants(mu1: Tensor, mu2: Tensor | None, *log_weights: Tensor | None) -> bool:
-    """Whether pairs of mu1 (G, N, D) and mu2 (G, M, D), or mu1 alone, are summed with polynomials on a CPU.
+class InterpolatedTotals:
+    """The sums over negatives of G groups of anchors, without weights."""
 
-    Rows that count with weights, the components of mixtures, are left to the series.
-    """
-    others = mu1 if mu2 is None else mu2
-    many = mu1.shape[-2] * others.shape[-2] >= LEAST_PAIRS
-    plain = mu1.dtype == others.dtype == torch.float32 and all(weights is None for weights in log_weights)
-    return many and plain and mu1.device.type == "cpu"
+    def __init__(self, kernel: KernelSeries, first: Rows, second: Rows | None):
+        """Anchors and negatives. None: the other anchors of the group."""
+        anchors, *negatives = (
+            [_Sorted(kernel.dim, mu, kappa) for mu, kappa in zip(side.mu, side.kappa, strict=True)]
+            for side in (first, second)
+            if side is not None
+        )
+        self.groups = [_Pairs(kernel, *pair) for pair in zip(anchors, *(negatives or [anchors]), strict=True)]
 
+    def totals(self) -> Tensor:
+        """(G, N), float64."""
+        return torch.stack([group.totals() for group in self.groups])
 
-def interpolated_log_totals(*arguments: Any) -> Tensor:
-    """`log_totals` of totals.py with polynomials."""
-    return _InterpolatedLogTotals.apply(*arguments)
-
-
-class _InterpolatedLogTotals(torch.autograd.Function):
-    """Forward: the sums. Backward: the tiles again, with slopes."""
-
-    @staticmethod
-    def forward(ctx, mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance, *_):
-        tail = None if kappa_pos is None else tail_scale(dim, float(log_lam[1].exp()), float(kappa_pos))
-        kernel = FixedKernel(dim, log_lam, sign, tail, tolerance)
-        groups = []
-        for g in range(len(mu1)):
-            first = _Sorted(dim, mu1[g], kappa1[g])
-            second = first if mu2 is None else _Sorted(dim, mu2[g], kappa2[g])
-            groups.append(_Pairs(kernel, first, second))
-        ctx.groups = groups
-        return torch.stack([group.totals() for group in groups])
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        parts = [group.gradients(g) for group, g in zip(ctx.groups, grad, strict=True)]
-        mu1, kappa1, mu2, kappa2 = (None if x[0] is None else torch.stack(x) for x in zip(*parts, strict=True))
-        return mu1, kappa1, mu2, kappa2, *[None] * 8
+    def gradients(self, grad: Tensor) -> list[Tensor | None]:
+        """In mu, kappa and log weights of both sides, in log |lambda_n| and in kappa_pos."""
+        parts = [group.gradients(g) for group, g in zip(self.groups, grad, strict=True)]
+        mu1, kappa1, mu2, kappa2 = (None if part[0] is None else torch.stack(part) for part in zip(*parts, strict=True))
+        return [mu1, kappa1, None, mu2, kappa2, None, None, None]
 
 
 class _Sorted:
@@ -131,11 +115,10 @@ class _Gradients:
 class _Pairs:
     """The pairs of one group: polynomials, and the series where these are not good enough."""
 
-    def __init__(self, kernel: FixedKernel, first: _Sorted, second: _Sorted):
+    def __init__(self, kernel: KernelSeries, first: _Sorted, second: _Sorted):
         """If both sides are the same, the negatives are the other anchors."""
         self.kernel, self.first, self.second, self.own = kernel, first, second, first is second
-        dim, log_lam, sign, tail, _ = kernel
-        self.found = polynomials(dim, first.classes, second.classes, log_lam, sign, tail, False, TOLERANCE)
+        self.found = polynomials(kernel, first.classes, second.classes, False, TOLERANCE)
 
     def totals(self) -> Tensor:
         """log sum_j r_ij, (N,)."""
@@ -328,12 +311,14 @@ class _Rest:
     """The pairs that are left to the series."""
 
     def __init__(self, pairs: _Pairs, tiles: list[_Tile]):
-        dim, log_lam, sign, tail, tolerance = pairs.kernel
-        self.first = row_weights(dim, pairs.first.kappa, log_lam)
-        self.second = self.first.signed(sign) if pairs.own else row_weights(dim, pairs.second.kappa, log_lam, sign)
+        kernel = pairs.kernel
+        self.first = row_weights(kernel, pairs.first.kappa)
+        self.second = self.first.signed(kernel.sign)
+        if not pairs.own:
+            self.second = row_weights(kernel, pairs.second.kappa, signed=True)
         sides = side_of(pairs.first.mu, self.first), side_of(pairs.second.mu, self.second)
         places = [(tile.rows, tile.columns) for tile in tiles]
-        self.group = Group(dim, *sides, 1 if pairs.own else 0, tail, tolerance, places)
+        self.group = Group(kernel, *sides, 1 if pairs.own else 0, places)
         self.log_scale = self.first.log_length + self.second.log_length.max()
 
     def totals(self) -> Tensor:

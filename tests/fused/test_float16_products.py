@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from aleator.fused.halves import LARGEST_WITH_LOW, SCALE, padded, split_directions
+from aleator.fused.float16_products import LARGEST_WITH_LOW, SCALE, padded, split_directions
 from tests.fused.interpreted import INTERPRETED
 from tests.fused.test_totals import device  # noqa: F401
 

@@ -23,6 +23,8 @@ is decided on the device. The pairs of classes that are not usable are summed by
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -31,8 +33,7 @@ import torch
 from torch import Tensor
 
 from aleator.fused import fused_kernels
-from aleator.matching.series import DEPTH, RowWeights, positivity_table, recurrences, row_weights
-from aleator.matching.sums.tiles import TailScale, steepness
+from aleator.matching.series import DEPTH, KernelSeries, RowWeights, positivity_table, recurrences, row_weights
 
 TOLERANCE = 1e-6  # of log r, absolute
 # Nodes in kappa, kappa' and the cosine. Rows have more, because their slope in kappa is needed.
@@ -46,6 +47,10 @@ _DROP = 14.0  # log r of a far pair is at least this far below its maximum
 _SCAN = 65  # cosines at which far pairs are looked for
 FAR_SHARE = 1e-6  # of an anchor's sum, which far pairs may have
 _ROOM = 1.05  # the nodes of a class do not reach its ends, so its tails may start a little earlier
+
+
+# put(k, after): c_k - after, in the memory of `after`
+Put = Callable[[int, Tensor], Tensor]
 
 
 class Classes(NamedTuple):
@@ -75,47 +80,22 @@ class Interpolant(NamedTuple):
         return COSINE_NODES
 
 
-def interpolant(
-    dim: int,
-    kappa1: Tensor,
-    kappa2: Tensor,
-    log_lam: Tensor,
-    sign: Tensor,
-    tail: TailScale | None,
-) -> Interpolant:
-    """The polynomials for concentrations kappa1 (N,) of the rows and kappa2 (M,) of the columns, float64, sorted.
+def interpolant(kernel: KernelSeries, kappa1: Tensor, kappa2: Tensor) -> Interpolant:
+    """The polynomials for concentrations kappa1 (N,) of the rows and kappa2 (M,) of the columns, float64, ascending.
 
-    Args:
-        dim: Dimension D of the embedding.
-        kappa1: Concentrations of the rows in ascending order.
-        kappa2: Concentrations of the columns in ascending order.
-        log_lam: log |lambda_n|, shape (T,).
-        sign: Signs of lambda_n, shape (T,).
-        tail: The tail of a vMF kernel. None for any other kernel.
-
-    Returns:
-        The polynomials. Nothing waits for the device.
+    Nothing waits for the device.
     """
-    return polynomials(dim, *_classes(dim, kappa1, kappa2), log_lam, sign, tail, True, TOLERANCE)
+    return polynomials(kernel, *_classes(kernel.dim, kappa1, kappa2), True, TOLERANCE)
 
 
-def polynomials(
-    dim: int,
-    rows: Classes,
-    columns: Classes,
-    log_lam: Tensor,
-    sign: Tensor,
-    tail: TailScale | None,
-    powers: bool,
-    tolerance: float,
-) -> Interpolant:
+def polynomials(kernel: KernelSeries, rows: Classes, columns: Classes, powers: bool, tolerance: float) -> Interpolant:
     """The polynomials of given classes, usable where their error is at most `tolerance`.
 
     `powers`: sums of powers of z', and not of T_b(z').
     """
-    values, width, slope = _grid(dim, rows, columns, log_lam, sign, tail)
+    values, width, slope = _grid(kernel, rows, columns)
     shape = rows.nodes.shape[1] - 1, columns.nodes.shape[1] - 1
-    by_k, by_a, by_b, weights, degrees = _transforms(*shape, tail is not None, powers, log_lam.device)
+    by_k, by_a, by_b, weights, degrees = _transforms(*shape, kernel.tail is not None, powers, kernel.log_lam.device)
     table = (by_k @ values.flatten(1)).view_as(values) @ by_b.mT
     table = (by_a @ table.flatten(3)).view_as(values)
     size = table.abs()
@@ -202,50 +182,45 @@ def _intervals(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     return torch.maximum(torch.minimum((high + low) / 2, 1 - half), half), half
 
 
-def _grid(
-    dim: int, rows: Classes, columns: Classes, log_lam: Tensor, sign: Tensor, tail: TailScale | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _grid(kernel: KernelSeries, rows: Classes, columns: Classes) -> tuple[Tensor, Tensor, Tensor]:
     """log r at the nodes (K + 1, P, a + 1, Q, b + 1), after them the steepness of the tail; w and slopes (P, Q)."""
     (P, a), (Q, b) = rows.nodes.shape, columns.nodes.shape
-    weights = row_weights(dim, torch.cat([rows.nodes.flatten(), columns.nodes.flatten()]), log_lam)
-    if tail is None:
-        width = _near_width(dim, weights, log_lam, sign, (P, a, Q, b))
-        log_r = _log_r(dim, weights, log_lam, sign, width / 2, (a, b))
+    weights = row_weights(kernel, torch.cat([rows.nodes.flatten(), columns.nodes.flatten()]))
+    if kernel.tail is None:
+        width = _near_width(kernel, weights, (P, a, Q, b))
+        log_r = _log_r(kernel, weights, width / 2, (a, b))
         last = log_r[COSINE_NODES - 2 : COSINE_NODES, :, a // 2, :, b // 2]
         return log_r, width, ((last[0] - last[1]) / (_last_spacing() * width)).clamp(min=0.0)
     lengths = weights.mean_length
-    steep = steepness(dim, lengths[: P * a, None], lengths[None, P * a :], tail).view(1, P, a, Q, b)
+    steep = kernel.tail.steepness(kernel.dim, lengths[: P * a, None], lengths[None, P * a :]).view(1, P, a, Q, b)
     lowest = steep[0, :, a - 2, :, b - 2]  # the nodes descend, and the last is that of the check
     width = (_ROOM * DEPTH / lowest).clamp(max=2.0)
-    log_r = _log_r(dim, weights, log_lam, sign, width / 2, (a, b))
+    log_r = _log_r(kernel, weights, width / 2, (a, b))
     return torch.cat([log_r, steep]), width, width
 
 
-def _log_r(
-    dim: int, weights: RowWeights, log_lam: Tensor, sign: Tensor, half: Tensor, nodes: tuple[int, int]
-) -> Tensor:
+def _log_r(kernel: KernelSeries, weights: RowWeights, half: Tensor, nodes: tuple[int, int]) -> Tensor:
     """log r without its floor at the nodes of all pairs of classes, (K + 1, P, a + 1, Q, b + 1)."""
     (P, Q), (a, b) = half.shape, nodes
     y = _nodes_and_check(COSINE_NODES, half.device)
     if fused := fused_kernels(half):
-        factors = recurrences(dim, len(log_lam), half.device)
-        return fused.fused_log_grid(weights.weights, weights.log_length, sign, factors, y, half, nodes)
+        factors = recurrences(kernel.dim, len(kernel.log_lam), half.device)
+        return fused.fused_log_grid(weights.weights, weights.log_length, kernel.sign, factors, y, half, nodes)
     half = half.view(P, 1, Q, 1).expand(P, a, Q, b).reshape(P * a, Q * b)
     first, second = weights.at((None, slice(P * a), None)), weights.at((None, None, slice(P * a, None)))
     cosine = torch.addcmul(1 - half, half, y[:, None, None])
-    table = positivity_table(dim, cosine, first, second.signed(sign), log_lam, None, False, floor=1e-30, tilt=0.0)
+    without_tail = replace(kernel, kappa_pos=None)
+    table = positivity_table(without_tail, cosine, first, second.signed(kernel.sign), False, floor=1e-30, tilt=0.0)
     return table.log_r.view(-1, P, a, Q, b)
 
 
-def _near_width(
-    dim: int, weights: RowWeights, log_lam: Tensor, sign: Tensor, nodes: tuple[int, int, int, int]
-) -> Tensor:
+def _near_width(kernel: KernelSeries, weights: RowWeights, nodes: tuple[int, int, int, int]) -> Tensor:
     """w (P, Q) of a kernel without a tail. The widest posteriors of two classes, whose log r falls last, decide."""
     P, a, Q, b = nodes
     first = weights.at((None, slice(a - 2, P * a, a), None))
-    second = weights.at((None, None, slice(P * a + b - 2, None, b))).signed(sign)
-    cosine = _scan(log_lam.device).expand(-1, P, Q).contiguous()
-    log_r = positivity_table(dim, cosine, first, second, log_lam, None, False).log_r
+    second = weights.at((None, None, slice(P * a + b - 2, None, b))).signed(kernel.sign)
+    cosine = _scan(kernel.log_lam.device).expand(-1, P, Q).contiguous()
+    log_r = positivity_table(kernel, cosine, first, second, False).log_r
     near = log_r >= log_r.amax(0) - _DROP
     return torch.where(near, 1 - cosine, 1 / _SCAN).amax(0)
 
@@ -315,3 +290,37 @@ def _coefficients(count: int) -> Tensor:
     matrix[count] = torch.cos(k * math.pi / 2) @ matrix[:count]
     matrix[count, count] = -1.0
     return matrix
+
+
+def chebyshev_values(z: Tensor, slope: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """T_0(z), T_1(z), ..., and their derivatives times the slope of z; (R, count) each."""
+    values, slopes = [torch.ones_like(z), z], [torch.zeros_like(z), torch.ones_like(z)]
+    for _ in range(2, count):
+        slopes.append(2 * (values[-1] + z * slopes[-1]) - slopes[-2])
+        values.append(2 * z * values[-1] - values[-2])
+    return torch.stack(values, 1), torch.stack(slopes, 1) * slope[:, None]
+
+
+def chebyshev_sum(twice: Tensor, degree: int, put: Put) -> Tensor:
+    """sum_k c_k T_k(y) over k < degree, of the shape of twice = 2 y.
+
+    By Clenshaw's rule, from the last coefficient to the first. It needs few tables, which stay in the cache, however
+    many terms there are.
+    """
+    now, after = (torch.zeros_like(twice) for _ in range(2))
+    for k in range(degree - 1, -1, -1):
+        put(k, after).addcmul_(twice, now)
+        now, after = after, now
+    return now.addcmul_(twice, after, value=-0.5)
+
+
+def chebyshev_sum_and_slope(twice: Tensor, degree: int, put: Put) -> tuple[Tensor, Tensor]:
+    """The sum, and its slope in y."""
+    now, after, d_now, d_after = (torch.zeros_like(twice) for _ in range(4))  # d: halves of slopes in y
+    for k in range(degree - 1, -1, -1):
+        torch.sub(now, d_after, out=d_after).addcmul_(twice, d_now)
+        d_now, d_after = d_after, d_now
+        put(k, after).addcmul_(twice, now)
+        now, after = after, now
+    slope = d_now.mul_(2).addcmul_(twice, d_after, value=-1).sub_(after)
+    return now.addcmul_(twice, after, value=-0.5), slope

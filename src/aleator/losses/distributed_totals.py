@@ -13,13 +13,12 @@ gathers what every process's loss adds to it, until it is back where the block c
 the gradient of the sum of all processes' losses.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from aleator.foundation import first_derivatives_only, matmul_precision, pass_on, process_count
+from aleator.foundation import Backward, Saved, matmul_precision, pass_on, process_count, with_gradient
 from aleator.posteriors import PosteriorBatch
 
 # log sum_j exp s(x_i, x_j) of some rows with a block, (rows,). The number is that of the first row in the block if the
@@ -43,15 +42,9 @@ def log_totals_in_parts(anchor: PosteriorBatch, part: Part, rows: int, parameter
     Returns:
         Logarithms, with gradients in the anchors of all processes and in the parameters.
     """
-    learned = [x for x in parameters if x.requires_grad]
-    return _InParts.apply(part, anchor.map_tensors(Tensor.detach), rows, learned, *_tensors(anchor), *learned)
+    learned, like = [x for x in parameters if x.requires_grad], anchor.map_tensors(Tensor.detach)
 
-
-class _InParts(torch.autograd.Function):
-    """`log_totals_in_parts`. `like` are the anchors without their gradients."""
-
-    @staticmethod
-    def forward(ctx, part: Part, like: PosteriorBatch, rows: int, learned: list[Tensor], *tensors: Tensor) -> Tensor:
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
         totals = torch.full((len(like),), -torch.inf, dtype=torch.float64, device=like.device)
         block = like
         for turn in range(process_count()):
@@ -59,38 +52,38 @@ class _InParts(torch.autograd.Function):
                 (block,) = _pass_on(block)
             for place, first in _places(like, rows, turn):
                 totals[place] = torch.logaddexp(totals[place], part(like[place], block, first).double())
-        ctx.part, ctx.like, ctx.rows, ctx.learned = part, like, rows, learned
-        ctx.save_for_backward(totals)
-        return totals
+        return totals, (totals,), lambda grad, totals: _gradients(grad, totals, like, part, rows, learned)
 
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        (totals,) = ctx.saved_tensors
-        own = ctx.like.map_tensors(_leaf)
-        of_own, of_learned = ([torch.zeros_like(x) for x in xs] for xs in (_tensors(own), ctx.learned))
-        used = [False] * len(of_own)  # a loss may leave kappa out
-        block, of_block = own, own.map_tensors(torch.zeros_like)  # a block, and its gradient beside it
-        for turn in range(process_count()):
-            inputs, outputs = [*_tensors(own), *ctx.learned], [*of_own, *of_learned]
-            if turn > 0:
-                block, of_block = _pass_on(block, of_block)
-                block = block.map_tensors(_leaf)
-                inputs, outputs = inputs + _tensors(block), outputs + _tensors(of_block)
-            for place, first in _places(own, ctx.rows, turn):
-                with torch.autocast(own.device.type, enabled=False), matmul_precision("highest"), torch.enable_grad():
-                    values = ctx.part(own[place], block, first)
-                shares = grad[place] * torch.exp(values.detach().double() - totals[place])
-                gradients = torch.autograd.grad(values, inputs, shares.to(values.dtype), allow_unused=True)
-                used = [before or x is not None for before, x in zip(used, gradients, strict=False)]
-                for output, gradient in zip(outputs, gradients, strict=True):
-                    if gradient is not None:
-                        output += gradient
-        if process_count() > 1:
-            (home,) = _pass_on(of_block)
-            of_own = [a + b for a, b in zip(of_own, _tensors(home), strict=True)]
-        results = [x if known else None for x, known in zip(of_own, used, strict=True)]
-        return None, None, None, None, *results, *of_learned
+    return with_gradient(compute, *_tensors(anchor), *learned)
+
+
+def _gradients(
+    grad: Tensor, totals: Tensor, anchor: PosteriorBatch, part: Part, rows: int, learned: list[Tensor]
+) -> list[Tensor | None]:
+    """In the tensors of the anchors and in what is learned."""
+    own = anchor.map_tensors(_leaf)
+    of_own, of_learned = ([torch.zeros_like(x) for x in xs] for xs in (_tensors(own), learned))
+    used = [False] * len(of_own)  # a loss may leave kappa out
+    block, of_block = own, own.map_tensors(torch.zeros_like)  # a block, and its gradient beside it
+    for turn in range(process_count()):
+        inputs, outputs = [*_tensors(own), *learned], [*of_own, *of_learned]
+        if turn > 0:
+            block, of_block = _pass_on(block, of_block)
+            block = block.map_tensors(_leaf)
+            inputs, outputs = inputs + _tensors(block), outputs + _tensors(of_block)
+        for place, first in _places(own, rows, turn):
+            with torch.autocast(own.device.type, enabled=False), matmul_precision("highest"), torch.enable_grad():
+                values = part(own[place], block, first)
+            shares = grad[place] * torch.exp(values.detach().double() - totals[place])
+            gradients = torch.autograd.grad(values, inputs, shares.to(values.dtype), allow_unused=True)
+            used = [before or x is not None for before, x in zip(used, gradients, strict=False)]
+            for output, gradient in zip(outputs, gradients, strict=True):
+                if gradient is not None:
+                    output += gradient
+    if process_count() > 1:
+        (home,) = _pass_on(of_block)
+        of_own = [a + b for a, b in zip(of_own, _tensors(home), strict=True)]
+    return [*(x if known else None for x, known in zip(of_own, used, strict=True)), *of_learned]
 
 
 def _leaf(x: Tensor) -> Tensor:

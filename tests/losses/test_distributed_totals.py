@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from aleator import ELK, AcceptanceKernel, ExactInfoNCE, InfoNCE, VMFKernel, VMFMixture, VonMisesFisher
 from aleator.losses import similarity
-from aleator.losses.ring import log_totals_in_parts
+from aleator.losses.distributed_totals import log_totals_in_parts
 from tests.ranks import run_ranks
 
 PROCESSES, BATCH, DIM = 3, 5, 4

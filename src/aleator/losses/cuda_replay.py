@@ -13,12 +13,11 @@ out of the way.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from aleator.foundation import first_derivatives_only
+from aleator.foundation import Backward, Saved, with_gradient
 from aleator.posteriors import PosteriorBatch, VonMisesFisher
 
 ORDINARY = 2  # calls of one shape before it is recorded: they compile kernels and make tables
@@ -57,7 +56,13 @@ def recorded_mean(settings: Hashable, mean: _Mean, posteriors: Sequence[Posterio
             if len(_recordings) > _KEPT:
                 _recordings.popitem(last=False)
         _recordings.move_to_end(key)
-    return _Replay.apply(recording, *tensors)
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        # The forward pass has the gradients already, so the backward pass only multiplies.
+        value, gradients = recording.replay(tensors)
+        return value, tuple(gradients), lambda grad, *gradients: torch._foreach_mul(gradients, grad)
+
+    return with_gradient(compute, *tensors)
 
 
 def forget_recordings() -> None:
@@ -122,18 +127,3 @@ class _Recording:
             result = self.value.clone(), [x.clone() for x in self.gradients]
             self.done.record(stream)
         return result
-
-
-class _Replay(torch.autograd.Function):
-    """The forward pass has the gradients already, so the backward pass only multiplies."""
-
-    @staticmethod
-    def forward(ctx, recording: _Recording, *tensors: Tensor) -> Tensor:
-        value, gradients = recording.replay(tensors)
-        ctx.save_for_backward(*gradients)
-        return value
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        return None, *torch._foreach_mul(ctx.saved_tensors, grad)

@@ -1,7 +1,7 @@
 r"""How far log_growth stays below kappa, and the ratio of Bessel functions below 1, with all digits for every kappa.
 
-    growth_shortfall(v, kappa) = kappa - log_growth(v, kappa)
-    ratio_shortfall(v, kappa)  = 1 - I_{v+1}(kappa)/I_v(kappa), its derivative
+    kappa_minus_log_growth(v, kappa) = kappa - log_growth(v, kappa)
+    one_minus_bessel_ratio(v, kappa)  = 1 - I_{v+1}(kappa)/I_v(kappa), its derivative
 
 As differences they lose their digits where kappa is large. There the series in 1/kappa is taken. Its coefficients
 follow from the equation of Riccati, rho' = 1 - rho^2 - (2v+1) rho/kappa, for rho = 1 - sum_n a_n / kappa^n:
@@ -10,13 +10,14 @@ follow from the equation of Riccati, rho' = 1 - rho^2 - (2v+1) rho/kappa, for rh
 """
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from aleator.foundation import Backward, Saved, with_gradient
 from aleator.special.bessel import check_bessel, log_growth_and_ratio, ratio_slope
 from aleator.special.debye import horner
 
@@ -25,11 +26,11 @@ _FAR = 64.0
 _TERMS = 10
 
 
-def growth_shortfall(order: float, kappa: Tensor) -> Tensor:
+def kappa_minus_log_growth(order: float, kappa: Tensor) -> Tensor:
     """kappa - log_growth(v, kappa), without cancellation. Three times differentiable in kappa.
 
-    Its derivative is `ratio_shortfall`. With v = D/2 - 1 it is the log density of a von Mises-Fisher distribution at
-    its mode, relative to the uniform density.
+    Its derivative is `one_minus_bessel_ratio`. With v = D/2 - 1 it is the log density of a von Mises-Fisher
+    distribution at its mode, relative to the uniform density.
 
     Args:
         order: Real order v >= 0.
@@ -40,15 +41,15 @@ def growth_shortfall(order: float, kappa: Tensor) -> Tensor:
 
     Examples:
         >>> import torch
-        >>> from aleator.special import growth_shortfall
-        >>> growth_shortfall(0.5, torch.tensor([1.0, 1e20]))  # in three dimensions log(2 kappa), but for small kappa
+        >>> from aleator.special import kappa_minus_log_growth
+        >>> kappa_minus_log_growth(0.5, torch.tensor([1.0, 1e20]))  # for D = 3 log(2 kappa), but for small kappa
         tensor([ 0.8386, 46.7449])
     """
     check_bessel(order, kappa)
-    return _GrowthShortfall.apply(kappa.double(), order).to(kappa.dtype)
+    return _kappa_minus_log_growth(order, kappa.double()).to(kappa.dtype)
 
 
-def ratio_shortfall(order: float, kappa: Tensor) -> Tensor:
+def one_minus_bessel_ratio(order: float, kappa: Tensor) -> Tensor:
     """1 - I_{v+1}(kappa) / I_v(kappa), without cancellation. Twice differentiable in kappa.
 
     Args:
@@ -60,44 +61,34 @@ def ratio_shortfall(order: float, kappa: Tensor) -> Tensor:
 
     Examples:
         >>> import torch
-        >>> from aleator.special import ratio_shortfall
-        >>> ratio_shortfall(0.5, torch.tensor([0.0, 1.0, 1e20]))  # in three dimensions 1 - coth(kappa) + 1/kappa
+        >>> from aleator.special import one_minus_bessel_ratio
+        >>> one_minus_bessel_ratio(0.5, torch.tensor([0.0, 1.0, 1e20]))  # in three dimensions 1 - coth(kappa) + 1/kappa
         tensor([1.0000e+00, 6.8696e-01, 1.0000e-20])
     """
     check_bessel(order, kappa)
-    return _RatioShortfall.apply(kappa.double(), order).to(kappa.dtype)
+    return _one_minus_bessel_ratio(order, kappa.double()).to(kappa.dtype)
 
 
-class _GrowthShortfall(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, kappa: Tensor, order: float) -> Tensor:
-        value, slope = _shortfalls(order, kappa, with_ratio=ctx.needs_input_grad[0])
-        ctx.save_for_backward(kappa, slope)
-        ctx.order = order
-        return value
+def _kappa_minus_log_growth(order: float, kappa: Tensor) -> Tensor:
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        value, slope = _complements(order, kappa, with_ratio=needed[0])
+        return value, (kappa, slope), gradient
 
-    @staticmethod
-    def backward(ctx, grad):
-        kappa, slope = ctx.saved_tensors
-        if torch.is_grad_enabled() and kappa.requires_grad:  # for second derivatives it needs a graph of its own
-            slope = _RatioShortfall.apply(kappa, ctx.order)
-        return grad * slope, None
+    def gradient(grad: Tensor, kappa: Tensor, slope: Tensor) -> tuple[Tensor]:
+        again = torch.is_grad_enabled() and kappa.requires_grad  # for second derivatives it needs a graph of its own
+        return (grad * (_one_minus_bessel_ratio(order, kappa) if again else slope),)
+
+    return with_gradient(compute, kappa, differentiable_again=True)
 
 
-class _RatioShortfall(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, kappa: Tensor, order: float) -> Tensor:
-        ctx.save_for_backward(kappa)
-        ctx.order = order
-        return _shortfalls(order, kappa)[1]
+def _one_minus_bessel_ratio(order: float, kappa: Tensor) -> Tensor:
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        return _complements(order, kappa)[1], (kappa,), lambda grad, kappa: (-grad * ratio_slope(order, kappa),)
 
-    @staticmethod
-    def backward(ctx, grad):
-        (kappa,) = ctx.saved_tensors
-        return -grad * ratio_slope(ctx.order, kappa), None
+    return with_gradient(compute, kappa, differentiable_again=True)
 
 
-def _shortfalls(order: float, kappa: Tensor, with_ratio: bool = True) -> tuple[Tensor, Tensor]:
+def _complements(order: float, kappa: Tensor, with_ratio: bool = True) -> tuple[Tensor, Tensor]:
     """Both functions, in the shape of kappa, float64, no gradients. Without `with_ratio` the second is undefined."""
     kappa = kappa.detach()
     growth, ratio = log_growth_and_ratio(order, kappa, with_ratio)

@@ -1,102 +1,106 @@
-"""Sums over the negatives of each anchor on a GPU, for a fixed kernel (totals.py). Nothing waits for the device.
+"""r on a GPU, for fixed kernels and float32. Nothing waits for the device.
 
-Few pairs are summed by the series (fused/totals.py). Of many pairs, those in classes where log r is a polynomial to
-within its tolerance (interpolant.py) are summed by fused/interpolant.py, and the others by the series.
+`fused_log_pairs`: N given pairs, such as anchors and positives, in few launches (fused/pairs.py).
+
+Sums over the negatives of each anchor: few pairs are summed by the series (fused/totals.py). Of many pairs, those in
+classes where log r is a polynomial to within its tolerance (interpolant.py) are summed by fused/interpolant.py, and the
+others by the series.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from aleator.foundation import first_derivatives_only
+from aleator.foundation import Backward, Saved, with_gradient
 from aleator.fused import fused_kernels
-from aleator.matching.series import DEPTH, FLOOR, TILT, row_weights
-from aleator.matching.sums.interpolant import Interpolant, interpolant, kappa_scale, too_far
-from aleator.matching.sums.tiles import FixedKernel, TailScale, rescaled_recurrence, tail_scale
-from aleator.special import bessel_ratio
-
-# From so many pairs on, the grid of the polynomials is paid for (measured on an H200).
-LEAST_PAIRS = 2**24
+from aleator.matching.interpolant import Interpolant, interpolant, kappa_scale, too_far
+from aleator.matching.series import DEPTH, FLOOR, TILT, KernelSeries, Rows, positivity_table, row_weights
+from aleator.matching.tiled_sum import rescaled_recurrence
 
 
-def fused_log_totals(*arguments: Any) -> Tensor:
-    """`log_totals` of totals.py on a GPU."""
-    return _FusedLogTotals.apply(*arguments)
+def fused_log_pairs(kernel: KernelSeries, first: Rows, second: Rows) -> Tensor:
+    """log r of pairs of rows in float32, (1, N), with gradients in mu and kappa of both sides; float64."""
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        fused: Any = fused_kernels(first.mu)
+        mu1, mu2 = first.mu[0], second.mu[0]
+        cosine = fused.fused_pair_cosines(mu1, mu2)[:, None]
+        rows = (
+            row_weights(kernel, first.kappa.mT),
+            row_weights(kernel, second.kappa.mT, signed=kernel.kappa_pos is None),
+        )
+        table = positivity_table(kernel, cosine, *rows, any(needed))
+        slopes = table.slope_cosine, table.slope_kappa1, table.slope_kappa2
+
+        def gradients(grad: Tensor, mu1: Tensor, mu2: Tensor, *slopes: Tensor) -> list[Tensor]:
+            return [x[None] for x in fused.fused_pair_gradients(grad[0], slopes, mu1, mu2)]
+
+        return table.log_r.mT, (mu1, mu2, *slopes), gradients
+
+    return with_gradient(compute, first.mu, first.kappa, second.mu, second.kappa)
 
 
-def takes_polynomials(groups: int, rows: int, columns: int) -> bool:
-    """Whether so many pairs are summed with polynomials."""
-    return groups == 1 and rows * columns >= LEAST_PAIRS
+class FusedTotals:
+    """The sums over negatives of G groups of anchors. Backward: the pairs again, with slopes."""
 
-
-class _FusedLogTotals(torch.autograd.Function):
-    """Forward: the sums. Backward: the pairs again, with slopes."""
-
-    @staticmethod
-    def forward(ctx, mu1, kappa1, mu2, kappa2, log_lam, sign, dim, kappa_pos, tolerance, weights1, weights2, modes):
-        if len(log_lam) % 2:  # tables of an even number of terms
-            log_lam, sign = (nn.functional.pad(x, (0, 1), value=v) for x, v in ((log_lam, -math.inf), (sign, 1.0)))
-        kernel = FixedKernel(dim, log_lam, sign, None if kappa_pos is None else _fixed_tail(dim, kappa_pos), tolerance)
-        own = mu2 is None
-        groups, count = kappa1.shape
-        if takes_polynomials(groups, count, count if own else kappa2.shape[1]):
-            first = _sorted(mu1, kappa1, weights1, modes if own else 1)
-            second = first if own else _sorted(mu2, kappa2, weights2, 1)
-            pairs: _ManyPairs | _Pairs = _ManyPairs(kernel, first, second, own)
+    def __init__(self, kernel: KernelSeries, first: Rows, second: Rows | None, with_polynomials: bool):
+        """Anchors and negatives. None: the other anchors of the group. Polynomials are for one group."""
+        if len(kernel.log_lam) % 2:  # tables of an even number of terms
+            log_lam, sign = (
+                nn.functional.pad(x, (0, 1), value=v) for x, v in ((kernel.log_lam, -math.inf), (kernel.sign, 1.0))
+            )
+            kernel = replace(kernel, log_lam=log_lam, sign=sign)
+        self.own = second is None
+        self.pairs: _ManyPairs | _Pairs
+        if with_polynomials:
+            side = _sorted(first, first.modes if second is None else 1)
+            self.pairs = _ManyPairs(kernel, side, side if second is None else _sorted(second, 1), self.own)
         else:
-            owner = _owners(count, modes, mu1.device) if own and modes > 1 else None
-            pairs = _Pairs(kernel, mu1, kappa1, mu2, kappa2, None, weights1, weights2, owner)
-        ctx.pairs, ctx.dtypes = pairs, [None if x is None else x.dtype for x in (kappa1, weights1, weights2)]
-        return pairs.totals()
+            several = second is None and first.modes > 1
+            owner = _owners(first.kappa.shape[1], first.modes, first.mu.device) if several else None
+            self.pairs = _Pairs(kernel, first, second, None, owner)
 
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        mu1, kappa1, weights1 = ctx.pairs.gradients(grad, False)
-        mu2 = kappa2 = weights2 = None
-        if not ctx.pairs.own:
-            mu2, kappa2, weights2 = ctx.pairs.gradients(grad, True)
-        kappa, of_weights1, of_weights2 = ctx.dtypes
-        weights = (None if x is None else x.to(d) for x, d in ((weights1, of_weights1), (weights2, of_weights2)))
-        return mu1, kappa1.to(kappa), mu2, None if kappa2 is None else kappa2.to(kappa), *[None] * 5, *weights, None
+    def totals(self) -> Tensor:
+        """(G, N), float64."""
+        return self.pairs.totals()
+
+    def gradients(self, grad: Tensor) -> list[Tensor | None]:
+        """In mu, kappa and log weights of both sides, in log |lambda_n| and in kappa_pos."""
+        first = self.pairs.gradients(grad, False)
+        second = (None, None, None) if self.own else self.pairs.gradients(grad, True)
+        return [*first, *second, None, None]
 
 
 class _Pairs:
     """The series of all pairs, or of those that are not done: G groups of N rows, and their columns."""
 
     def __init__(
-        self,
-        kernel: FixedKernel,
-        mu1: Tensor,
-        kappa1: Tensor,
-        mu2: Tensor | None,
-        kappa2: Tensor | None,
-        done: Any = None,
-        weights1: Tensor | None = None,
-        weights2: Tensor | None = None,
-        owner: Tensor | None = None,
+        self, kernel: KernelSeries, first: Rows, second: Rows | None, done: Any = None, owner: Tensor | None = None
     ):
-        fused: Any = fused_kernels(mu1)
-        dim, log_lam, sign, tail, self.tolerance = kernel
-        self.own, self.done, self.like, self.owner = mu2 is None, done, mu1, owner
-        self.weighted = weights1 is not None, weights2 is not None
-        self.steps, heights = _recurrence_on(dim, len(log_lam), mu1.device)
+        fused: Any = fused_kernels(first.mu)
+        self.tolerance, tail = kernel.tolerance, kernel.tail
+        self.own, self.done, self.like, self.owner = second is None, done, first.mu, owner
+        self.weighted = first.log_weights is not None, second is not None and second.log_weights is not None
+        self.steps, heights = _recurrence_on(kernel.dim, len(kernel.log_lam), first.mu.device)
         self.constants: tuple = (0.0, 0.0, DEPTH, FLOOR, TILT, False)
         if tail is not None:
             self.constants = (tail.lam, tail.scale, DEPTH, FLOOR, TILT, True)
         unused = None if done is None else done.everything
-        rows = row_weights(dim, kappa1, log_lam, None, unused).weighted(weights1)
-        if mu2 is None or kappa2 is None:
-            self.second = fused.rows_on_device(mu1, rows if tail is not None else rows.signed(sign), heights)
+        rows = row_weights(kernel, first.kappa, unused=unused).weighted(first.log_weights)
+        if second is None:
+            signed = rows if tail is not None else rows.signed(kernel.sign)
+            self.second = fused.rows_on_device(first.mu, signed, heights)
             # Without signs the two sides are one.
-            self.first = self.second if tail is not None else fused.rows_on_device(mu1, rows, None)
+            self.first = self.second if tail is not None else fused.rows_on_device(first.mu, rows, None)
         else:
-            self.first = fused.rows_on_device(mu1, rows, None)
-            columns = row_weights(dim, kappa2, log_lam, sign, unused).weighted(weights2)
-            self.second = fused.rows_on_device(mu2, columns, heights)
+            self.first = fused.rows_on_device(first.mu, rows, None)
+            columns = row_weights(kernel, second.kappa, signed=True, unused=unused).weighted(second.log_weights)
+            self.second = fused.rows_on_device(second.mu, columns, heights)
             self.heights = heights
         self.log_length = rows.log_length
 
@@ -134,7 +138,7 @@ class _Sorted(NamedTuple):
 class _ManyPairs:
     """One group of very many pairs: polynomials, and the series where these are not good enough."""
 
-    def __init__(self, kernel: FixedKernel, first: _Sorted, second: _Sorted, own: bool):
+    def __init__(self, kernel: KernelSeries, first: _Sorted, second: _Sorted, own: bool):
         self.kernel, self.first, self.second, self.own = kernel, first, second, own
         self.depth = 0.0 if kernel.tail is None else DEPTH
 
@@ -175,29 +179,27 @@ class _ManyPairs:
         return first.mu, *((second, first) if swapped else (first, second))
 
     def _polynomials(self, first: _Sorted, second: _Sorted) -> Interpolant:
-        dim, log_lam, sign, tail, _ = self.kernel
-        return interpolant(dim, first.side.kappa, second.side.kappa, log_lam, sign, tail)
+        return interpolant(self.kernel, first.side.kappa, second.side.kappa)
 
     def _series(self, polynomials: Interpolant) -> _Pairs:
         """The pairs that are left."""
         fused: Any = fused_kernels(self.first.side.mu)
         sizes = polynomials.rows.size, polynomials.columns.size
         done = fused.Done(polynomials.usable, polynomials.usable.amin(), *sizes)
-        first, second = self.first.side, self.second.side
-        sides = [None if x is None else x[None] for x in (*first[:3], *second[:3])]
-        mu1, kappa1, weights1, mu2, kappa2, weights2 = sides
-        if self.own:
-            mu2 = kappa2 = weights2 = None
-        return _Pairs(self.kernel, mu1, kappa1, mu2, kappa2, done, weights1, weights2, first.owner)  # type: ignore[arg-type]
+        first, second = (
+            Rows(x.mu[None], x.kappa[None], None if x.log_weights is None else x.log_weights[None])
+            for x in (self.first.side, self.second.side)
+        )
+        return _Pairs(self.kernel, first, None if self.own else second, done, self.first.side.owner)
 
 
-def _sorted(mu: Tensor, kappa: Tensor, log_weights: Tensor | None, modes: int) -> _Sorted:
-    """One group, (1, N, D) and (1, N). `modes` consecutive rows are of one posterior."""
-    fused: Any = fused_kernels(mu)
-    values, order = kappa[0].double().sort()
-    weights = None if log_weights is None else log_weights[0].float().index_select(0, order)
+def _sorted(rows: Rows, modes: int) -> _Sorted:
+    """One group, in order. `modes` consecutive rows are of one posterior."""
+    fused: Any = fused_kernels(rows.mu)
+    values, order = rows.kappa[0].double().sort()
+    weights = None if rows.log_weights is None else rows.log_weights[0].float().index_select(0, order)
     owner = (order // modes).int() if modes > 1 else None
-    return _Sorted(fused.sorted_side(mu[0].index_select(0, order), values, weights, owner), order)
+    return _Sorted(fused.sorted_side(rows.mu[0].index_select(0, order), values, weights, owner), order)
 
 
 @lru_cache(maxsize=64)
@@ -211,10 +213,3 @@ def _recurrence_on(dim: int, terms: int, device: torch.device) -> tuple[Tensor, 
     """m_n and h_n of `rescaled_recurrence` on a device, (T,) each."""
     steps, heights = rescaled_recurrence(dim, terms)
     return torch.tensor(steps, dtype=torch.float64, device=device), heights.flatten().to(device)
-
-
-@lru_cache(maxsize=256)
-def _fixed_tail(dim: int, kappa_pos: float) -> TailScale:
-    """The tail of a vMF kernel that is not learned, without a look at the device."""
-    lam = float(bessel_ratio(dim / 2 - 1, torch.tensor(kappa_pos, dtype=torch.float64)))
-    return tail_scale(dim, lam, kappa_pos)

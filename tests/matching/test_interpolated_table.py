@@ -6,16 +6,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from aleator import PrototypeLoss, VMFKernel, VonMisesFisher, pairwise_log_positivity
-from aleator.matching.sums import interpolated_table
-from aleator.matching.sums.interpolated_table import CLASSES, _Lattice
+from aleator import PrototypeLoss, VMFKernel, VonMisesFisher
+from aleator.matching import Way, interpolated_table
+from aleator.matching.interpolated_table import CLASSES, _Lattice
+from aleator.matching.positivity import log_r_of_components
 
 
 @pytest.fixture(autouse=True)
 def series_rows(monkeypatch) -> list[int]:
-    """Small tables take polynomials. How many rows were left to the series, for each table with such rows."""
-    monkeypatch.setattr(interpolated_table, "LEAST_WORK", 1)
-    monkeypatch.setattr(interpolated_table, "HIGHEST_DEGREE", math.inf)
+    """How many rows were left to the series, for each table with such rows."""
     series, found = _Lattice.series, []
 
     def recorded(self, cosine, *arguments):
@@ -32,10 +31,14 @@ def some(count: int, dim: int, low: float, high: float) -> tuple[torch.Tensor, t
     return F.normalize(mu, dim=-1), torch.empty(count).uniform_(math.log(low), math.log(high)).exp()
 
 
+def table_of(q1: VonMisesFisher, q2: VonMisesFisher, kernel: VMFKernel, way: Way) -> torch.Tensor:
+    return log_r_of_components(q1[:, None], q2[None, :], kernel, way=way)
+
+
 def results(first, second, kernel, weight, dtype) -> list[torch.Tensor]:
     leaves = [x.to(dtype).requires_grad_() for x in (*first, *second)]
     q1, q2 = (VonMisesFisher(*leaves[i : i + 2], validate_args=False) for i in (0, 2))
-    log_r = pairwise_log_positivity(q1, q2, kernel)
+    log_r = table_of(q1, q2, kernel, Way.TABLE if dtype == torch.float64 else Way.TABLE_POLYNOMIALS)
     return [log_r, *torch.autograd.grad(log_r, leaves, weight.to(dtype))]
 
 
@@ -120,9 +123,9 @@ def test_equal_and_extreme_posteriors():
     mu = F.normalize(torch.randn(5, 32), dim=-1)
     kappa = torch.tensor([0.0, 1e-6, 40.0, 1e6, math.inf])
     tables = []
-    for dtype in (torch.float32, torch.float64):
-        q = VonMisesFisher(mu.to(dtype).requires_grad_(), kappa.to(dtype), validate_args=False)
-        tables.append(pairwise_log_positivity(q, q, VMFKernel(30.0)).double())
+    for dtype, way in ((torch.float32, Way.TABLE_POLYNOMIALS), (torch.float64, Way.TABLE)):
+        q = VonMisesFisher(mu.to(dtype), kappa.to(dtype), validate_args=False)
+        tables.append(table_of(q, q, VMFKernel(30.0), way).double())
     torch.testing.assert_close(*tables, rtol=1e-5, atol=1e-5)
 
 
@@ -130,50 +133,27 @@ def test_a_nan_stays_in_its_row_and_column():
     mu, kappa = some(40, 32, 10, 100)
     kappa[3] = torch.nan
     mu[7] = torch.nan
-    q = VonMisesFisher(mu, kappa.requires_grad_(), validate_args=False)
-    nan = pairwise_log_positivity(q, q, VMFKernel(30.0)).isnan()
+    q = VonMisesFisher(mu, kappa, validate_args=False)
+    nan = table_of(q, q, VMFKernel(30.0), Way.TABLE_POLYNOMIALS).isnan()
     expected = torch.zeros(40, 40, dtype=torch.bool)
     for i in (3, 7):
         expected[i] = expected[:, i] = True
     assert torch.equal(nan, expected)
 
 
-def test_who_takes_polynomials(monkeypatch):
-    """Large tables in float32 with a fixed kernel and gradients; everything else sums the series."""
-    found = []
-    monkeypatch.setattr(interpolated_table, "LEAST_WORK", 2**19)
-    monkeypatch.setattr(interpolated_table, "HIGHEST_DEGREE", 0.5)
-    table = interpolated_table._table
-    monkeypatch.setattr(interpolated_table, "_table", lambda *a: found.append(a[1].shape) or table(*a))
-    few, many = some(40, 64, 50, 400), some(200, 64, 50, 400)
-
-    def ask(side, dtype=torch.float32, learns=True, **options):
-        q = VonMisesFisher(side[0].to(dtype), side[1].to(dtype).requires_grad_(learns), validate_args=False)
-        return pairwise_log_positivity(q, q, VMFKernel(100.0, **options.pop("kernel", {})), **options)
-
-    ask(few)
-    ask(many, torch.float64)
-    ask(many, terms=60)
-    ask(many, learns=False)
-    with torch.no_grad():
-        ask(many)
-    ask(many, kernel={"requires_grad": True})
-    ask(some(200, 8, 6, 60))  # the polynomials would have a degree of 40
-    assert not found
-    ask(many)
-    assert found == [(200, 200)]
-
-
-def test_a_loss_learns_with_them():
-    """The gradient of a loss, by differences."""
+def test_a_loss_learns_with_them(monkeypatch):
+    """The gradient of a loss, by differences. Its table is large enough to take polynomials."""
     torch.manual_seed(5)
-    loss = PrototypeLoss(16, [1.0] * 10, VMFKernel(20.0), pairs=0.5)
-    mu, kappa = some(40, 16, 5, 50)
-    labels = F.one_hot(torch.arange(40) % 10, 10).float()
+    loss = PrototypeLoss(64, [1.0] * 70, VMFKernel(109.0), pairs=0.0)
+    mu, kappa = some(200, 64, 100, 1000)
+    labels = F.one_hot(torch.arange(200) % 70, 70).float()
     kappa.requires_grad_()
+    made, tables = interpolated_table._table, []
+    monkeypatch.setattr(interpolated_table, "_table", lambda *a: tables.append(a[1].shape) or made(*a))
     value = loss.soft(VonMisesFisher(mu, kappa, validate_args=False), labels)
+    assert tables == [(200, 70)]
     (slope,) = torch.autograd.grad(value, kappa)
-    step = torch.randn(40).sign() * kappa.detach()
-    ends = [kappa.detach() + sign * 1e-2 * step for sign in (1, -1)]
+    step = torch.randn(200).sign() * kappa.detach()
+    ends = [(kappa.detach() + sign * 1e-2 * step).requires_grad_() for sign in (1, -1)]
     high, low = (loss.soft(VonMisesFisher(mu, end, validate_args=False), labels).double() for end in ends)
     assert ((high - low) / 2e-2).item() == pytest.approx((slope * step).sum().item(), rel=2e-3, abs=1e-4)

@@ -15,15 +15,20 @@ from aleator import (
     log_positivity,
     pairwise_log_positivity,
 )
-from aleator.matching import log_total_positivity, positivity, sums_in_tiles
-from aleator.matching.sums import tile_sums
+from aleator.matching import Way, log_total_positivity, tiled_sum
+from aleator.matching.series import KernelSeries, positivity_table, row_weights
+from aleator.matching.tiled_sum import Side, rescaled_recurrence, tile_gradients, tile_values
+from aleator.special import gegenbauer
 
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    """Tiles of 16, so that small batches have many and the last is cut; also for many small groups."""
-    monkeypatch.setattr(tile_sums, "TILE", 16)
-    monkeypatch.setattr(positivity, "_SMALL_GROUP", 0)
+    """Tiles of 16, so that small batches have many and the last is cut."""
+    monkeypatch.setattr(tiled_sum, "TILE", 16)
+
+
+def in_tiles(q1, q2, kernel, terms=None) -> torch.Tensor:
+    return log_total_positivity(q1, q2, kernel, terms, Way.TILES)
 
 
 def some(*shape: int, dim: int, low: float = 0.5, high: float = 200.0, dtype=torch.float64) -> VonMisesFisher:
@@ -55,7 +60,7 @@ def slow_twin(q1, q2, kernel, terms=None) -> torch.Tensor:
 
 
 def compare(q1, q2, kernel, terms=None, rtol=1e-10, atol=1e-12):
-    ours, twin = log_total_positivity(q1, q2, kernel, terms), slow_twin(q1, q2, kernel, terms)
+    ours, twin = in_tiles(q1, q2, kernel, terms), slow_twin(q1, q2, kernel, terms)
     assert ours.dtype == torch.float64
     torch.testing.assert_close(ours, twin.double(), rtol=rtol, atol=atol)
     inputs = [x for q in (q1, q2) if q is not None for x in tensors(q)] + list(kernel.parameters())
@@ -101,7 +106,7 @@ def test_two_posteriors(name):
     torch.manual_seed(0)
     q = some(2, dim=5)
     compare(q, None, KERNELS[name]())
-    both = log_total_positivity(q, None, KERNELS[name]())
+    both = in_tiles(q, None, KERNELS[name]())
     torch.testing.assert_close(both, pairwise_log_positivity(q, q, KERNELS[name]())[0, 1].expand(2))
 
 
@@ -130,8 +135,8 @@ def test_tiles_take_the_terms_that_they_need(monkeypatch):
     kappa = torch.cat([torch.full((16,), 2.0), torch.full((16,), 1e4)]).double().requires_grad_()
     halves = VonMisesFisher(q.mu, kappa, validate_args=False)
     taken = []
-    values = tile_sums.tile_values
-    monkeypatch.setattr(tile_sums, "tile_values", lambda *a: taken.append(a[3]) or values(*a))
+    values = tiled_sum.tile_values
+    monkeypatch.setattr(tiled_sum, "tile_values", lambda *a: taken.append(a[3]) or values(*a))
     compare(halves, None, AcceptanceKernel(20.0), rtol=1e-9, atol=1e-11)
     assert min(taken) < 20 < 100 < max(taken)
 
@@ -155,17 +160,14 @@ def test_given_mixtures_and_groups(name):
 
 @pytest.mark.parametrize("make", [some, lambda *shape, dim: some_mixtures(*shape, modes=2, dim=dim)])
 @pytest.mark.parametrize("given", [False, True])
-def test_small_groups_in_one_table(make, given, monkeypatch):
-    """The same sums and gradients as tile by tile, and no tile is made."""
+def test_small_groups_in_one_table(make, given):
+    """The same sums and gradients as tile by tile."""
     torch.manual_seed(0)
     q1, q2 = make(4, 6, dim=5), make(4, 9, dim=5) if given else None
     inputs = [x for q in (q1, q2) if q is not None for x in tensors(q)]
     results = []
-    for limit in (0, 2**14):
-        monkeypatch.setattr(positivity, "_SMALL_GROUP", limit)
-        if limit:
-            monkeypatch.setattr(positivity, "log_totals", None)
-        totals = log_total_positivity(q1, q2, VMFKernel(20.0))
+    for way in (Way.TILES, Way.TABLE):
+        totals = log_total_positivity(q1, q2, VMFKernel(20.0), way=way)
         results.append([totals, *torch.autograd.grad(totals.sum(), inputs)])
     for tiles, table in zip(*results, strict=True):
         torch.testing.assert_close(table, tiles, rtol=1e-10, atol=1e-12)
@@ -222,14 +224,6 @@ def test_threads_agree_with_one(monkeypatch):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
 
 
-def test_a_kernel_that_is_too_steep_is_refused():
-    q = some(4, dim=3)
-    assert sums_in_tiles(VMFKernel(150.0), q)
-    assert not sums_in_tiles(VMFKernel(math.inf), q)
-    with pytest.raises(ValueError, match="cannot be summed in tiles"):
-        log_total_positivity(q, None, VMFKernel(1e4))
-
-
 def test_threads_of_tiles_use_no_helpers():
     """Helpers of two threads would wait for each other: the sums would take longer than with one thread."""
     seen = []
@@ -237,14 +231,58 @@ def test_threads_of_tiles_use_no_helpers():
     def recorded(tiles):
         list(tiles)
         torch.ones(300, 300) @ torch.ones(300, 300)  # sets the helpers of a new thread
-        seen.append(max(pool["num_threads"] for pool in tile_sums._helpers().info()))
+        seen.append(max(pool["num_threads"] for pool in tiled_sum._helpers().info()))
         return torch.zeros(1)
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        tile_sums.in_threads(recorded, [(slice(0, 1), slice(0, 1), 2)] * 4)
+        tiled_sum.in_threads(recorded, [(slice(0, 1), slice(0, 1), 2)] * 4)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
     assert seen == [1, 1]
+
+
+def test_the_rescaled_recurrence_gives_the_polynomials():
+    c = torch.linspace(-1, 1, 7, dtype=torch.float64)
+    for dim in (2, 3, 10, 500):
+        m, h = rescaled_recurrence(dim, 12)
+        before, now = torch.zeros_like(c), torch.ones_like(c)
+        for n, expected in enumerate(gegenbauer(dim, 12, c)):
+            torch.testing.assert_close(h[n] * now, expected)
+            before, now = now, m[n] * c * now + before
+
+
+def test_values_and_slopes_of_every_pair():
+    """A share of one for a single pair picks out the slopes of that pair."""
+    torch.manual_seed(0)
+    for dim, kernel in ((3, VMFKernel(60.0)), (10, VMFKernel(20.0)), (10, AcceptanceKernel(20.0))):
+        terms = kernel.terms(dim, 1e-17)
+        log_lam, sign = kernel.series(dim, terms, torch.device("cpu"))
+        kappa_pos = float(kernel.kappa_pos) if isinstance(kernel, VMFKernel) else None
+        mu1, mu2 = (F.normalize(torch.randn(n, dim, dtype=torch.float64), dim=-1) for n in (3, 4))
+        series = KernelSeries(dim, log_lam, sign, kappa_pos)
+        rows = row_weights(series, torch.tensor([3.0, 30.0, 300.0]).double()[:, None])
+        columns = row_weights(series, torch.tensor([1.0, 20.0, 90.0, 1e4]).double()[None], signed=True)
+        table = positivity_table(series, mu1 @ mu2.T, rows, columns, slopes=True)
+        first, second = (
+            Side(mu, r.weights.flatten(0, 1).mT.contiguous(), r.log_length.flatten(), r.mean_length.flatten())
+            for mu, r in ((mu1, rows), (mu2, columns))
+        )
+        tile = tile_values(dim, first, second, terms, series.tail, True)
+        log_r = tile.values.log() + rows.log_length + columns.log_length
+        torch.testing.assert_close(log_r, table.log_r, rtol=1e-9, atol=1e-9)
+        for i in range(3):
+            for j in range(4):
+                share = torch.zeros(3, 4, dtype=torch.float64)
+                share[i, j] = 1
+                part = tile_gradients(dim, first, second, terms, series.tail, tile, share)
+                slope1 = (rows.slopes[i, 0] * part.terms1[:, i]).sum()
+                slope2 = (columns.slopes[0, j] * part.terms2[:, j]).sum()
+                if part.mean1 is not None:
+                    slope1 = slope1 + rows.mean_length_slope[i, 0] * part.mean1[i]
+                    slope2 = slope2 + columns.mean_length_slope[0, j] * part.mean2[j]
+                expected = (table.slope_cosine[i, j], table.slope_kappa1[i, j], table.slope_kappa2[i, j])
+                ours = (part.cosine[i, j], slope1, slope2)
+                torch.testing.assert_close(ours, expected, rtol=1e-7, atol=1e-9)

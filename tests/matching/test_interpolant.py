@@ -2,23 +2,27 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from numpy.polynomial import chebyshev as reference
 
 from aleator import AcceptanceKernel, VMFKernel
-from aleator.matching.series import DEPTH, log_series
-from aleator.matching.sums.fused_totals import _fixed_tail
-from aleator.matching.sums.interpolant import (
+from aleator.matching.interpolant import (
     _DROP,
     COLUMN_NODES,
     COSINE_NODES,
     ROW_NODES,
     TOLERANCE,
     Interpolant,
+    chebyshev_sum,
+    chebyshev_sum_and_slope,
+    chebyshev_values,
     interpolant,
     kappa_scale,
     too_far,
 )
+from aleator.matching.series import DEPTH, KernelSeries, log_series
 
 KERNELS = {"vmf": VMFKernel(20.0), "acceptance": AcceptanceKernel(20.0)}
 
@@ -60,13 +64,11 @@ def errors(name: str, dim: int, kappa: torch.Tensor, terms: int | None = None) -
     kappa = kappa.clamp(max=kernel.reach(dim))
     log_lam, sign = kernel.series(dim, terms or kernel.terms(dim, 1e-17), torch.device("cpu"))
     kappa_pos = 20.0 if name == "vmf" else None
-    found = interpolant(dim, kappa, kappa, log_lam, sign, _fixed_tail(dim, 20.0) if kappa_pos else None)
+    series = KernelSeries(dim, log_lam, sign, kappa_pos)
+    found = interpolant(series, kappa, kappa)
     cosine = torch.rand(len(kappa), len(kappa), dtype=torch.float64) * 2 - 1
     ours, usable = evaluated(found, dim, kappa, cosine)
-    exact, largest = (
-        log_series(c, kappa[:, None], kappa[None, :], log_lam, sign, dim, kappa_pos)
-        for c in (cosine, torch.ones_like(cosine))
-    )
+    exact, largest = (log_series(series, c, kappa[:, None], kappa[None, :]) for c in (cosine, torch.ones_like(cosine)))
     # Without a tail, what is far below the maximum counts for its share of it.
     weight = 1.0 if kappa_pos else (exact - largest + _DROP).clamp(max=0).exp()
     return ((ours - exact).abs() * weight)[usable], usable.double().mean()
@@ -121,7 +123,8 @@ def test_far_pairs_of_a_kernel_without_a_tail(dim):
     torch.manual_seed(0)
     kernel, kappa = KERNELS["acceptance"], log_uniform(128, 60.0, 66.0)
     log_lam, sign = kernel.series(dim, kernel.terms(dim, 1e-17), torch.device("cpu"))
-    found = interpolant(dim, kappa, kappa, log_lam, sign, None)
+    series = KernelSeries(dim, log_lam, sign, None)
+    found = interpolant(series, kappa, kappa)
     assert found.usable.all()
     assert found.width.min() < 1.7
     some = torch.randint(128, (12,)).sort().values
@@ -129,8 +132,8 @@ def test_far_pairs_of_a_kernel_without_a_tail(dim):
         start = 1 - found.width[some // found.rows.size][:, some // found.columns.size]
         cosine = (start - offset).clamp(min=-1)
         ours, _ = evaluated(found, dim, kappa, cosine, some)
-        exact = log_series(cosine, kappa[some, None], kappa[None, some], log_lam, sign, dim, None)
-        largest = log_series(torch.ones_like(cosine), kappa[some, None], kappa[None, some], log_lam, sign, dim, None)
+        exact = log_series(series, cosine, kappa[some, None], kappa[None, some])
+        largest = log_series(series, torch.ones_like(cosine), kappa[some, None], kappa[None, some])
         far = start > -1
         assert (exact - largest)[far].max() < 1 - _DROP
         assert (ours - exact)[far].min() > -0.1  # no less than r: log r is concave there
@@ -150,3 +153,28 @@ def test_far_pairs_may_not_matter():
 def test_a_nan_is_not_usable():
     kappas = torch.full((64,), math.nan, dtype=torch.float64)
     assert errors("acceptance", 10, kappas)[1] == 0
+
+
+def test_chebyshev_values_and_slopes():
+    z = torch.linspace(-1, 1, 7, dtype=torch.float64)
+    values, slopes = chebyshev_values(z, torch.full_like(z, 3.0), 6)
+    for k in range(6):
+        series = reference.Chebyshev.basis(k)
+        np.testing.assert_allclose(values[:, k], series(z.numpy()), atol=1e-14)
+        np.testing.assert_allclose(slopes[:, k], 3 * series.deriv()(z.numpy()), atol=1e-12)
+
+
+def test_sums_and_their_slopes_have_coefficients_of_their_own_for_every_pair():
+    torch.manual_seed(0)
+    y, coefficients = torch.rand(4, 5, dtype=torch.float64) * 2 - 1, torch.randn(8, 4, 5, dtype=torch.float64)
+
+    def put(k, after):
+        return torch.sub(coefficients[k], after, out=after)
+
+    value, slope = chebyshev_sum_and_slope(2 * y, 8, put)
+    torch.testing.assert_close(chebyshev_sum(2 * y, 8, put), value)
+    for i in range(4):
+        for j in range(5):
+            series = reference.Chebyshev(coefficients[:, i, j].numpy())
+            assert abs(series(y[i, j].item()) - value[i, j].item()) < 1e-13
+            assert abs(series.deriv()(y[i, j].item()) - slope[i, j].item()) < 1e-12

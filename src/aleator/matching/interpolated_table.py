@@ -1,7 +1,7 @@
 r"""log r of a table of pairs and its slopes with polynomials, in float32, for training with vMF kernels on a CPU.
 
 Training compares the same kinds of posteriors in every step. So the classes of kappa do not follow the batch, as they
-do for sums over very many pairs (interpolated_totals.py): kappa/(kappa + s), from 0 to 1, is cut into CLASSES of equal
+do for sums over very many pairs (interpolated_sum.py): kappa/(kappa + s), from 0 to 1, is cut into CLASSES of equal
 width once and for all. The polynomials of two classes (interpolant.py) are made when a pair of theirs is first met, and
 kept. They are the same in whatever order classes are met.
 
@@ -15,30 +15,31 @@ T_a or T_b instead. Rows that meet a class for which polynomials are not good en
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from aleator.foundation import first_derivatives_only
-from aleator.matching.kernels import VMFKernel
-from aleator.matching.series import DEPTH, positivity_table, row_weights
-from aleator.matching.sums.chebyshev import Put, chebyshev_sum, chebyshev_sum_and_slope, chebyshev_values
-from aleator.matching.sums.interpolant import (
+from aleator.foundation import Backward, Saved, with_gradient
+from aleator.matching.interpolant import (
     COSINE_NODES,
+    Put,
+    chebyshev_sum,
+    chebyshev_sum_and_slope,
+    chebyshev_values,
     classes_between,
     place_in_class,
     polynomials,
     squeezed,
     turn_of_tail,
 )
-from aleator.matching.sums.tile_sums import in_threads
-from aleator.matching.sums.tiles import tail_scale
+from aleator.matching.kernels import VMFKernel
+from aleator.matching.series import DEPTH, KernelSeries, positivity_table, row_weights
+from aleator.matching.tiled_sum import in_threads
+from aleator.matching.zonal import ZonalKernel
 
-LEAST_WORK = 2**19  # pairs times terms of the series; with less, the calls decide the time, and the series has fewer
-HIGHEST_DEGREE = 0.5  # of the polynomials in the cosine, in terms of the series; with more, the series is as fast
 CLASSES = 24
 NODES = 6  # in kappa and in kappa'
 _TOLERANCE = 5e-6  # of log r, absolute: what float32 holds of a pair that is far apart
@@ -46,59 +47,41 @@ _BLOCK = 2**15  # pairs whose coefficients are held at once
 _GRID_TOLERANCE = 1e-17  # what the series on the grid may leave out; it goes deeper than that of a pair
 
 
-def takes_table(
-    cosine: Tensor, kappa1: Tensor, kappa2: Tensor, dtype: torch.dtype, kernel: VMFKernel, dim: int, terms: int
-) -> bool:
-    """Whether the table of kappa1 (N, 1) and kappa2 (1, M) goes this way: only where gradients are needed.
-
-    `terms`: So many the series would need.
-    """
-    N, M = cosine.shape[-2:]
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (cosine, kappa1, kappa2))
-    plain = cosine.shape == (N, M) and kappa1.shape == (N, 1) and kappa2.shape == (1, M)
-    fixed = kernel.cache_key() is not None
-    if not (learns and plain and fixed and dtype == torch.float32 and cosine.device.type == "cpu"):
-        return False
-    if N * M * terms < LEAST_WORK:
-        return False
-    return _lattice_of(kernel, dim).degree_of(kappa1[:, 0], kappa2[0]) <= HIGHEST_DEGREE * terms
-
-
-def interpolated_log_r(cosine: Tensor, kappa1: Tensor, kappa2: Tensor, kernel: VMFKernel, dim: int) -> Tensor:
+def interpolated_log_r(cosine: Tensor, kappa1: Tensor, kappa2: Tensor, kernel: ZonalKernel, dim: int) -> Tensor:
     """log r of a table with gradients in the cosines and the kappas.
 
     Args:
         cosine: mu.mu', shape (N, M), float64.
         kappa1: Concentrations of the rows, shape (N, 1), float64.
         kappa2: Concentrations of the columns, shape (1, M), float64.
-        kernel: A fixed kernel.
+        kernel: A fixed vMF kernel.
         dim: Dimension D of the embedding.
 
     Returns:
         log r, shape (N, M), float32.
     """
-    return _InterpolatedLogR.apply(cosine, kappa1, kappa2, _lattice_of(kernel, dim))
+
+    def compute(needed: Sequence[bool]) -> tuple[Tensor, Saved, Backward]:
+        log_r, *slopes = _table(_lattice_of(kernel, dim), cosine, kappa1[:, 0], kappa2[0])
+
+        def gradients(grad: Tensor, by_cosine: Tensor, by_kappa1: Tensor, by_kappa2: Tensor) -> list[Tensor | None]:
+            return [
+                (grad * by_cosine).double() if needed[0] else None,
+                (grad * by_kappa1).sum(1, keepdim=True, dtype=torch.float64) if needed[1] else None,
+                (grad * by_kappa2).sum(0, keepdim=True, dtype=torch.float64) if needed[2] else None,
+            ]
+
+        return log_r, tuple(slopes), gradients
+
+    return with_gradient(compute, cosine, kappa1, kappa2)
 
 
-class _InterpolatedLogR(torch.autograd.Function):
-    """Value and slopes come from one pass, so the backward pass only multiplies."""
-
-    @staticmethod
-    def forward(ctx, cosine, kappa1, kappa2, lattice):
-        log_r, *slopes = _table(lattice, cosine, kappa1[:, 0], kappa2[0])
-        ctx.save_for_backward(*slopes)
-        return log_r
-
-    @staticmethod
-    @first_derivatives_only
-    def backward(ctx, grad: Tensor) -> tuple[Any, ...]:
-        by_cosine, by_kappa1, by_kappa2 = ctx.saved_tensors
-        return (
-            (grad * by_cosine).double() if ctx.needs_input_grad[0] else None,
-            (grad * by_kappa1).sum(1, keepdim=True, dtype=torch.float64) if ctx.needs_input_grad[1] else None,
-            (grad * by_kappa2).sum(0, keepdim=True, dtype=torch.float64) if ctx.needs_input_grad[2] else None,
-            None,
-        )
+def degree_of_table(kernel: ZonalKernel, dim: int, kappa1: Tensor, kappa2: Tensor) -> int:
+    """Highest degree in the cosine of the polynomials of a table of concentrations of any shape."""
+    lattice = _lattice_of(kernel, dim)
+    rows, columns = (lattice.classes(kappa).unique() for kappa in (kappa1, kappa2))
+    lattice.learn(rows, columns)
+    return int(lattice.degree[rows][:, columns].max())
 
 
 class _Side(NamedTuple):
@@ -125,9 +108,9 @@ class _Lattice:
     """The polynomials of a kernel in one dimension, for all pairs of classes that were met."""
 
     def __init__(self, kappa_pos: float, dim: int):
-        self.dim, self.kappa_pos, kernel = dim, kappa_pos, VMFKernel(kappa_pos)
-        self.log_lam, self.sign = kernel.series(dim, kernel.terms(dim, _GRID_TOLERANCE), torch.device("cpu"))
-        self.tail = tail_scale(dim, float(self.log_lam[1].exp()), kappa_pos)
+        self.dim, kernel = dim, VMFKernel(kappa_pos)
+        log_lam, sign = kernel.series(dim, kernel.terms(dim, _GRID_TOLERANCE), torch.device("cpu"))
+        self.kernel = KernelSeries(dim, log_lam, sign, kappa_pos)
         self.edges = torch.linspace(0, 1, CLASSES + 1, dtype=torch.float64)
         shape = (CLASSES, CLASSES)
         # G (p, a, q, k, b); after the last k the steepness of the tail
@@ -139,12 +122,6 @@ class _Lattice:
     def classes(self, kappa: Tensor) -> Tensor:
         """Numbers of the classes of concentrations (N,)."""
         return (squeezed(self.dim, kappa.detach()).nan_to_num(0.0) * CLASSES).long().clamp_(max=CLASSES - 1)
-
-    def degree_of(self, kappa1: Tensor, kappa2: Tensor) -> int:
-        """Highest degree of the polynomials of a table of concentrations (N,) and (M,)."""
-        rows, columns = (self.classes(kappa).unique() for kappa in (kappa1, kappa2))
-        self.learn(rows, columns)
-        return int(self.degree[rows][:, columns].max())
 
     def side(self, kappa: Tensor) -> _Side:
         """The side of concentrations (N,)."""
@@ -159,7 +136,7 @@ class _Lattice:
             if not len(new):
                 return
             first, second = (classes_between(self.dim, self.edges[x], self.edges[x + 1], NODES) for x in (new, columns))
-            found = polynomials(self.dim, first, second, self.log_lam, self.sign, self.tail, False, _TOLERANCE)
+            found = polynomials(self.kernel, first, second, False, _TOLERANCE)
             table = torch.cat([found.coefficients[:COSINE_NODES], found.coefficients[-1:]])
             beyond = torch.arange(COSINE_NODES + 1)[:, None, None] >= found.degree
             beyond[-1] = False
@@ -171,15 +148,16 @@ class _Lattice:
 
     def series(self, cosine: Tensor, kappa1: Tensor, kappa2: Tensor) -> tuple[Tensor, ...]:
         """log r by the series, and its slopes in the cosine and both kappas."""
-        first = row_weights(self.dim, kappa1[:, None], self.log_lam)
-        second = row_weights(self.dim, kappa2[None], self.log_lam, self.sign)
-        table = positivity_table(self.dim, cosine, first, second, self.log_lam, self.kappa_pos, True)
+        first = row_weights(self.kernel, kappa1[:, None])
+        second = row_weights(self.kernel, kappa2[None], signed=True)
+        table = positivity_table(self.kernel, cosine, first, second, True)
         parts = (table.log_r, table.slope_cosine, table.slope_kappa1, table.slope_kappa2)
         return tuple(part.float() for part in parts if part is not None)
 
 
-def _lattice_of(kernel: VMFKernel, dim: int) -> _Lattice:
-    """The lattice of a fixed kernel."""
+def _lattice_of(kernel: ZonalKernel, dim: int) -> _Lattice:
+    """The lattice of a fixed vMF kernel."""
+    assert isinstance(kernel, VMFKernel)
     concentration = kernel.concentration(torch.empty(0))
     assert isinstance(concentration, float)
     return _lattice(concentration, dim)
