@@ -118,6 +118,15 @@ class TestMinutes:
         assert_same_run(result, run(None, recipe=settings))
         assert result.places == list(range(1, 25))
 
+    def test_time_for_what_comes_after_learning_is_kept(self, train):
+        """30 of 60 seconds, and from the fifth step on 40."""
+        looks = iter([30.0] * 5 + [40.0] * 99)
+        settings = Recipe(steps=1000, minutes=1.0)
+        result, seconds = train(None, lambda step: 1.0, settings, validate=None, afterwards=lambda: next(looks))
+        assert seconds == result.steps == 20
+        assert result.places[4] == pytest.approx(1000 * 5 / 30)
+        assert result.places[9] == pytest.approx(1000 * 10 / 20)
+
     def test_validations_and_checkpoints_are_spread_over_the_time(self, train, tmp_path):
         """Nine steps of 7 seconds for the place of 1000: a validation where each 250 are passed."""
         settings = Recipe(steps=1000, minutes=1.0, validate_every=250, checkpoint_every=500)

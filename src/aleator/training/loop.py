@@ -92,6 +92,7 @@ def fit(
     loggers: Sequence[LoggerName] | None = None,
     progress: bool | None = None,
     config: Mapping[str, Any] | None = None,
+    afterwards: Callable[[], float] | None = None,
     places: Sequence[float] = (),
 ) -> FitResult:
     """Train an encoder in place, and with it the parameters of the loss.
@@ -122,6 +123,8 @@ def fit(
         progress: Whether to show a progress bar. Default: on a terminal.
         config: Anything else that identifies the run, as JSON: the name of the data, for example. A folder with
             another `config` is refused.
+        afterwards: Tells how many seconds of `Recipe.minutes` to keep for what comes after learning. It is called after
+            each step, so it may follow how busy the machine is. Default: none.
         places: `FitResult.places` of a run with `Recipe.minutes`, which is repeated: they decide in place of the clock.
 
     Returns:
@@ -151,7 +154,7 @@ def fit(
     encoder.to(fabric.device)
     loss.to(fabric.device)
     training = _Training(encoder, loss, recipe, fabric, validate, folder)
-    training.state.places = list(places)
+    training.afterwards, training.state.places = afterwards, list(places)
     with (
         preserved_randomness(fabric.device),
         matmul_precision("high" if recipe.precision == "tf32" else None),
@@ -175,6 +178,7 @@ class _Training:
     sources: dict[str, Source]  # the batches of each phase
     logbook: Logbook
     bar: ProgressBar
+    afterwards: Callable[[], float] | None
     trainable: set[nn.Parameter]  # parameters that require gradients, apart from what a phase freezes
 
     def __init__(
@@ -236,7 +240,7 @@ class _Training:
             learning_rate = recipe.learning_rate_at(place, phase)
             set_learning_rate(optimiser, learning_rate)
             state.window[state.done % recipe.log_every] = update(state.done)
-            state.count_step(recipe, self.seconds, self.fabric)
+            state.count_step(recipe, self.seconds, self.afterwards() if self.afterwards else 0.0, self.fabric)
             self.bar.advance(int(state.place), phase.part)
             self.after_step(phase, place, learning_rate, optimiser)
 

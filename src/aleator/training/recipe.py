@@ -56,7 +56,7 @@ class Recipe:
 
     Args:
         steps: Number of updates, over all phases.
-        minutes: Most minutes of learning, over all starts of the run. The schedule then follows the steps or the clock,
+        minutes: Most minutes, over all starts of the run. The schedule then follows the steps or the clock,
             whichever is further, so that it ends in time however fast the machine is. Needs a single phase. Default: no
             limit.
         optimiser: "adam", "adamw", "sgd", or "soap" (`aleator.training.SOAP`: converges in fewer steps where a small

@@ -60,17 +60,18 @@ class TrainingState:
         """Place in the schedule, in steps: the number of updates, or where the clock has moved it."""
         return self.places[self.done - 1] if self.places and self.done else self.done
 
-    def count_step(self, recipe: Recipe, seconds: float, fabric: "Fabric") -> None:
+    def count_step(self, recipe: Recipe, seconds: float, afterwards: float, fabric: "Fabric") -> None:
         """Count an update and, if the recipe limits the minutes, decide the place in the schedule.
 
         Args:
             recipe: How the run is trained.
             seconds: Duration of the run so far, including earlier starts.
+            afterwards: Seconds of the recipe's minutes to keep for what comes after learning.
             fabric: The clock of the first process decides for all.
         """
         before, self.done = self.place, self.done + 1
         if recipe.minutes is not None and len(self.places) < self.done:
-            share = min(1.0, seconds / (60 * recipe.minutes))
+            share = min(1.0, seconds / max(60 * recipe.minutes - afterwards, 1e-9))
             self.places.append(fabric.broadcast(max(before, self.done, share * recipe.steps)))
 
     def mean_recent_loss(self, fabric: "Fabric") -> float:

@@ -56,7 +56,7 @@ from aleator.own_data.learning.splits import (
     require_trainable,
     split_items,
 )
-from aleator.own_data.learning.time_limit import learning_minutes
+from aleator.own_data.learning.time_limit import limit_time
 from aleator.own_data.learning.tuning import tune_network
 from aleator.own_data.measuring.answers import fit_answers, gallery_sample
 from aleator.own_data.measuring.encoded_items import EncodedItems
@@ -216,9 +216,9 @@ def train(
 
         evaluated = len(items_to_evaluate(training.learns_from_pixels)[1]) + len(split.calibration)
         share = _HEAD_SHARE if tuned else 1.0
-        minutes = learning_minutes("training", training, evaluated, complete_settings, job, share)
+        limit = limit_time("training", training, evaluated, complete_settings, job, share)
         _, loss = train_encoder(
-            training, labels, split, complete_settings, job, config["data"], None if first is None else begin, minutes
+            training, labels, split, complete_settings, job, config["data"], None if first is None else begin, limit
         )
         if tuned:
             evaluated = len(items_to_evaluate(collection.kind == "images")[1]) + 2 * len(split.calibration)

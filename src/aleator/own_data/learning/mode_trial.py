@@ -20,6 +20,7 @@ from aleator.own_data.collection.parts import Split
 from aleator.own_data.learning.defaults import compares_with_classes, usual_steps_of_head
 from aleator.own_data.learning.preparation import Job, PreparedTraining, with_modes
 from aleator.own_data.learning.recipe import item_log_likelihoods, train_encoder
+from aleator.own_data.learning.time_limit import TimeLimit
 
 _SHARE = 4  # a trial takes a quarter of the steps; both take a quarter of the minutes
 _LEAST_STEPS = 50
@@ -92,7 +93,8 @@ def _trial(
     """Train both for some steps: what is written to RUN/modes.json."""
     began, steps, likelihoods = time.perf_counter(), settings["steps"], []
     most = max(_LEAST_STEPS, (steps or usual_steps_of_head(labels, len(split.train), settings)) // _SHARE)
-    minutes = None if settings["minutes"] is None else settings["minutes"] / _SHARE / 2
+    minutes = settings["minutes"] and settings["minutes"] / _SHARE / 2
+    limit = minutes and TimeLimit(minutes, 60 * minutes, 0, 1.0)  # nothing but learning
     made = []
     folder = job.folder / "trial"
     for modes in (1, 2):
@@ -101,7 +103,7 @@ def _trial(
         tried = with_modes(training, settings, modes)
         quiet = replace(job, folder=folder, progress=False, log=lambda line: None)
         own = settings | {"modes": modes, "steps": most}
-        result, loss = train_encoder(tried, labels, split, own, quiet, identity, minutes=minutes)
+        result, loss = train_encoder(tried, labels, split, own, quiet, identity, limit=limit)
         made.append(result.steps)
         assert isinstance(loss, PrototypeLoss)
         with torch.no_grad():

@@ -21,6 +21,7 @@ from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.parts import Split, select_labels
 from aleator.own_data.learning.defaults import compares_with_classes, usual_steps_of_head
 from aleator.own_data.learning.preparation import Job, PreparedTraining
+from aleator.own_data.learning.time_limit import TimeLimit
 from aleator.own_data.measuring.answers import label_rows
 from aleator.training import FitResult, Recipe, fit
 
@@ -44,7 +45,7 @@ def train_encoder(
     job: Job,
     identity: dict[str, Any],
     begin: Callable[[PrototypeLoss, Labels], None] | None = None,
-    minutes: float | None = None,
+    limit: TimeLimit | None = None,
 ) -> tuple[FitResult, Loss]:
     """Train the encoder; the log and checkpoints are in RUN/training/.
 
@@ -57,7 +58,7 @@ def train_encoder(
         identity: What identifies the data, for the folder of `fit`.
         begin: Called with the loss and the labels of the training items, to choose the first class posteriors. Default:
             they are random.
-        minutes: Most minutes. Default: no limit.
+        limit: How long it may take. Default: no limit.
 
     Returns:
         The result of `fit`, and the loss, which holds the learned class posteriors, if there are classes.
@@ -75,6 +76,8 @@ def train_encoder(
     elif most is None:
         most = usual_steps_of_head(labels, len(split.train), settings)
     validate = label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
+    if limit is not None and validate is not None:
+        validate = limit.timed(validate, len(split.calibration))
     # On a small head, a second thread would only wait for the first.
     small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
     with one_thread() if small else nullcontext():
@@ -82,9 +85,8 @@ def train_encoder(
             training.encoder,
             loss,
             batches,
-            one_cycle(
-                settings, most, settings["learning_rate"], validate is not None, _VALIDATIONS, 10, minutes=minutes
-            ),
+            one_cycle(settings, most, settings["learning_rate"], validate is not None, _VALIDATIONS, 10, limit=limit),
+            afterwards=limit.afterwards if limit else None,
             folder=job.folder / "training",
             validate=validate,
             device=job.device,
@@ -111,7 +113,7 @@ def one_cycle(
     validations: int,
     checkpoints: int,
     capture: bool | None = None,
-    minutes: float | None = None,
+    limit: TimeLimit | None = None,
 ) -> Recipe:
     """The recipe of heads and networks: AdamW, one cycle; with classes, the likeliest weights on held-out labels.
 
@@ -123,11 +125,11 @@ def one_cycle(
         validations: How often held-out labels are looked at.
         checkpoints: Number of checkpoints, at most one in 50 steps.
         capture: Whether each step is one CUDA graph. Default: where it can be.
-        minutes: Most minutes. Default: no limit.
+        limit: How long it may take. Default: no limit.
     """
     return Recipe(
         steps,
-        minutes=minutes,
+        minutes=limit.minutes if limit else None,
         learning_rate=learning_rate,
         schedule="one-cycle",
         weight_decay=settings["weight_decay"],

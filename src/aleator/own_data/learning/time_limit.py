@@ -1,10 +1,13 @@
 """`--minutes`: how much of them is left for learning, after reading the items and before evaluation.
 
-`fit` keeps its part by the clock (`Recipe.minutes`). It is decided when the training starts first, and kept in the run
-folder, so that a training that is resumed goes on with the limit that it began with.
+`fit` keeps its part by the clock (`Recipe.minutes`). The part is decided when the training starts first, and kept in
+the run folder, so that a training that is resumed goes on with the limit that it began with. How long evaluation will
+take is seen while learning: it encodes items, as every validation does, and takes longer on a machine that is busy.
 """
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,21 +17,50 @@ from aleator.own_data.learning.encoding import encode_items
 from aleator.own_data.learning.preparation import Job, PreparedTraining
 
 _SAMPLE = 64  # items that are encoded to see how long it takes
-# Evaluation takes up to twice as long as encoding its items, because heads and baselines are fitted on them; and the
-# machine may be busier then.
-_EVALUATION = 2.5
+_FITS = 1.5  # evaluation takes this many times as long as encoding its items: models of matches and labels are fitted
+_SECONDS = 8.0  # and baselines and figures take about this long
 _LEAST_SHARE = 0.25  # of the minutes for learning, however long reading and evaluation take
 
 
-def learning_minutes(
-    name: str,
-    training: PreparedTraining,
-    evaluated: int,
-    settings: dict[str, Any],
-    job: Job,
-    share: float = 1.0,
-) -> float | None:
-    """Most minutes that a training may take.
+@dataclass
+class TimeLimit:
+    """The time that a training may take, with the evaluation after it.
+
+    Args:
+        minutes: Most minutes of learning and evaluation.
+        least: Least seconds of learning.
+        evaluated: Number of items that are encoded when learning ends and afterwards.
+        at_first: Seconds to encode an item before learning.
+    """
+
+    minutes: float
+    least: float
+    evaluated: int
+    at_first: float
+    _seen: list[float] = field(default_factory=list)
+
+    def afterwards(self) -> float:
+        """Seconds to keep for evaluation, by the speed of the last two validations. One alone may have been held up."""
+        slower = max(1.0, min(self._seen[-2:], default=0.0) / self.at_first)
+        evaluation = slower * (_FITS * self.evaluated * self.at_first + _SECONDS)
+        return min(evaluation, 60 * self.minutes - self.least)
+
+    def timed(self, validate: Callable[[Any], dict[str, float]], items: int) -> Callable[[Any], dict[str, float]]:
+        """A validation that encodes so many items, with a look at the clock."""
+
+        def validating(encoder: Any) -> dict[str, float]:
+            began = time.perf_counter()
+            metrics = validate(encoder)
+            self._seen.append((time.perf_counter() - began) / items)
+            return metrics
+
+        return validating
+
+
+def limit_time(
+    name: str, training: PreparedTraining, evaluated: int, settings: dict[str, Any], job: Job, share: float = 1.0
+) -> TimeLimit | None:
+    """How long a training may take.
 
     Args:
         name: Name of the training. RUN/NAME_minutes.json keeps the answer.
@@ -39,23 +71,29 @@ def learning_minutes(
         share: Share of what is left; the rest is for what is trained after it.
 
     Returns:
-        The minutes; None without a limit.
+        The limit, if there is one.
     """
     if settings["minutes"] is None:
         return None
     path = job.folder / f"{name}_minutes.json"
     if job.group.first and not path.is_file():
-        limit = 60 * settings["minutes"]
-        afterwards = _EVALUATION * evaluated * seconds_per_item(training, job)
-        gone = _seconds_gone(job)
-        learning = share * max(limit - gone - afterwards, _LEAST_SHARE * limit)
-        write_json(path, {"minutes": learning / 60, "seconds_gone": gone, "seconds_of_evaluation": afterwards})
+        all_seconds, gone = 60 * settings["minutes"], seconds_gone(job)
+        least = share * _LEAST_SHARE * all_seconds
+        minutes = max(share * (all_seconds - gone), least) / 60
+        decided = {"minutes": minutes, "least": least, "at_first": seconds_per_item(training, job)}
+        write_json(path, decided)
+        evaluation = TimeLimit(**decided, evaluated=evaluated).afterwards()
         job.log(
-            f"learning ends after {learning / 60:.2g} minutes at most: {gone:.0f} s have gone, "
-            f"and evaluation will take about {afterwards:.0f} s"
+            f"learning may take {60 * minutes - evaluation:.0f} s: {gone:.0f} s have gone, "
+            f"and about {evaluation:.0f} s are kept for what comes after it"
         )
     job.group.wait()
-    return read_json(path, "remove it, and start again")["minutes"]
+    return TimeLimit(**read_json(path, "remove it, and start again"), evaluated=evaluated)
+
+
+def seconds_gone(job: Job) -> float:
+    """Seconds since the command began."""
+    return time.time() - job.began
 
 
 def seconds_per_item(training: PreparedTraining, job: Job) -> float:
@@ -66,7 +104,3 @@ def seconds_per_item(training: PreparedTraining, job: Job) -> float:
         began = time.perf_counter()
         encode_items(training, sample)
     return (time.perf_counter() - began) / len(sample)
-
-
-def _seconds_gone(job: Job) -> float:
-    return time.time() - job.began

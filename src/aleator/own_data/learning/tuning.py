@@ -41,7 +41,7 @@ from aleator.own_data.learning.recipe import (
     steps_of_passes,
     training_batches,
 )
-from aleator.own_data.learning.time_limit import learning_minutes
+from aleator.own_data.learning.time_limit import limit_time
 from aleator.training import fit
 
 _LAST_SHARE = 0.25  # of the layers, for "last"
@@ -143,7 +143,7 @@ def tune_network(
     small = settings | {"batch_size": min(settings["batch_size"], _LARGEST_BATCH)}
     batches = training_batches(tuned, own_labels, split, small, job.torch_device)
     most = settings["tune_steps"] or steps_of_passes(_MOST_PASSES, batches, small)
-    minutes = learning_minutes("tuning", tuned, evaluated, settings, job)
+    limit = limit_time("tuning", tuned, evaluated, settings, job)
     if job.group.first:
         job.log(f"tune = {settings['tune']}: {trained:,} weights of the network are trained")
     validate = label_likelihood(tuned, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
@@ -156,9 +156,10 @@ def tune_network(
         loss,
         batches,
         # Not captured in a CUDA graph: the lengths of texts are read on the CPU.
-        one_cycle(settings, most, rate, validate is not None, _VALIDATIONS, 4, capture=False, minutes=minutes),
+        one_cycle(settings, most, rate, validate is not None, _VALIDATIONS, 4, capture=False, limit=limit),
+        afterwards=limit.afterwards if limit else None,
         folder=job.folder / "tuning",
-        validate=validate,
+        validate=limit.timed(validate, len(split.calibration)) if limit and validate else validate,
         device=job.device,
         loggers=("csv",),
         progress=job.progress,
