@@ -70,7 +70,13 @@ CASES = [
         ("mu", torch.ones(2).half()),
         "mu = torch.float16: expected a float32 or float64 tensor; pass mu.float()",
     ),
-    (require_float, ("mu", [1.0]), "mu = 'list': expected a float32 or float64 tensor; pass mu.float()"),
+    (require_float, ("mu", [1.0]), "mu = 'list': not a tensor; pass torch.as_tensor(mu)"),
+    (require_float, ("mu", np.eye(2)), "mu = 'ndarray': a NumPy array, not a tensor; pass torch.as_tensor(mu)"),
+    (
+        require,
+        (torch.empty(2, device="meta") > 0, "mu", torch.empty(2, device="meta"), "not positive", "pass 1"),
+        "mu = device(type='meta'): a tensor there has no numbers; move it to a CPU or GPU, and fill it",
+    ),
 ]
 
 

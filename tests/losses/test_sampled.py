@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from aleator import HIB, MCInfoNCE, VMFKernel, VonMisesFisher, ZonalKernel, log_positivity
+from aleator import HIB, ExactInfoNCE, MCInfoNCE, VMFKernel, VonMisesFisher, ZonalKernel, log_positivity
 from aleator.losses import SampledLoss, softmax_share
 from aleator.losses.mean_share import share_among_average
 from aleator.matching.quadrature import angle_quadrature
@@ -152,6 +152,19 @@ def test_with_many_negatives_it_is_the_likelihood_of_partners():
     ours = loss.per_anchor(anchor, positive, negative[None], generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(ours, partners, rtol=0, atol=0.05)
     assert (ours + ratio.log()).abs().min() > 0.1
+
+
+@pytest.mark.parametrize("negatives", [None, 1, 7])
+def test_for_points_it_is_exact_infonce_less_log_m(negatives):
+    anchor, positive, negative = triple(negatives or 1, batch=5, dim=4)
+    points = [
+        VonMisesFisher(q.mu.detach(), torch.full_like(q.kappa.detach(), math.inf)) for q in (anchor, positive, negative)
+    ]
+    if negatives is None:
+        points[2] = None
+    kernel, count = VMFKernel(10.0), negatives or 4
+    difference = ExactInfoNCE(kernel)(*points) - MCInfoNCE(kernel, 2)(*points)
+    assert difference.item() == pytest.approx(math.log(count), abs=1e-6)
 
 
 def circle(angle: torch.Tensor) -> torch.Tensor:

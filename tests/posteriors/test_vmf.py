@@ -19,6 +19,18 @@ from tests.posteriors.cases import DIMENSIONS, KAPPAS, any_kappa, axis, random_d
 from tests.reference import P_VALUE, STANDARD_ERRORS
 
 
+@pytest.mark.parametrize(
+    ("mu", "message"),
+    [
+        (np.eye(3), r"mu = 'ndarray': a NumPy array, not a tensor; pass torch.as_tensor\(mu\)"),
+        (torch.eye(3, device="meta"), r"mu = device\(type='meta'\): a tensor there has no numbers"),
+    ],
+)
+def test_what_is_no_tensor_of_numbers_is_named(mu, message):
+    with pytest.raises(ValueError, match=message):
+        VonMisesFisher(mu, 10.0)
+
+
 class TestLogNormaliser:
     @pytest.mark.parametrize("dim", DIMENSIONS)
     @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])

@@ -74,6 +74,8 @@ def require(ok: "bool | Tensor", argument: str, value: Any, problem: str, way_ou
         aleator.foundation.checks.BadArgumentError: dim = 2: too small; pass 3 or more
     """
     if _is_tensor(ok):
+        if ok.is_meta:
+            reject(argument, ok.device, "a tensor there has no numbers", "move it to a CPU or GPU, and fill it")
         if bool(ok.all()):
             return
         if _is_tensor(value) and value.shape == ok.shape:
@@ -133,13 +135,12 @@ def require_float(argument: str, value: "Tensor") -> None:
     """Raise unless `value` is a float32 or float64 tensor."""
     import torch
 
-    require(
-        _is_tensor(value) and value.dtype in (torch.float32, torch.float64),
-        argument,
-        getattr(value, "dtype", type(value).__name__),
-        "expected a float32 or float64 tensor",
-        f"pass {argument}.float()",
-    )
+    if not _is_tensor(value):
+        kind = type(value).__name__
+        problem = "a NumPy array, not a tensor" if kind == "ndarray" else "not a tensor"
+        reject(argument, kind, problem, f"pass torch.as_tensor({argument})")
+    precise = value.dtype in (torch.float32, torch.float64)
+    require(precise, argument, value.dtype, "expected a float32 or float64 tensor", f"pass {argument}.float()")
 
 
 def require_class_numbers(labels: Any) -> None:

@@ -126,6 +126,9 @@ class MCInfoNCE(SampledLoss):
     positive and its m-th negative. With few samples the estimate is biased towards too large a kappa, as the paper
     says. `ExactInfoNCE` has no such bias.
 
+    The 1/M subtract log M from the value that `ExactInfoNCE` has: for points, `MCInfoNCE` is `ExactInfoNCE` - log M.
+    The gradients of points are the same. Compare values within one loss only.
+
     For mixtures the mean over the components of the anchor is outside the ratio, as that over its samples is. g is the
     mean over the components of the positive, or of a negative. With few negatives this is another loss than the formula
     on latents of randomly drawn components; for many it is the same. `ExactInfoNCE` and `HIB` know no such difference.

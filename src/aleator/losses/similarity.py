@@ -185,7 +185,8 @@ class ExactInfoNCE(SimilarityLoss):
     This is the paper's loss without Monte Carlo: no bias of a finite number of samples, and a lower cost. The true
     posteriors minimise it, for any number of negatives (docs/theory.md), if `rule` is the law of the negatives. With
     rejected negatives the similarity is the log odds of a match, log rho - log(1 - rho), where rho is the probability
-    that the two inputs match. `SimilarityLoss` has the formula.
+    that the two inputs match. `SimilarityLoss` has the formula. Its value is not to be compared with `MCInfoNCE`, which
+    subtracts log M: for points, `ExactInfoNCE` is `MCInfoNCE` + log M.
 
     Args:
         kernel: What counts as a match. Default: `VMFKernel()`. Use `AcceptanceKernel` for pairs that were accepted by

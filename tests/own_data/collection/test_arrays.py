@@ -20,7 +20,7 @@ def test_bad_arrays(tmp_path):
     rows = np.zeros((3, 2))
     rows[1, 1] = np.inf
     np.save(x, rows)
-    with pytest.raises(ValueError, match=r"row 1 of .*x\.npy.*not finite"):
+    with pytest.raises(ValueError, match=r"row 1 of .*x\.npy': its number 1 .*not finite"):
         read_collection(x).raw(0, 3)
     x.write_text("damaged")
     with pytest.raises(ValueError, match="cannot be read"):

@@ -1,8 +1,10 @@
 """Tables of numbers as collections: features, labels, and what is no number."""
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
+from pyarrow import parquet
 
 from aleator.own_data import Settings, embed, read_collection, read_embedded, train
 from aleator.own_data.collection.number_tables import with_columns
@@ -60,6 +62,26 @@ def test_labels_of_a_second_file_are_joined_by_row_number_or_order(tmp_path):
     assert read_collection(complete, tmp_path / "y.npy").labels.values.tolist() == [0, 1, 1]
     with pytest.raises(ValueError, match="'none' is not a finite number"):
         read_collection(numbers, tmp_path / "y.npy")  # and not that there are too many labels
+
+
+@pytest.mark.parametrize("ending", ["npy", "parquet"])
+def test_ids_beside_the_labels_name_rows_without_names(tmp_path, ending):
+    rows = np.arange(6.0).reshape(3, 2)
+    if ending == "npy":
+        np.save(tmp_path / "x.npy", rows)
+    else:
+        parquet.write_table(pyarrow.table({"features": rows.tolist()}), tmp_path / "x.parquet")
+    x = tmp_path / f"x.{ending}"
+    named = read_collection(x, table(tmp_path / "y.csv", "id,label", "p,cat", "q,dog", "r,cat"))
+    assert list(named.records()) == [
+        {"id": id, "label": name} for id, name in zip("pqr", ("cat", "dog", "cat"), strict=True)
+    ]
+    # Row numbers are no names: they say where a label belongs.
+    numbered = read_collection(x, table(tmp_path / "y.csv", "id,label", "2,cat", "0,dog", "1,cat"))
+    assert [record["label"] for record in numbered.records()] == ["dog", "cat", "cat"]
+    assert numbered.ids() == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"id = 'row 3 of .*y\.csv': is empty"):
+        read_collection(x, table(tmp_path / "y.csv", "id,label", "p,cat", ",dog", "r,cat"))
 
 
 def test_a_second_file_of_labels_is_refused_where_the_table_has_its_own(tmp_path):

@@ -74,10 +74,11 @@ def test_a_table_of_texts_is_that_of_a_csv_file(tmp_path):
 
 
 def test_what_cannot_be_used_is_named(rows, tmp_path):
-    bad = rows.copy()
-    bad[33, 1] = np.nan
-    with pytest.raises(ValueError, match=r"row 33 of .*x\.parquet.*not finite"):
-        read_collection(features_file(tmp_path / "x.parquet", bad)).raw(30, 40)
+    bad = rows.astype(np.float64)
+    for value in (np.nan, 1e300):  # beyond float32
+        bad[33, 1] = value
+        with pytest.raises(ValueError, match=r"row 34 of .*x\.parquet': its number 1 .*not finite, or too large"):
+            read_collection(features_file(tmp_path / "x.parquet", bad)).raw(30, 40)
     with pytest.raises(ValueError, match="rows of different lengths"):
         read_collection(features_file(tmp_path / "r.parquet", [[1, 2], [1]]))
     # Lengths that add up to the right number must not shift rows.

@@ -1,5 +1,6 @@
 """Tables and text files that cannot be used are refused; the error names file and row."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,13 @@ def test_the_header_says_what_separates_cells(pets, text, encoding):
     collection = read_collection(pets / "items.csv")
     assert collection.items == ["cat/1.png", "dog/1.png"]
     assert collection.labels.names == ("a;b", "c, d")
+
+
+def test_a_cell_may_be_longer_than_pythons_limit(tmp_path):
+    before = csv.field_size_limit()
+    (tmp_path / "t.csv").write_text("text,label\n" + "word " * 30_000 + ",long\nshort,short\n")
+    assert len(read_collection(tmp_path / "t.csv").items[0]) == 150_000
+    assert csv.field_size_limit() == before
 
 
 @pytest.mark.parametrize(

@@ -54,11 +54,13 @@ class FeatureFile:
     """Features (N, F) in a .npy file. Rows are read when they are asked for, and are not kept in memory.
 
     Attributes:
+        first_row: Number of the first row in errors: 0 in an array, 1 in a table.
         columns: Names of the features; None if the file does not name them.
         coarse: Columns whose values float32 can hardly tell apart.
         notes: What a user should know about the features.
     """
 
+    first_row = 0
     columns: tuple[str, ...] | None = None
     coarse: tuple[str, ...] = ()
     notes: Sequence[str] = ()
@@ -89,15 +91,12 @@ class FeatureFile:
         start, stop, step = rows.indices(len(self))
         assert step == 1
         features = self._read(start, stop)
-        finite = np.isfinite(features).all(1)
+        finite = np.isfinite(features)
         if not finite.all():
-            row = start + int(np.flatnonzero(~finite)[0])
-            reject(
-                "data",
-                f"row {row} of {self.path}",
-                "has a number that is not finite in single precision",
-                "leave it out",
-            )
+            row, column = map(int, np.argwhere(~finite)[0])
+            where = f"row {self.first_row + start + row} of {self.path}"
+            problem = f"its number {column} (counted from 0) is not finite, or too large for float32 (3.4e38)"
+            reject("data", where, problem, "leave the row out, or write a smaller number")
         return features
 
     def _read(self, start: int, stop: int) -> np.ndarray:

@@ -24,6 +24,8 @@ class ParquetFeatures(FeatureFile):
         path: The file.
     """
 
+    first_row = 1
+
     def __init__(self, path: AnyPath):
         self.path = path
         with open_parquet(path) as file:
@@ -95,7 +97,8 @@ def _matrix(column: Any, path: AnyPath, width: int) -> np.ndarray:
     way_out = "store a list of F numbers in each row"
     values, count = column.combine_chunks(), len(column)
     try:
-        flat = values.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+        with np.errstate(over="ignore"):  # whoever reads the rows tells of numbers that are too large
+            flat = values.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
     except (AttributeError, TypeError, ValueError) as damage:
         reject("data", str(path), f"its column {FEATURES} holds no lists of numbers ({damage})", way_out)
     width = width or (len(flat) // count if count else 0)

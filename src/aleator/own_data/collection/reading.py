@@ -284,7 +284,19 @@ def _read_lines(path: Path) -> Collection:
 def _read_features(path: Path, labels_path: Path | None) -> Collection:
     rows = FeatureFile(path)
     labels = None if labels_path is None else read_labels(labels_path, len(rows), str(path))
-    return Collection("features", path, rows, None, labels)
+    return Collection("features", path, rows, None, labels, names=_names_beside_labels(labels_path, len(rows)))
+
+
+def _names_beside_labels(path: Path | None, count: int) -> list[str] | None:
+    """Ids that a table of labels gives to rows without names; None if it has none, or if they are row numbers."""
+    if path is None or not is_text_table(path):
+        return None
+    table = read_table(path)
+    rows, key = rows_by_id(table, range(count))
+    if key is None or any(row is not None for row in rows):
+        return None
+    table.require_filled(key)
+    return table.column(key)
 
 
 def _read_parquet_features(path: AnyPath, labels_path: Path | None) -> Collection:
@@ -298,6 +310,7 @@ def _read_parquet_features(path: AnyPath, labels_path: Path | None) -> Collectio
         names, note = _names(table, table)
     if labels_path is not None:
         labels = read_labels(labels_path, len(rows), str(path), names)
+        names = _names_beside_labels(labels_path, len(rows)) if names is None else names
     return Collection("features", path, rows, None, labels, names=names, note=note)
 
 

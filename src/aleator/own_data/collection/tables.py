@@ -10,6 +10,7 @@ from pathlib import Path
 from aleator.foundation import reject, require, without_apostrophe
 from aleator.own_data.collection.object_store import AnyPath
 
+_LONGEST_CELL = 2**31 - 1  # letters; Python's own limit is 131,072, which a long document exceeds
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
 _GROUPED_BY_POINTS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
@@ -97,6 +98,7 @@ def read_table(path: Path) -> Table:
     separator = separator_of(header_line)
     reader = csv.reader(lines_of_file, delimiter=separator, strict=True)
     rows, lines = [], []
+    most_letters = csv.field_size_limit(_LONGEST_CELL)
     try:
         numbered = enumerate(reader, 1)  # a row may be several lines of the file
         header = [without_apostrophe(name.strip()) for name in next((cells for _, cells in numbered if cells), [])]
@@ -116,6 +118,8 @@ def read_table(path: Path) -> Table:
             lines.append(number)
     except csv.Error as damage:
         reject("data", f"line {reader.line_num} of {path}", f"is not valid CSV ({damage})", "export it again")
+    finally:
+        csv.field_size_limit(most_letters)
     require(bool(rows), "data", str(path), "has no row", "write one row per item below the header")
     return Table(path, header, rows, lines, separator, separator != "," and _points_group(rows))
 
