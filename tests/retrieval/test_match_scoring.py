@@ -1,10 +1,13 @@
 """Match probabilities, and the bound that spares most of them."""
 
+import numpy as np
+import pytest
 import torch
 
-from aleator import VMFKernel, VonMisesFisher
+from aleator import VMFKernel, VMFMixture, VonMisesFisher, match_probability
 from aleator.matching import LogOddsMap, MatchMaps
-from aleator.retrieval import CredibleIndex, search
+from aleator.retrieval import CredibleIndex, match_scoring, mixture_search, search
+from aleator.retrieval.match_scoring import match_log_ratios
 
 MAPS = MatchMaps(
     pair=LogOddsMap((-1.0, 2.5, 3.0), (-3.0, 1.0, 2.5)),
@@ -30,6 +33,48 @@ def test_a_search_with_the_bound_finds_what_scoring_all_items_finds(monkeypatch)
             everything = index.search(queries, by="match", threshold=threshold)
             monkeypatch.setattr(search, "SMALL_COLLECTION", 0)
             assert index.search(queries, by="match", threshold=threshold) == everything
+
+
+@pytest.mark.parametrize(
+    "kernel", [VMFKernel(20.0), VMFKernel(3000.0)]
+)  # probabilities of 1, which tie, for the second
+@pytest.mark.parametrize("modes", [1, 2])
+def test_the_likeliest_items_are_those_of_scoring_each_pair(monkeypatch, kernel, modes):
+    """With any threshold, limit and filter. A table of pairs is cut into blocks of few queries here."""
+    generator = torch.Generator().manual_seed(modes)
+    near = torch.randn(10, modes, 12, generator=generator).repeat(13, 1, 1)
+    mu = torch.nn.functional.normalize(near + 0.1 * torch.randn(130, modes, 12, generator=generator), dim=-1)
+    parts = VonMisesFisher(mu, torch.exp(2 * torch.randn(130, modes, generator=generator) + 7))
+    parts.kappa[0], parts.kappa[1], parts.mu[3], parts.kappa[3] = 0, torch.inf, parts.mu[2], parts.kappa[2]
+    weights = torch.rand(130, modes, generator=generator).clamp(min=0.01).log().log_softmax(-1)
+    q = parts[:, 0] if modes == 1 else VMFMixture(weights, parts)
+    index = CredibleIndex.build(q[:120], metadata=[{"odd": bool(i % 2)} for i in range(120)], prior=0.1)
+    table = match_probability(q[120:, None].double(), q[:120].double(), kernel, 0.1).float()
+    monkeypatch.setattr(match_scoring, "_TABLE", 300)
+    for threshold, limit, filter in ((0.0, 1, None), (0.0, 7, {"odd": True}), (0.3, None, None), (0.3, 3, None)):
+        options = {"threshold": threshold, "limit": limit, "filter": filter, "kernel": kernel}
+        found = index.search(q[120:], by="match", **options)
+        for hits, probability in zip(found, table, strict=True):
+            allowed = [i for i in range(120) if probability[i] >= threshold and (filter is None or i % 2)]
+            best = sorted((probability[allowed]).tolist(), reverse=True)[:limit]
+            assert [hit.match_probability for hit in hits] == pytest.approx(best, abs=1e-4)
+            assert [probability[hit.id].item() for hit in hits] == pytest.approx(best, abs=1e-4)
+        if kernel.kappa_pos > 20 and limit == 3:
+            assert any(hits[-1].match_probability == 1 for hits in found)
+        assert found == _scored_pair_by_pair(monkeypatch, index, q[120:], options)
+
+
+def _scored_pair_by_pair(monkeypatch, index, queries, options) -> list:
+    """The answers if no pair is left out before it is scored by itself."""
+
+    def every_pair(queries, items, kernel, prior, least, limit):
+        query, item = np.divmod(np.arange(len(queries) * len(items)), len(items))
+        return query, item, match_log_ratios(queries, items, query, item, kernel)
+
+    with monkeypatch.context() as slow:
+        for module in (search, mixture_search):
+            slow.setattr(module, "likely_pairs", every_pair)
+        return index.search(queries, by="match", **options)
 
 
 def collection(**options) -> tuple[CredibleIndex, VonMisesFisher]:

@@ -15,11 +15,12 @@ bound cannot reach the threshold; the other items are scored exactly.
 import numpy as np
 import torch
 
-from aleator.matching import MatchMaps, ZonalKernel, log_positivity
+from aleator.matching import MatchMaps, ZonalKernel, log_positivity, pairwise_log_positivity
 from aleator.posteriors import PosteriorBatch, VonMisesFisher
 
 _WIDTH = 4  # candidates of one query in a row of the table of pairs
 _BLOCK = 8192  # rows of the table at a time
+_TABLE = 2**21  # pairs of a query and an item whose log r is held at once
 _INTERVALS = 192  # intervals of finite kappas
 _STEPS = 12  # of the bisection in the cosine: to 5e-4, always from below
 _ROUNDING = 1e-6  # nats added to the bound, for the rounding of log r
@@ -49,6 +50,42 @@ def match_log_ratios(
         left, right = queries[query_of_row[block]], items[torch.as_tensor(table[block])]
         out[block] = log_positivity(left.unsqueeze(1).double(), right.double(), kernel).numpy()
     return out[row, column]
+
+
+def likely_pairs(
+    queries: PosteriorBatch, items: PosteriorBatch, kernel: ZonalKernel, prior: float, least: float, limit: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs that may be in the answers: queries (n,), ascending, items (n,), and their log r (n,) float64.
+
+    They are all with a log r of at least `least` that may be among the `limit` likeliest of their query. The table of
+    all pairs is computed, because it sums the series of each posterior once, and of each pair hardly anything is left.
+    """
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
+    step = max(1, _TABLE // max(1, queries.modes * items.modes * len(items)))
+    for start in range(0, len(queries), step):
+        log_r = pairwise_log_positivity(queries[start : start + step].double(), items.double(), kernel).numpy()
+        floor = np.full(len(log_r), least)
+        if limit is not None and limit < len(items):
+            # Answers are ranked by probabilities in float32. Where they tie, the cosine decides.
+            last = probabilities(np.partition(log_r, -limit, axis=1)[:, -limit], prior)
+            floor = np.maximum(floor, _log_odds(np.nextafter(last, np.float32(0))) - _log_odds(prior))
+        query, item = np.nonzero(log_r >= floor[:, None] - _ROUNDING)
+        found.append((query + start, item, log_r[query, item]))
+    all_queries, all_items, all_ratios = zip(*found, strict=True)
+    return np.concatenate(all_queries), np.concatenate(all_items), np.concatenate(all_ratios)
+
+
+def least_log_r(threshold: float, prior: float, maps: MatchMaps) -> float:
+    """The least log r at which the match probability reaches the threshold, by maps that do not rank."""
+    if threshold <= 0:
+        return -np.inf
+    return maps.least_log_r(float(_log_odds(threshold) - _log_odds(prior)) - _ROUNDING, "match")
+
+
+def _log_odds(probability: float | np.ndarray) -> np.ndarray:
+    share = np.asarray(probability, np.float64)
+    with np.errstate(divide="ignore"):
+        return np.log(share / (1 - share))
 
 
 def probabilities(log_odds_ratio: np.ndarray, prior: float) -> np.ndarray:
@@ -85,11 +122,7 @@ class CosineBound:
         maps: MatchMaps,
         threshold: float,
     ):
-        # The match probability reaches the threshold when the calibrated log r reaches the difference of the log odds.
-        needed = -np.inf
-        if threshold > 0:
-            log_odds_ratio = np.log(threshold / (1 - threshold)) - np.log(prior / (1 - prior))
-            needed = maps.least_log_r(log_odds_ratio - _ROUNDING, "match")
+        needed = least_log_r(threshold, prior, maps)
         edges = _interval_edges(dim, *kappa_range)
         rise = np.diff(_log_density_at_mode(dim, edges)) + _ROUNDING
         # An infinite kappa is an interval of its own, of one point.

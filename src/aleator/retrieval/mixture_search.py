@@ -18,7 +18,14 @@ import torch
 
 from aleator.matching import ZonalKernel
 from aleator.posteriors import CredibleRegion, PosteriorBatch, VMFMixture, VonMisesFisher
-from aleator.retrieval.match_scoring import CosineBound, match_log_ratios, posteriors, probabilities
+from aleator.retrieval.match_scoring import (
+    CosineBound,
+    least_log_r,
+    likely_pairs,
+    match_log_ratios,
+    posteriors,
+    probabilities,
+)
 from aleator.retrieval.scoring import TIE, cosines, slack
 from aleator.retrieval.search import (
     SMALL_COLLECTION,
@@ -26,6 +33,7 @@ from aleator.retrieval.search import (
     ScoredCandidates,
     SearchRequest,
     calibrated,
+    every_item,
     find_in_rounds,
     find_within,
     limit_th_score,
@@ -144,19 +152,9 @@ def find_by_density(store: Store, request: MixtureRequest) -> tuple[Candidates, 
 def search_mixtures_by_match(store: Store, request: MixtureRequest) -> ScoredCandidates:
     """Items whose match probability reaches the threshold, likeliest first, at most `limit` for each query."""
     plain = request.components
-    bound = None
-    if plain.threshold > 0 and len(store) > SMALL_COLLECTION:
-        dim, kappa_range = plain.mu.shape[1], store.kappa_range()
-        bound = CosineBound(dim, plain.kappa, kappa_range, plain.kernel, plain.prior, plain.maps, plain.threshold)
-    plain = replace(plain, radius=np.full(len(plain.mu), -np.inf) if bound is None else bound.radius)
-    found = find_within(store, plain)
-    if bound is not None:
-        cosine = cosines(plain.mu[found.query], found.mu)
-        found = found.take(bound.admits(found.query, cosine, found.kappa))
-    found = replace(found, query=found.query // request.queries.modes)
-    found = found.take(_first_of_each_item(found, np.zeros(len(found))))
-    passing = np.isin(found.row, passing_rows(store, plain, found.row))
-    candidates, log_r = whole_log_ratios(store, request, found.take(passing))
+    above_bound = plain.threshold > 0 and len(store) > SMALL_COLLECTION
+    found = _find_above_bound(store, request) if above_bound else _find_likely(store, request)
+    candidates, log_r = whole_log_ratios(store, request, found)
     cosine, mode = place(request, candidates)
     order = rank_candidates(candidates, (probabilities(log_r, plain.prior), cosine), plain.limit)
     candidates = candidates.take(order)
@@ -165,6 +163,31 @@ def search_mixtures_by_match(store: Store, request: MixtureRequest) -> ScoredCan
         probability = never_rising(candidates.query, probability)
     scored = ScoredCandidates(candidates, cosine[order], probability, mode[order])
     return scored.take(probability >= np.float32(plain.threshold))
+
+
+def _find_above_bound(store: Store, request: MixtureRequest) -> Candidates:
+    """Items of which a component can reach the threshold with a component of the query, each once."""
+    plain = request.components
+    dim, kappa_range = plain.mu.shape[1], store.kappa_range()
+    bound = CosineBound(dim, plain.kappa, kappa_range, plain.kernel, plain.prior, plain.maps, plain.threshold)
+    found = find_within(store, replace(plain, radius=bound.radius))
+    cosine = cosines(plain.mu[found.query], found.mu)
+    found = found.take(bound.admits(found.query, cosine, found.kappa))
+    found = replace(found, query=found.query // request.queries.modes)
+    found = found.take(_first_of_each_item(found, np.zeros(len(found))))
+    return found.take(np.isin(found.row, passing_rows(store, plain, found.row)))
+
+
+def _find_likely(store: Store, request: MixtureRequest) -> Candidates:
+    """Items that may be in the answers, each once: log r of all pairs is computed."""
+    plain, parts = request.components, every_item(store, request.components)
+    parts = parts.take(np.lexsort((() if parts.weight is None else (-parts.weight,)) + (parts.row,)))
+    rows, first, number = np.unique(parts.row, return_index=True, return_inverse=True)
+    several = parts.weight is not None
+    items = stored_mixtures(replace(parts, query=number), len(rows)) if several else posteriors(parts.mu, parts.kappa)
+    least = least_log_r(plain.threshold, plain.prior, plain.maps)
+    query, item, _ = likely_pairs(request.queries, items, request.kernel, plain.prior, least, plain.limit)
+    return replace(parts.take(first[item]), query=query)
 
 
 def whole_log_ratios(store: Store, request: MixtureRequest, candidates: Candidates) -> tuple[Candidates, np.ndarray]:

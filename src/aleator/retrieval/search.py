@@ -14,7 +14,14 @@ import torch
 from aleator.matching import MatchMaps, OrderedBy, ZonalKernel
 from aleator.retrieval.filters import Predicate
 from aleator.retrieval.items import decode_metadata
-from aleator.retrieval.match_scoring import CosineBound, match_log_ratios, posteriors, probabilities
+from aleator.retrieval.match_scoring import (
+    CosineBound,
+    least_log_r,
+    likely_pairs,
+    match_log_ratios,
+    posteriors,
+    probabilities,
+)
 from aleator.retrieval.recall import RecallReport
 from aleator.retrieval.scoring import cosines, slack
 from aleator.retrieval.stores.base import Candidates, Finder, Store
@@ -22,7 +29,7 @@ from aleator.retrieval.stores.base import Candidates, Finder, Store
 SearchBy = Literal["credible", "match", "nearest"]
 
 SPARE = 16  # extra neighbours per request, so that one request usually settles ties
-SMALL_COLLECTION = 4096  # up to here it is faster to score all items than to compute a bound
+SMALL_COLLECTION = 50_000  # up to here it is faster to score all items than to compute a bound
 
 
 @dataclass(frozen=True)
@@ -87,25 +94,16 @@ def find_by_cosine(store: Store, request: SearchRequest) -> tuple[Candidates, np
 
 def search_by_match(store: Store, request: SearchRequest) -> ScoredCandidates:
     """Items whose match probability reaches the threshold, likeliest first, at most `limit` for each query."""
-    bound = None
     if request.threshold > 0 and len(store) > SMALL_COLLECTION:
-        dim, kappa_range = request.mu.shape[1], store.kappa_range()
-        bound = CosineBound(
-            dim,
-            request.kappa,
-            kappa_range,
-            request.kernel,
-            request.prior,
-            request.maps,
-            request.threshold,
-        )
-        request = replace(request, radius=bound.radius)
-    candidates, cosine = _accept(store, request, find_within(store, request))
-    if bound is not None:
-        possible = bound.admits(candidates.query, cosine, candidates.kappa)
-        candidates, cosine = candidates.take(possible), cosine[possible]
+        candidates, cosine, log_r = _find_above_bound(store, request)
+    else:
+        items = every_item(store, request)
+        queries, own = posteriors(request.mu, request.kappa), posteriors(items.mu, items.kappa)
+        least = least_log_r(request.threshold, request.prior, request.maps)
+        query, item, log_r = likely_pairs(queries, own, request.kernel, request.prior, least, request.limit)
+        candidates = replace(items.take(item), query=query)
+        cosine = cosines(request.mu[query], candidates.mu)
     # Ranked by the probability without calibration, which never changes the order.
-    log_r = log_ratios(request, candidates)
     order = rank_candidates(candidates, (probabilities(log_r, request.prior), cosine), request.limit)
     candidates, cosine = candidates.take(order), cosine[order]
     probability = calibrated(request, log_r[order], rank_of(candidates), len(store), "match")
@@ -113,6 +111,26 @@ def search_by_match(store: Store, request: SearchRequest) -> ScoredCandidates:
         probability = never_rising(candidates.query, probability)
     scored = ScoredCandidates(candidates, cosine, probability)
     return scored.take(probability >= np.float32(request.threshold))
+
+
+def _find_above_bound(store: Store, request: SearchRequest) -> tuple[Candidates, np.ndarray, np.ndarray]:
+    """Candidates that can reach the threshold, with their cosines and log r."""
+    dim, kappa_range = request.mu.shape[1], store.kappa_range()
+    bound = CosineBound(dim, request.kappa, kappa_range, request.kernel, request.prior, request.maps, request.threshold)
+    request = replace(request, radius=bound.radius)
+    candidates, cosine = _accept(store, request, find_within(store, request))
+    possible = bound.admits(candidates.query, cosine, candidates.kappa)
+    candidates = candidates.take(possible)
+    return candidates, cosine[possible], log_ratios(request, candidates)
+
+
+def every_item(store: Store, request: SearchRequest) -> Candidates:
+    """All items that pass the filter, once; `query` is 0."""
+    anywhere = np.eye(1, request.mu.shape[1], dtype=np.float32)
+    found = narrowed(store, request, None).within(anywhere, np.array([-np.inf]), None)
+    if request.passes is None:
+        return found
+    return found.take(np.isin(found.row, passing_rows(store, request, np.unique(found.row))))
 
 
 def score_matches(request: SearchRequest, candidates: Candidates, rank: np.ndarray, items: int) -> np.ndarray:
