@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
@@ -124,6 +125,18 @@ def test_rank(trained):
     assert len(table) == 20
     assert len(json.loads(run_command("rank", trained / "a.safetensors", "--limit", 0, "--json").stdout)) == 400
     assert "kappa" in run_command("rank", trained / "a.safetensors").stdout
+
+
+def test_rank_shows_metadata_of_any_kind(tmp_path):
+    """Lists and dicts of a person's own, also under the names of columns."""
+    save_file({"mu": torch.eye(2, 3), "kappa": torch.ones(2)}, tmp_path / "a.safetensors")
+    own = {"tags": ["red", "blue"], "size": {"unit": "cm"}, "modes": ["a"], "could_be": {"x": "y"}}
+    lines = [json.dumps({"id": i, "path": "p", **own}) for i in range(2)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    assert json.loads(run_command("rank", tmp_path / "a.safetensors", "--json").stdout)[0]["tags"] == ["red", "blue"]
+    table = list(csv.DictReader(io.StringIO(run_command("rank", tmp_path / "a.safetensors", "--csv").stdout)))
+    assert {name: json.loads(table[0][name]) for name in own} == own
+    assert "red" in run_command("rank", tmp_path / "a.safetensors").stdout
 
 
 def test_an_interrupted_training_goes_on(features, tmp_path, monkeypatch):

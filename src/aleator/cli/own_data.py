@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -295,8 +296,7 @@ def rank(
         return
     columns = list({name: None for row in rows for name in row})
     if to_csv:
-        named = (row | {"could_be": could_be(row.get("could_be", {}))} for row in rows)
-        print_csv(columns, ([row.get(name) for name in columns] for row in named))
+        print_csv(columns, ([_text(row.get(name), name) for name in columns] for row in rows))
         return
     # JSON and CSV have every column. The table has those that a person reads first.
     hidden = {"labels", "used", "content"} | ({"path"} if "id" in columns else set())
@@ -326,11 +326,20 @@ def _cell(value: Any, name: str = "") -> str:
         return "yes"
     if value is None or value is False:
         return ""
-    if isinstance(value, dict):
-        return could_be(value)
-    if isinstance(value, list):
+    if name == "modes" and isinstance(value, list) and _are_numbers(value):
         return " or ".join(map(percent, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(_text(value, name))
+
+
+def _text(value: Any, name: str) -> Any:
+    """A value as a cell holds it: lists and dicts, which may come from metadata of any kind, as text."""
+    if name == "could_be" and isinstance(value, dict) and _are_numbers(value.values()):
+        return could_be(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, int | float) for value in values)
 
 
 def _print_metrics(metrics: dict[str, Any], measured_on: str) -> None:
