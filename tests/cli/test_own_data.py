@@ -12,6 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from aleator import CredibleIndex
 from aleator.cli import app
 from aleator.cli.own_data import _note_on_few_questions
 
@@ -110,6 +111,14 @@ def test_labels_in_rank_query_and_evaluate(trained, tmp_path):
     answers = json.loads(run_command(*ask, "--json").stdout)
     assert len(answers) == 400
     assert {"kappa", "could_be", "certainty", "unlike", "hits"} <= set(answers[0])
+    assert not any(answer["not_held"] for answer in answers)
+    lines = [json.loads(line) for line in file.with_suffix(".jsonl").read_text().splitlines()]
+    gone = [line["id"] for line in lines if str(line["label"]) == name]
+    with CredibleIndex.open(tmp_path / "index") as index:
+        index.remove(gone)
+    for answer in json.loads(run_command(*ask, "--json").stdout):
+        assert answer["not_held"] == [name] * (name in answer["could_be"])
+    assert f"the index has no item of {name}" in run_command(*ask).stdout
 
     metrics = json.loads(run_command("evaluate", file, "--json").stdout)
     assert metrics["label_accuracy"] > 0.6  # of forty held-out items, some between two classes

@@ -33,20 +33,13 @@ def found(request):
 
 
 def test_one_item_stands_for_each_label_and_needs_minus_log_of_its_share(found):
-    ranking, shares = rank(found, "share", allow_empty=True), shares_by_hand(found)
+    ranking, shares = rank(found, "share"), shares_by_hand(found)
     order = sorted(shares, key=lambda label: -shares[label])
     assert found.label[ranking.position].tolist() == order
-    assert ranking.need == pytest.approx([-math.log(shares[label]) for label in order])
+    assert ranking.need == pytest.approx([0.0, *(-math.log(shares[label]) for label in order[1:])])
     assert ranking.confidence == pytest.approx(shares[order[0]])
     for label, position in zip(order, ranking.position, strict=True):
         assert found.log_ratio[position] == found.log_ratio[found.label == label].max()
-
-
-def test_a_set_that_may_not_be_empty_holds_the_likeliest_label(found):
-    allowed, not_allowed = rank(found, "share", allow_empty=True), rank(found, "share")
-    assert not_allowed.need[0] == 0 < allowed.need[0]
-    assert np.array_equal(not_allowed.need[1:], allowed.need[1:])
-    assert not_allowed.confidence == allowed.confidence
 
 
 def test_mass_is_the_share_of_labels_that_no_nearer_neighbour_has(found):

@@ -124,7 +124,6 @@ def index_calibrate(
     sets: Annotated[
         str | None, typer.Option(help="labels (one item of each possible label) or ranked (the nearest items)")
     ] = None,
-    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="let a set of labels be empty")] = False,
     fingerprint: Fingerprint = None,
     as_json: AsJson = False,
 ) -> None:
@@ -141,9 +140,7 @@ def index_calibrate(
         chosen, right = _right_answers(questions, items, len(q))
         with open_index(location, fingerprint, header, questions) as index:
             how = cast("SetsOf | None", sets)  # `calibrate` checks it
-            promise = index.calibrate(
-                q[chosen], right, coverage, error=error, assurance=assurance, sets=how, allow_empty=allow_empty
-            )
+            promise = index.calibrate(q[chosen], right, coverage, error=error, assurance=assurance, sets=how)
     if as_json:
         print_line(json.dumps(promise.to_dict()))
         return

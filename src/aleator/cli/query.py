@@ -98,7 +98,8 @@ def query(
                 passable = any(index.search(q[:1], limit=1, by="nearest", filter=conditions))
             surer_than = index.surer_than(_kappas(q)).tolist()
             sources = [_folder(facts.get("source")) for facts in (header, index.encoder)]
-        questions = _describe_questions(q, *answers_beside)
+            questions = _describe_questions(q, *answers_beside)
+            _name_labels_not_held(index, questions, found)
         for number, (question, hits) in enumerate(zip(questions, found, strict=True)):
             name = number if ids is None else ids[number]
             whole = counted is None or len(hits) < counted or by == "nearest"
@@ -202,6 +203,21 @@ def _describe_questions(q: Any, model: Any, novelty: Any) -> list[dict[str, Any]
     return questions
 
 
+def _name_labels_not_held(
+    index: "CredibleIndex", questions: list[dict[str, Any]], found: "Sequence[Sequence[Hit]]"
+) -> None:
+    """Add "not_held" to questions with "could_be": its labels that no item has. The encoder learned them elsewhere."""
+    from aleator.retrieval import labels_of, take_snapshot
+
+    unknown = {label for question in questions for label in question.get("could_be", ())}
+    unknown -= {label for hits in found for hit in hits for label in labels_of(hit.metadata)}
+    if unknown:  # only now, because all items are read
+        unknown -= {label for text in take_snapshot(index).metadata_json for label in labels_of(json.loads(text))}
+    for question in questions:
+        if "could_be" in question:
+            question["not_held"] = [label for label in question["could_be"] if label in unknown]
+
+
 def _describe_answer(
     question: dict[str, Any],
     number: int,
@@ -248,6 +264,8 @@ def _print_question(question: dict[str, Any], by: str, p: float, threshold: floa
     console = Terminal(soft_wrap=True)
     console.print(Text.assemble((name, "bold"), f"   {certainty}"))
     words = [f"could be: {could_be(question['could_be'])}"] if "could_be" in question else []
+    if question.get("not_held"):
+        words.append(f"the index has no item of {', '.join(question['not_held'])}")
     words += ["unlike anything seen"] if question.get("unlike") else []
     if words:
         console.print(Text("; ".join(words)))
@@ -316,7 +334,7 @@ def _show_promised(index: "CredibleIndex", queries: "PosteriorBatch", ids: list[
             table.add_row(Text(str(name)), state, *_hit_cells(hit))
             state = ""
         if not answer.hits:
-            table.add_row(Text(str(name)), state or "empty set", *[""] * 6)
+            table.add_row(Text(str(name)), state or "no items", *[""] * 6)
     Terminal().print(table)
     unsure = sum(not answer.sure for answer in answers)
     print_line(f"{sum(len(a.hits) for a in answers)} hits for {len(answers)} queries, {unsure} of them not sure enough")

@@ -129,12 +129,12 @@ def find_neighbours(
             yield Neighbours(candidates.take(own), cosine[own], log_ratio[own], label[own], kappa)
 
 
-def rank(found: Neighbours, need: Need, allow_empty: bool = False) -> Ranking:
+def rank(found: Neighbours, need: Need) -> Ranking:
     """The items that the sets of a question may hold, with what they need."""
     if len(found.cosine) == 0:
         return Ranking(np.empty(0, np.int64), np.empty(0), 0.0)
     if need == "share":
-        return _one_of_each_label(found, allow_empty)
+        return _one_of_each_label(found)
     position = np.arange(len(found.cosine))
     if need == "mass":
         return Ranking(position, *_unseen_labels(found))
@@ -151,7 +151,7 @@ def answer(store: Store, request: SearchRequest | MixtureRequest, promise: Promi
     chosen: list[ScoredCandidates] = []
     confidences: list[float] = []
     for query, found in enumerate(find_neighbours(store, request, promise.depth, notes)):
-        ranking = rank(found, promise.need, promise.allow_empty)
+        ranking = rank(found, promise.need)
         inside = ranking.position[ranking.need <= promise.level]
         candidates = replace(found.candidates.take(inside), query=np.full(len(inside), query))
         chosen.append(ScoredCandidates(candidates, found.cosine[inside], found.log_ratio[inside]))
@@ -173,7 +173,7 @@ def answer(store: Store, request: SearchRequest | MixtureRequest, promise: Promi
     ]
 
 
-def _one_of_each_label(found: Neighbours, allow_empty: bool) -> Ranking:
+def _one_of_each_label(found: Neighbours) -> Ranking:
     """The likeliest item of each label, the label with the largest share first."""
     labels, log_share = _label_shares(found)
     if len(labels) == 0:
@@ -184,8 +184,7 @@ def _one_of_each_label(found: Neighbours, allow_empty: bool) -> Ranking:
     position = by_ratio[first[present >= 0]][order]  # labels are in ascending order in both
     need = -log_share[order]
     confidence = float(np.exp(-need[0]))
-    if not allow_empty:
-        need[0] = 0.0
+    need[0] = 0.0  # the likeliest label belongs to every set
     return Ranking(position, need, confidence)
 
 

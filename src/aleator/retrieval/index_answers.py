@@ -43,7 +43,6 @@ class AnsweringIndex(IndexFacts):
         error: float | None = None,
         assurance: float = 0.9,
         sets: SetsOf | None = None,
-        allow_empty: bool = False,
         fingerprint: str | None = None,
     ) -> Promise:
         """Find the level at which answer sets hold a right answer as often as promised, and store it with the index.
@@ -63,8 +62,6 @@ class AnsweringIndex(IndexFacts):
                 questions (fewer than 45 for 0.95 and 0.9), the coverage is kept on average over calibrations.
             sets: "labels": one item of each label that the question could have, the default if `right` holds labels.
                 "ranked": the nearest items, as many as the question needs.
-            allow_empty: Whether a set of labels may be empty. Otherwise it holds at least one item. If the first answer
-                is right more often than `coverage`, then only empty sets bring the coverage down to it.
             fingerprint: Fingerprint of the encoder that made the questions.
 
         Returns:
@@ -96,7 +93,7 @@ class AnsweringIndex(IndexFacts):
         request = self._nearest_request(questions, "questions", self.kernel)
         kernel = self._store.config["kernel"]
         with self._lock:
-            promise = calibrate_sets(self._store, request, right, coverage, error, assurance, sets, allow_empty, kernel)
+            promise = calibrate_sets(self._store, request, right, coverage, error, assurance, sets, kernel)
             self._store.configure(promise=promise.to_dict())
         return promise
 

@@ -23,7 +23,6 @@ class Promise:
         sets: "labels": one item of each label that the question could have. "ranked": the nearest items.
         need: How much an item needs to belong to a set; see `aleator.retrieval.answer_sets`.
         level: Items that need at most this belong to the set.
-        allow_empty: Whether a set may be empty.
         depth: How many of the nearest items are looked at.
         questions: Number of calibration questions that made the level.
         state: What the index held when it was calibrated (`CredibleIndex.state`).
@@ -35,7 +34,7 @@ class Promise:
 
     Examples:
         >>> from aleator.retrieval import Promise
-        >>> promise = Promise(0.95, "labels", "share", 0.8, False, 128, 500, "", {}, 1.4, 0.952, None)
+        >>> promise = Promise(0.95, "labels", "share", 0.8, 128, 500, "", {}, 1.4, 0.952, None)
         >>> print(promise)
         sets hold a right answer for 95 % of questions like the 500 of the calibration
     """
@@ -44,7 +43,6 @@ class Promise:
     sets: SetsOf
     need: Need
     level: float
-    allow_empty: bool
     depth: int
     questions: int
     state: str

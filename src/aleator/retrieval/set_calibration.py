@@ -48,7 +48,6 @@ def calibrate_sets(
     error: float | None,
     assurance: float,
     sets: SetsOf | None,
-    allow_empty: bool,
     kernel: dict[str, Any],
 ) -> Promise:
     """Find the promise; see `CredibleIndex.calibrate`. The kernel is that of the request, as a dict."""
@@ -62,12 +61,9 @@ def calibrate_sets(
     require_one_of("sets", sets, ("labels", "ranked"))
     if sets == "labels" and not answers.by_label:
         reject("sets", sets, "right answers are ids here", 'pass labels as `right`, or sets="ranked"')
-    require(
-        not allow_empty or sets == "labels", "allow_empty", True, "ranked sets hold the nearest item", "leave it out"
-    )
 
     state = store.state()  # first: the promise is void if items change from here on
-    depth, trials = _look_deep_enough(store, request, answers, coverage, sets, allow_empty)
+    depth, trials = _look_deep_enough(store, request, answers, coverage, sets)
     trial, used = _choose(trials, coverage)
     # Few questions promise the coverage on average over calibrations only.
     assured = assurance if len(used) >= questions_needed(coverage, assurance) else None
@@ -94,7 +90,6 @@ def calibrate_sets(
         sets=sets,
         need=trial.need,
         level=level,
-        allow_empty=allow_empty,
         depth=depth,
         questions=len(used),
         state=state,
@@ -164,7 +159,6 @@ def _look_deep_enough(
     answers: _RightAnswers,
     coverage: float,
     sets: SetsOf,
-    allow_empty: bool,
 ) -> tuple[int, list[_Trial]]:
     """Four times as many neighbours in each round, until few questions have no right answer among them."""
     depth, size = _FIRST_DEPTH, max(1, len(store))
@@ -173,7 +167,7 @@ def _look_deep_enough(
         needs.insert(0, "mass")
     while True:
         depth = min(depth, size, _LARGEST_DEPTH)
-        trials = _try(store, request, answers, depth, needs, allow_empty)
+        trials = _try(store, request, answers, depth, needs)
         missed = np.isinf(trials[0].level).mean()
         if missed <= (1 - coverage) / 10 or depth in (size, _LARGEST_DEPTH):
             return depth, trials
@@ -186,14 +180,13 @@ def _try(
     answers: _RightAnswers,
     depth: int,
     needs: list[Need],
-    allow_empty: bool,
 ) -> list[_Trial]:
     """Rank the neighbours of all questions with each kind of need."""
     found = [([], [], [], []) for _ in needs]  # type: list[tuple[list, list, list, list]]
     for question, neighbours in enumerate(find_neighbours(store, request, depth, answers.notes)):
         neighbours, is_right = _without_itself(neighbours, answers.among(neighbours, question), answers.by_label)
         for need, (all_needs, levels, confidences, wrong) in zip(needs, found, strict=True):
-            ranking = rank(neighbours, need, allow_empty)
+            ranking = rank(neighbours, need)
             right = is_right[ranking.position]
             all_needs.append(ranking.need)
             levels.append(ranking.need[right].min(initial=np.inf))
