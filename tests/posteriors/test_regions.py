@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from aleator import VMFMixture, VonMisesFisher
-from aleator.posteriors import regions
+from aleator.posteriors import CredibleRegion
+from aleator.posteriors import vmf as vmf_module
 from aleator.posteriors.caps import log_cap_share
-from aleator.posteriors.regions import CredibleRegion
 from aleator.special import log_sphere_area
 from tests import reference
 from tests.posteriors.cases import random_directions, vmf
@@ -191,12 +191,12 @@ def test_components_apart_have_the_region_of_samples(dim, monkeypatch):
     weights = torch.tensor([0.6, 0.4, 0.0], dtype=torch.float64).log()
     q = VMFMixture(weights.expand(20, 3), VonMisesFisher(mu, kappa))
     level = torch.linspace(0.3, 0.99, 20, dtype=torch.float64)
-    apart = regions._are_apart(q, level[:, None])
+    apart = vmf_module._are_apart(q, level[:, None])
     assert apart.sum() > 10
     q, level = q[apart], level[apart]
     without = q.region(level, 512)
     torch.testing.assert_close(without.probability(2**14), level, atol=1 / 512 + 1e-3, rtol=0)
-    monkeypatch.setattr(regions, "_are_apart", lambda q, level: torch.zeros(len(q), dtype=torch.bool))
+    monkeypatch.setattr(vmf_module, "_are_apart", lambda q, level: torch.zeros(len(q), dtype=torch.bool))
     assert (q.region(level, 512).log_threshold - without.log_threshold).abs().median() < 1e-3
 
 
@@ -204,7 +204,7 @@ def test_components_that_overlap_are_not_apart():
     mu = torch.nn.functional.normalize(torch.tensor([[1.0, 0.1, 0.0], [1.0, -0.1, 0.0]]), dim=-1)
     for kappa in (0.0, 1.0, 50.0, math.inf):
         q = VMFMixture(torch.zeros(1, 2), VonMisesFisher(mu[None], kappa))
-        assert not regions._are_apart(q, torch.full((1, 1), 0.95, dtype=torch.float64)).any()
+        assert not vmf_module._are_apart(q, torch.full((1, 1), 0.95, dtype=torch.float64)).any()
 
 
 def test_an_empty_batch_has_no_levels():

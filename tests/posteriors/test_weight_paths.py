@@ -5,7 +5,7 @@ import math
 import torch
 
 from aleator import VMFMixture, VonMisesFisher
-from aleator.posteriors.weight_paths import move_with_weights, weight_velocities
+from aleator.posteriors.mixtures import move_with_weights, weight_velocities
 from tests.posteriors.cases import random_directions
 from tests.posteriors.mixture_cases import mixture
 

@@ -1,11 +1,9 @@
 """What an encoder returns: the von Mises-Fisher distribution, and mixtures of it."""
 
-from aleator.posteriors.batch import PosteriorBatch
 from aleator.posteriors.mixtures import VMFMixture, log_weighted
 from aleator.posteriors.moments import kappa_from_mean_resultant_length
 from aleator.posteriors.overlap import log_overlap, unit_directions
-from aleator.posteriors.regions import CredibleRegion
-from aleator.posteriors.vmf import VonMisesFisher
+from aleator.posteriors.vmf import CredibleRegion, PosteriorBatch, VonMisesFisher
 
 __all__ = [
     "CredibleRegion",

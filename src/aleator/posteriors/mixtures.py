@@ -3,8 +3,20 @@ r"""Mixtures of von Mises-Fisher distributions: posteriors with several modes.
     q(z) = sum_k w_k vMF(z; mu_k, kappa_k),     w_k >= 0,  sum_k w_k = 1
 
 One vMF is the mixture of one component. What is linear in q is exact: density, mean, the overlap of two posteriors.
-Entropy, KL and credible regions have no closed form; estimates.py and regions.py compute them from samples of every
-component. batch.py has the operations on batches.
+Entropy, KL and credible regions have no closed form; mixture_entropy.py and vmf.py compute them from samples of every
+component.
+
+**How samples move with the weights:** implicit reparameterisation on the sphere. If the weight w_k grows, the density
+changes by vMF_k dw_k. Samples follow this change if they move with a velocity v_k whose flow q v_k satisfies the
+continuity equation, div(q v_k) = -(vMF_k - 1/S). S is the area of the sphere. The
+constant makes the flow vanish at the antipode of mu_k; it cancels, because the changes of all weights sum to zero. The
+right side depends only on the angle theta from mu_k, so the flow points along theta, and the divergence theorem on a
+cap gives it in closed form:
+
+    v_k(z) = - (P_k(theta) - P_0(theta)) / (S' sin(theta)^(D-2) q(z)) e_theta.
+
+P_k is the probability of the cap of angle theta under component k, P_0 its share of the sphere, S' the area of the
+sphere in D-1 dimensions. Implicit reparameterisation: Figurnov, Mohamed, Mnih, NeurIPS 2018.
 """
 
 import math
@@ -16,13 +28,12 @@ from torch import Generator, Size, Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
 from aleator.foundation import require, require_float, without_autocast
-from aleator.posteriors.batch import PosteriorBatch
-from aleator.posteriors.estimates import entropy_bounds, entropy_estimate, kl_estimate
+from aleator.posteriors.caps import cap_mass
+from aleator.posteriors.mixture_entropy import entropy_bounds, entropy_estimate, kl_estimate
 from aleator.posteriors.moments import closest_parameters
 from aleator.posteriors.overlap import log_overlap, unit_directions
-from aleator.posteriors.vmf import VonMisesFisher
-from aleator.posteriors.weight_paths import move_with_weights
-from aleator.special import one_minus_bessel_ratio
+from aleator.posteriors.vmf import PosteriorBatch, VonMisesFisher
+from aleator.special import log_sphere_area, one_minus_bessel_ratio
 
 _LEAPS = 200  # at most, from the mode of each component towards the mode of the mixture; five are usual
 _SETTLED = 1e-12  # distance of a leap after which the mode is found
@@ -195,7 +206,7 @@ class VMFMixture(PosteriorBatch):
         """Samples with unbiased gradients in directions, concentrations and weights.
 
         A sample belongs to one component and moves with it. If a weight grows, probability flows towards its component,
-        and each sample moves with the flow (weight_paths.py). The flow is fast where the density is low. So between
+        and each sample moves with the flow (`move_with_weights`). The flow is fast where the density is low. So between
         modes that are far apart, gradients in the weights vary much. `weighted_rsample` has no such variance.
 
         Args:
@@ -387,3 +398,25 @@ def _require_valid(log_weights: Any, components: Any) -> None:
 def _kl(q: PosteriorBatch, p: PosteriorBatch) -> Tensor:
     """E_q log q/p, estimated from 1,024 samples of each component of q; exact for one component each; (...)."""
     return kl_estimate(q, p, _KL_SAMPLES)[0]
+
+
+def move_with_weights(q: VMFMixture, z: Tensor) -> Tensor:
+    """The samples z (..., D) of q, unchanged, with gradients in the weights."""
+    with torch.no_grad():
+        velocity = weight_velocities(q, z.detach())
+    weights = q.weights
+    return z + ((weights - weights.detach()).unsqueeze(-1) * velocity).sum(-2)
+
+
+def weight_velocities(q: VMFMixture, z: Tensor) -> Tensor:
+    """v_k at z (..., D), which broadcasts with the batch of q: (..., K, D)."""
+    mu, kappa = q.components.mu.double(), q.components.kappa.double()
+    at = z.double().unsqueeze(-2)
+    angle = 2 * torch.asin(((at - mu).norm(dim=-1) / 2).clamp_max(1.0))  # (..., K)
+    sine = torch.sin(angle).clamp_min(1e-30)
+    wide = kappa.expand(angle.shape)
+    excess = cap_mass(q.dim, wide, angle) - cap_mass(q.dim, torch.zeros_like(wide), angle)
+    log_q = q.log_prob(z).double().unsqueeze(-1)
+    speed = -excess * torch.exp(-log_sphere_area(q.dim - 1) - (q.dim - 2) * sine.log() - log_q)
+    outwards = (torch.cos(angle).unsqueeze(-1) * at - mu) / sine.unsqueeze(-1)
+    return (speed.unsqueeze(-1) * outwards).to(z.dtype)

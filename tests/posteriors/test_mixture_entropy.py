@@ -7,7 +7,7 @@ import torch
 from torch.distributions import kl_divergence
 
 from aleator import VMFMixture, VonMisesFisher
-from aleator.posteriors.estimates import entropy_bounds, entropy_estimate, kl_estimate
+from aleator.posteriors.mixture_entropy import entropy_bounds, entropy_estimate, kl_estimate
 from tests import reference
 from tests.posteriors.cases import vmf
 from tests.posteriors.mixture_cases import brute_samples, grid, mixture

@@ -13,7 +13,6 @@ At a point mass the ratio of densities is the weight of the point masses there.
 """
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor
@@ -21,17 +20,14 @@ from torch.distributions import kl_divergence
 
 from aleator.foundation import require, require_count
 from aleator.posteriors.overlap import log_overlap, unit_directions
-from aleator.posteriors.strata import stratified_rsample
+from aleator.posteriors.stratified_sampling import stratified_noise
+from aleator.posteriors.vmf import PosteriorBatch, VonMisesFisher
 from aleator.special import kappa_minus_log_growth
-
-if TYPE_CHECKING:
-    from aleator.posteriors.batch import PosteriorBatch
-    from aleator.posteriors.vmf import VonMisesFisher
 
 _BLOCK = 2**22  # numbers per block of samples
 
 
-def entropy_bounds(q: "PosteriorBatch") -> tuple[Tensor, Tensor]:
+def entropy_bounds(q: PosteriorBatch) -> tuple[Tensor, Tensor]:
     """Lower and upper bound (...) of the entropy, from pairs of components (Kolchinsky and Tracey, Entropy 2017).
 
     sum_k w_k H_k - sum_k w_k log sum_j w_j exp(-d_kj) with d the Bhattacharyya distance or the KL divergence.
@@ -48,18 +44,18 @@ def entropy_bounds(q: "PosteriorBatch") -> tuple[Tensor, Tensor]:
     return bounds[0], bounds[1]
 
 
-def entropy_estimate(q: "PosteriorBatch", samples: int, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
+def entropy_estimate(q: PosteriorBatch, samples: int, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
     """Estimate of the entropy and its standard error, (...) each."""
     require_count("samples", samples, "pass 256")
     if q.modes == 1:
         entropy = q.components.entropy().squeeze(-1)
         return entropy, torch.zeros_like(entropy)
-    z = stratified_rsample(q.components, samples, generator)
+    z = q.components.rsample((samples,), noise=stratified_noise(q.components.mu, samples, generator))
     return _combine(q.log_weights, q.components.entropy(), -_log_ratio(q, q.components, z))
 
 
 def kl_estimate(
-    q: "PosteriorBatch", p: "PosteriorBatch", samples: int, generator: Generator | None = None
+    q: PosteriorBatch, p: PosteriorBatch, samples: int, generator: Generator | None = None
 ) -> tuple[Tensor, Tensor]:
     """Estimate of KL(q, p) and its standard error, (...) each. The batch shapes broadcast."""
     require(q.dim == p.dim, "p", f"dimension {p.dim}", f"q has dimension {q.dim}", "pass posteriors of one dimension")
@@ -74,11 +70,11 @@ def kl_estimate(
         return exact.squeeze(-1), torch.zeros_like(exact.squeeze(-1))
     at = closest.expand(*closest.shape[:-1], p.dim)
     chosen = p.components._derive(p.components.mu.gather(-2, at), p.components.kappa.gather(-1, closest.squeeze(-1)))
-    z = stratified_rsample(q.components, samples, generator)
+    z = q.components.rsample((samples,), noise=stratified_noise(q.components.mu, samples, generator))
     return _combine(q.log_weights, exact, _log_ratio(q, q.components, z) - _log_ratio(p, chosen, z))
 
 
-def _log_ratio(q: "PosteriorBatch", parts: "VonMisesFisher", z: Tensor) -> Tensor:
+def _log_ratio(q: PosteriorBatch, parts: VonMisesFisher, z: Tensor) -> Tensor:
     """log q(z) - log parts(z) for samples z (N, ..., K, D) and one part for each k: (N, ..., K)."""
     each, whole = q.unsqueeze(-1), q.components.unsqueeze(-2)
     size = max(1, _BLOCK // max(1, z[0].numel() * q.modes))
@@ -100,7 +96,7 @@ def _combine(log_weights: Tensor, exact: Tensor, sampled: Tensor) -> tuple[Tenso
     return value, torch.where(torch.isinf(value.detach()), 0.0, error)  # what is infinite is so without an error
 
 
-def _bhattacharyya(q: "VonMisesFisher", p: "VonMisesFisher") -> Tensor:
+def _bhattacharyya(q: VonMisesFisher, p: VonMisesFisher) -> Tensor:
     """-log int sqrt(q p) dz. sqrt(q) is a vMF with half the kappa, but for its normaliser."""
 
     def excess(kappa: Tensor) -> Tensor:
