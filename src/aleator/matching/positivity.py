@@ -79,6 +79,8 @@ def log_positivity(q1: Posterior, q2: Posterior, kernel: ZonalKernel, terms: int
         tensor(-5.0932)
     """
     first, second = _checked_pair(q1, q2, kernel)
+    if isinstance(first, VonMisesFisher) and isinstance(second, VonMisesFisher):
+        return log_r_of_components(first, second, kernel, terms)
     if first.modes * second.modes > 1 and choose(kernel, first, second, terms) is Way.GPU_PAIRS:
         (parts1, weights1), (parts2, weights2) = _component_pairs(first, second)
         log_r = log_r_of_components(parts1, parts2, kernel, way=Way.GPU_PAIRS)
