@@ -25,7 +25,7 @@ from lancedb.index import HnswFlat, HnswSq, IvfFlat
 from aleator.foundation.files import write_json
 from aleator.foundation.provenance import describe_run
 from aleator.retrieval.scoring import slack
-from aleator.retrieval.stores.lance.building import partition_count
+from aleator.retrieval.stores.lance.store import partition_count
 from benchmarks.retrieval import DIM, RECALL, directions, share
 
 ITEMS, QUERIES, SET, LIMIT, ROUNDS = 100_000, 100, 10, 64, 3

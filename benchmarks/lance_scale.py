@@ -95,7 +95,7 @@ def ask(kind: str, work: Path) -> dict:
     }
     exact = answers(indexes["lance"].search(queries, p=LEVEL, exact=True))
     result: dict = {"mean size of a set": statistics.mean(map(len, exact))}
-    table = indexes["lance"].store._items.table
+    table = indexes["lance"].store._table
     wanted = [set(map(int, row)) for row in given["nearest"]]
 
     def plain(i: int, probes: int) -> set[int]:

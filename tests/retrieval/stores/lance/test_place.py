@@ -4,7 +4,7 @@ import pytest
 
 from aleator.foundation import DamagedFileError
 from aleator.retrieval.stores.base import IndexGoneError
-from aleator.retrieval.stores.lance.place import ConflictError, Place, is_lance
+from aleator.retrieval.stores.lance.place import Place, is_lance
 
 
 @pytest.mark.parametrize(
@@ -52,22 +52,30 @@ def test_an_endpoint_without_tls_in_the_environment_is_allowed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("said", "error", "words"),
+    ("where", "writing", "error", "words"),
     [
-        ("Commit conflict for version 7", ConflictError, "others write"),
-        ("IO error: No space left on device", OSError, "no space left"),
-        ("status: 404 <Code>NoSuchBucket</Code>", ConnectionError, "no such bucket"),
-        ("status: 403 <Code>AccessDenied</Code>", ConnectionError, "no permission"),
-        ("error sending request: connect refused", ConnectionError, "does not answer"),
-        ("LanceError(IO): Generic S3 error: Failed to resolve region for 'b'", ConnectionError, "does not answer"),
-        ("Table 'ledger' was not found", IndexGoneError, "not there any more"),
-        ("Version 3 no longer exists. Was it cleaned up?", IndexGoneError, "not there any more"),
-        ("invalid magic number", DamagedFileError, "Lance cannot read"),
+        ("s3://bucket/name", True, ConnectionError, "check the bucket.*may or may not have happened"),
+        ("s3://bucket/name", False, ConnectionError, "check the bucket"),
+        ("lance:{}", True, OSError, "cannot write it.*free some space"),
+        ("lance:{}", False, DamagedFileError, "Lance cannot read it.*open an older version"),
+        ("lance:{}/nowhere", False, IndexGoneError, "the folder is not there any more"),
     ],
 )
-def test_errors_of_lance_are_translated_without_secrets(said, error, words):
-    place = Place.parse("s3://bucket/name", {"aws_secret_access_key": "hunter2hunter2"})
-    with pytest.raises(error, match=words) as caught, place.plain_errors():
-        raise RuntimeError(f"{said}; signed with hunter2hunter2")
+def test_errors_of_lance_mean_what_was_being_done_and_hold_no_secrets(where, writing, error, words, tmp_path):
+    place = Place.parse(where.format(tmp_path), {"aws_secret_access_key": "hunter2hunter2"})
+    with pytest.raises(error, match=words) as caught, place.calls(writing):
+        raise RuntimeError("status: 403; signed with hunter2hunter2, location: Location { file: 1.rs }")
+    assert "status: 403" in str(caught.value) or error is IndexGoneError
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def test_a_panic_of_lance_is_an_error_and_an_interruption_is_not(tmp_path):
+    class Panic(BaseException):
+        pass
+
+    place = Place.parse(f"lance:{tmp_path}")
+    with pytest.raises(DamagedFileError, match="out of range"), place.calls():
+        raise Panic("index out of range")
+    with pytest.raises(KeyboardInterrupt), place.calls():
+        raise KeyboardInterrupt

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from aleator.foundation import DamagedFileError, redacted, require
 from aleator.retrieval.stores.base import IndexGoneError
@@ -75,68 +74,38 @@ class Place:
         """The error for damage of this index."""
         return DamagedFileError(str(self), problem, "open an older version, restore it, or build it again")
 
-    def connect(self) -> Any:
-        """A connection of LanceDB."""
-        import lancedb
-
-        with self.plain_errors():
-            return lancedb.connect(self.uri, storage_options=dict(self.options) or None)
-
     @contextlib.contextmanager
-    def plain_errors(self) -> Iterator[None]:
-        """Errors of Lance as errors about this index. Only calls of Lance belong inside."""
+    def calls(self, writing: bool = False) -> Iterator[None]:
+        """Errors of Lance as errors about this index. Only calls of Lance belong inside.
+
+        Lance has no types of errors, so what was being done and where decides what the error means.
+        """
         try:
             yield
-        except (ConflictError, IndexGoneError, DamagedFileError):
+        except (IndexGoneError, DamagedFileError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
-        except MemoryError:
-            raise
-        except Exception as error:
+        except BaseException as error:  # damage may make Lance panic, which is no Exception
             # Not chained: the text of the library is long, and may hold credentials.
-            raise self._translated(" ".join(str(error).split()) or type(error).__name__) from None
+            raise self._failure(" ".join(str(error).split()) or type(error).__name__, writing) from None
 
-    def _translated(self, said: str) -> Exception:
-        low = said.lower()
-
-        def has(*words: str) -> bool:
-            return any(word in low for word in words)
-
+    def _failure(self, said: str, writing: bool) -> Exception:
         # Long enough to recognise the cause, without the source code lines that Lance adds.
-        short = redacted(re.sub(r",? *(location: Location|/\S+\.rs:).*", "", said)[:200], *self._secrets())
-        if has("commit conflict", "concurrent", "conflicting", "preempted"):
-            return ConflictError(f"{self}: others write at the same time; repeat it")
-        if has("no space left", "storage full", "quota"):
-            return OSError(f"{self}: there is no space left; free some and repeat it")
-        if has("file too large"):
-            return OSError(f"{self}: a file may not grow that large; raise the limit (ulimit -f) and repeat it")
-        if has("nosuchbucket", "bucket does not exist", "bucket not found"):
-            return ConnectionError(f"{self}: there is no such bucket; check its name, or create it")
-        denied = ("accessdenied", "access denied", "status: 403", "status: 401", "forbidden", "permission denied")
-        if has(*denied, "invalidaccesskeyid", "signaturedoesnotmatch", "unauthorized", "credential", "read-only file"):
-            return ConnectionError(f"{self}: no permission; {_CREDENTIALS}")
-        remote = self.uri.startswith(SCHEMES)
-        network = ("error sending request", "connect", "dns", "timed out", "timeout", "status: 5", "retryerror", "http")
-        # What Lance says about a store beyond what is known above, such as "Failed to resolve region for bucket".
-        stores = ("generic s3 error", "generic gcs error", "generic microsoftazure error")
-        if remote and has(*network, *stores):
-            cause = "the store does not answer, or answers with errors"
-            way_out = "check the network and the endpoint; a change may or may not have happened"
-            return ConnectionError(f"{self}: {cause} ({short}); {way_out}")
-        if has("was not found", "not found", "no such file", "does not exist", "no longer exists"):
-            return FilesGoneError(f"{self}: files of the index are not there any more")
-        return self.damaged(f"Lance cannot read or write it ({short})")
+        short = redacted(re.sub(r",? *(location: Location|/\S+\.rs:).*", "", said)[:300], *self._secrets())
+        if self.folder is None:
+            cause = f"the object store does not answer, or refuses ({short})"
+            way_out = f"check the bucket, the network and the endpoint; {_CREDENTIALS}"
+            return ConnectionError(f"{self}: {cause}; {way_out}; a change may or may not have happened")
+        if writing:
+            return OSError(
+                f"{self}: Lance cannot write it ({short}); free some space, check its permissions, repeat it"
+            )
+        if not self.folder.is_dir():
+            return IndexGoneError(f"{self}: the folder is not there any more")
+        return self.damaged(f"Lance cannot read it ({short})")
 
     def _secrets(self) -> list[str]:
         known = [value for key, value in os.environ.items() if key.startswith(_SECRET_NAMES)]
         return [value for value in (*self.options.values(), *known) if len(value) >= 8]
-
-
-class FilesGoneError(IndexGoneError):
-    """Files are missing: another process has replaced the index, or they are lost."""
-
-
-class ConflictError(ConnectionError):
-    """Another writer was faster; nothing was changed."""
 
 
 _CREDENTIALS = "set the credentials in the environment (AWS_ACCESS_KEY_ID, ...) or pass storage_options"
