@@ -534,3 +534,17 @@ def test_an_index_elsewhere_is_not_saved_as_a_folder(place):
     index = CredibleIndex.build(cloud(3))
     with pytest.raises(ValueError, match="build one there"):
         index.save(place)
+
+
+def test_a_first_build_that_did_not_finish_leaves_no_index_and_can_be_repeated(place, tmp_path, monkeypatch):
+    def stops(*_):
+        raise RuntimeError("stopped")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_batches", stops)
+        with pytest.raises(OSError, match="Lance cannot write it"):
+            build(place, ["a"])
+    (tmp_path / "index" / "items.lance" / "data").mkdir(parents=True, exist_ok=True)  # as a killed process leaves it
+    with pytest.raises(ValueError, match="holds no index"):
+        CredibleIndex.open(place)
+    assert set(everything_in(build(place, ["a"]))) == {"a"}

@@ -96,9 +96,7 @@ class Place:
             way_out = f"check the bucket, the network and the endpoint; {_CREDENTIALS}"
             return ConnectionError(f"{self}: {cause}; {way_out}; a change may or may not have happened")
         if writing:
-            return OSError(
-                f"{self}: Lance cannot write it ({short}); free some space, check its permissions, repeat it"
-            )
+            return OSError(f"{self}: Lance cannot write it ({short}); {_FULL}")
         if not self.folder.is_dir():
             return IndexGoneError(f"{self}: the folder is not there any more")
         return self.damaged(f"Lance cannot read it ({short})")
@@ -108,6 +106,7 @@ class Place:
         return [value for value in (*self.options.values(), *known) if len(value) >= 8]
 
 
+_FULL = "free some space, check its permissions and the limit of files (ulimit -f), and repeat it"
 _CREDENTIALS = "set the credentials in the environment (AWS_ACCESS_KEY_ID, ...) or pass storage_options"
 _SECRET_NAMES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET", "AWS_SESSION_TOKEN", "AZURE_STORAGE", "GOOGLE_")
 

@@ -752,7 +752,10 @@ def _find_table(place: Place) -> tuple[Any, Any]:
     with place.calls():
         connection = lancedb.connect(place.uri, storage_options=dict(place.options) or None)
         exists = _TABLE in connection.list_tables().tables
-        return connection, connection.open_table(_TABLE) if exists else None
+        try:
+            return connection, connection.open_table(_TABLE) if exists else None
+        except ValueError:  # a first build that was killed leaves files, and no version of the table
+            return connection, None
 
 
 def _refuse_second(place: Place) -> None:
