@@ -86,12 +86,17 @@ class TestMinutes:
     def train(self, monkeypatch):
         def train(folder, seconds, settings, stop=None, **options):
             clock = SimpleNamespace(now=0.0)
-            monkeypatch.setattr("aleator.training.loop.time", SimpleNamespace(perf_counter=lambda: clock.now))
+
+            def advance(seconds):
+                clock.now += seconds
+
+            watch = SimpleNamespace(perf_counter=lambda: clock.now, advance=advance)
+            monkeypatch.setattr("aleator.training.loop.time", watch)
 
             def batches(step, generator):
                 if step == stop:
                     raise StoppedError
-                clock.now += seconds(step)
+                advance(seconds(step))
                 return pairs(step, generator)
 
             result = run(folder, batches, recipe=settings, **options)
@@ -117,6 +122,19 @@ class TestMinutes:
         result, _ = train(None, lambda step: 1.0, recipe(phases="joint", minutes=1.0))
         assert_same_run(result, run(None, recipe=settings))
         assert result.places == list(range(1, 25))
+
+    def test_the_imports_of_fit_take_their_part_of_the_time(self, train, monkeypatch):
+        from aleator.training import loop
+
+        make_fabric = loop.make_fabric
+
+        def slowly(*arguments):
+            loop.time.advance(30.0)
+            return make_fabric(*arguments)
+
+        monkeypatch.setattr(loop, "make_fabric", slowly)
+        result, seconds = train(None, lambda step: 1.0, Recipe(steps=1000, minutes=1.0), validate=None)
+        assert (result.steps, seconds) == (30, 60.0)
 
     def test_time_for_what_comes_after_learning_is_kept(self, train):
         """30 of 60 seconds, and from the fifth step on 40."""

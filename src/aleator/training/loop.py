@@ -148,12 +148,13 @@ def fit(
         >>> encoder(torch.rand(5, 4)).kappa.shape
         torch.Size([5])
     """
+    began = time.perf_counter()  # before lightning is imported, which takes seconds
     _check_arguments(encoder, loss, recipe, validate, places)
     fabric = fabric or make_fabric(recipe.precision, device)
     fabric.launch()
     encoder.to(fabric.device)
     loss.to(fabric.device)
-    training = _Training(encoder, loss, recipe, fabric, validate, folder)
+    training = _Training(encoder, loss, recipe, fabric, validate, folder, began)
     training.afterwards, training.state.places = afterwards, list(places)
     with (
         preserved_randomness(fabric.device),
@@ -189,8 +190,9 @@ class _Training:
         fabric: "Fabric",
         validate: Validate | None,
         folder: str | Path | None,
+        began: float,
     ):
-        self.began = time.perf_counter()
+        self.began = began
         self.encoder, self.loss, self.recipe, self.fabric, self.validate = encoder, loss, recipe, fabric, validate
         self.device, self.rank, self.writing = fabric.device, fabric.global_rank, fabric.is_global_zero
         self.plan = recipe.plan()
