@@ -9,7 +9,7 @@ from aleator.retrieval.hits import Hit, group_by_mode
 from aleator.retrieval.index import CredibleIndex
 from aleator.retrieval.index_files import finish_index, index_from_file
 from aleator.retrieval.items import Items, decode_id, directions, encode_id
-from aleator.retrieval.label_share import label_text, labels_of, share_of_matches
+from aleator.retrieval.metadata_labels import label_text, labels_of, share_of_matches
 from aleator.retrieval.mixture_search import highest_log_density, region_thresholds
 from aleator.retrieval.plots import plot_hits
 from aleator.retrieval.posteriors_file import (

@@ -7,9 +7,9 @@ import numpy as np
 from aleator.foundation import lock_beside, only_process, reject, require
 from aleator.matching import DEFAULT_PRIOR, VMFKernel
 from aleator.posteriors import PosteriorBatch
-from aleator.retrieval.index import CredibleIndex
-from aleator.retrieval.index_facts import encode_kernel
+from aleator.retrieval.index import CredibleIndex, encode_kernel
 from aleator.retrieval.items import Id, directions, encode_ids, make_items
+from aleator.retrieval.snapshot import take_snapshot
 from aleator.retrieval.stores.lance.place import is_lance
 from aleator.retrieval.stores.repair import ItemVectors, Repair, repair_folder
 
@@ -38,8 +38,6 @@ def check_index(location: str | Path) -> int:
         >>> check_index("checked")
         3
     """
-    from aleator.retrieval.snapshot import take_snapshot
-
     with CredibleIndex.open(location) as index:
         check = getattr(index.store, "check", None)  # a folder and Lance have one
         if check is not None:

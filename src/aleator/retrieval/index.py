@@ -1,12 +1,16 @@
 """An index that answers "which items could this be?" from the posteriors of queries and items."""
 
 import re
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace as with_changes
 from pathlib import Path
 from typing import Any, get_args
 
-from aleator.evaluation import LabelModel
+import numpy as np
+import torch
+
+from aleator.evaluation import LabelModel, likely_labels
 from aleator.foundation import (
     is_whole,
     plain_number,
@@ -17,12 +21,12 @@ from aleator.foundation import (
     require_probability,
     require_type,
 )
-from aleator.matching import DEFAULT_PRIOR, MatchMaps, VMFKernel, ZonalKernel
-from aleator.posteriors import PosteriorBatch
-from aleator.retrieval.filters import Filter, compile_filter
+from aleator.matching import DEFAULT_PRIOR, AcceptanceKernel, MatchMaps, VMFKernel, ZonalKernel
+from aleator.posteriors import PosteriorBatch, VMFMixture, VonMisesFisher
+from aleator.retrieval.answer_sets import AnswerSet, answer
+from aleator.retrieval.encoder_names import encoder_facts, encoder_name
+from aleator.retrieval.filters import Filter, Predicate, compile_filter
 from aleator.retrieval.hits import Hit, make_hits
-from aleator.retrieval.index_answers import AnsweringIndex
-from aleator.retrieval.index_facts import encode_kernel
 from aleator.retrieval.items import (
     Id,
     Items,
@@ -34,22 +38,29 @@ from aleator.retrieval.items import (
     items_of,
     make_items,
 )
-from aleator.retrieval.labels import label_numbers
+from aleator.retrieval.metadata_labels import label_model_of, label_numbers
 from aleator.retrieval.mixture_search import (
     MixtureRequest,
+    mixture_request,
+    region_thresholds,
     search_mixtures_by_density,
     search_mixtures_by_match,
     search_mixtures_nearest,
 )
+from aleator.retrieval.promise import Promise, SetsOf
+from aleator.retrieval.recall import RecallReport
+from aleator.retrieval.scoring import cap_radii
 from aleator.retrieval.search import ScoredCandidates, SearchBy, SearchRequest, search_by_cosine, search_by_match
+from aleator.retrieval.set_calibration import Right, calibrate_sets
 from aleator.retrieval.stores.base import Store
 from aleator.retrieval.stores.lance.place import is_lance
 
 _BLOCK = 1024  # queries answered together; limits the memory for a large batch
 _DEFAULT_NEAREST = 10  # hits of a nearest search without a limit
+_STORED_KERNELS = {"VMFKernel": VMFKernel, "AcceptanceKernel": AcceptanceKernel}
 
 
-class CredibleIndex(AnsweringIndex):
+class CredibleIndex:
     """A searchable collection of posteriors with ids and metadata: in memory, in a folder, on a PostgreSQL server or
     on an object store.
 
@@ -81,6 +92,12 @@ class CredibleIndex(AnsweringIndex):
         ...     len(index)
         3
     """
+
+    def __init__(self, store: Store):
+        way_out = "make an index with CredibleIndex.build(posteriors), or open one with CredibleIndex.open(location)"
+        require(hasattr(store, "config"), "store", type(store).__name__, "not a store", way_out)
+        self._store = store
+        self._lock = threading.RLock()
 
     @classmethod
     def build(
@@ -281,6 +298,148 @@ class CredibleIndex(AnsweringIndex):
                 answers += make_hits(self._store, _search(self._store, block, by), len(block))
         return answers
 
+    # Answers that rest on labels: sets with guaranteed coverage, and label probabilities
+
+    @property
+    def promise(self) -> Promise | None:
+        """What `calibrate` promised about answer sets; None if the index is not calibrated, or the promise is void."""
+        state = self.state()  # first: it brings the settings up to date
+        stored = self._store.config.get("promise")
+        return Promise.from_dict(stored) if stored is not None and stored.get("state") == state else None
+
+    @property
+    def promise_is_void(self) -> bool:
+        """Whether the index was calibrated, and its items have changed since. Then nothing is promised."""
+        return self.promise is None and self._store.config.get("promise") is not None
+
+    def calibrate(
+        self,
+        questions: PosteriorBatch,
+        right: Right,
+        coverage: float = 0.95,
+        *,
+        error: float | None = None,
+        assurance: float = 0.9,
+        sets: SetsOf | None = None,
+        fingerprint: str | None = None,
+    ) -> Promise:
+        """Find the level at which answer sets hold a right answer as often as promised, and store it with the index.
+
+        The questions must be like those that will be asked, and must not be items that the encoder was trained on.
+        Items of the index may have been. A question with a label that is itself an item of the index is answered
+        without itself. The promise is void once items were added or removed: calibrate again.
+
+        Args:
+            questions: Posteriors of the calibration questions, batch shape (n,).
+            right: The right answers. One label for each question: all items with this "label" in their metadata are
+                right. Or a list of ids for each question.
+            coverage: Share of questions whose set holds a right answer. n must be at least coverage / (1 - coverage).
+            error: Largest share of wrong answers among the first answers that are given. Questions with a lower
+                confidence are marked as not sure. Default: none are.
+            assurance: Probability, over the calibration questions, that the coverage is kept, and the error. With few
+                questions (fewer than 45 for 0.95 and 0.9), the coverage is kept on average over calibrations.
+            sets: "labels": one item of each label that the question could have, the default if `right` holds labels.
+                "ranked": the nearest items, as many as the question needs.
+            fingerprint: Fingerprint of the encoder that made the questions.
+
+        Returns:
+            The promise. `answer_sets` keeps it, and `promise` has it when the index is opened again.
+
+        Raises:
+            ValueError: If an argument is not valid, if another encoder made the questions, if there are too few
+                questions, or if no sets or no confidence can keep the promise. The index is then unchanged.
+
+        Examples:
+            >>> import torch, aleator as al
+            >>> _ = torch.manual_seed(0)
+            >>> centres = torch.eye(3)
+            >>> def seen(n):  # items and questions of three labels that overlap
+            ...     label = torch.arange(n) % 3
+            ...     return al.VonMisesFisher(al.VonMisesFisher(centres[label], 5.0).sample(), 5.0), label
+            >>> items, labels = seen(300)
+            >>> index = al.CredibleIndex.build(items, metadata=[{"label": int(label)} for label in labels])
+            >>> questions, right = seen(200)
+            >>> promise = index.calibrate(questions, right, coverage=0.9)
+            >>> print(promise)
+            sets hold a right answer for 90 % of questions like the 200 of the calibration (90 % assured)
+            >>> sets = index.answer_sets(seen(1000)[0])
+            >>> 1 < sum(len(answer.hits) for answer in sets) / 1000 < 3
+            True
+        """
+        self._require_encoder(fingerprint)
+        coverage, error, assurance = map(plain_number, (coverage, error, assurance))  # stored as JSON
+        request = self._nearest_request(questions, "questions", self.kernel)
+        kernel = self._store.config["kernel"]
+        with self._lock:
+            promise = calibrate_sets(self._store, request, right, coverage, error, assurance, sets, kernel)
+            self._store.configure(promise=promise.to_dict())
+        return promise
+
+    def answer_sets(self, queries: PosteriorBatch, *, fingerprint: str | None = None) -> list[AnswerSet]:
+        """Find sets of items that hold a right answer as often as `calibrate` promised.
+
+        Args:
+            queries: Posteriors of the queries, batch shape (Q,).
+            fingerprint: Fingerprint of the encoder that made the queries.
+
+        Returns:
+            A set for each query, and whether its first item is sure enough to be the answer.
+
+        Raises:
+            ValueError: If the index is not calibrated, if its items have changed since, if an argument is not valid, or
+                if another encoder made the queries.
+        """
+        self._require_encoder(fingerprint)
+        with self._lock, self._store.one_version():
+            promise = self.promise
+            if promise is None:
+                size = f"{len(self._store)} items"  # not its location, which a client of a server may not know
+                problem = "have changed since it was calibrated" if self.promise_is_void else "is not calibrated"
+                reject("index", size, problem, "call index.calibrate, or run `aleator index calibrate`")
+            request = self._nearest_request(queries, "queries", decode_kernel(promise.kernel))
+            return answer(self._store, request, promise)
+
+    def label_model(self) -> LabelModel:
+        """Label probabilities with the labelled items of this index as the gallery.
+
+        It holds the items of this moment. Labels are the metadata "labels" (a probability for each label) or "label".
+
+        Returns:
+            The model. If `build` was given a fitted one, it has the numbers that were fitted there, with other items.
+
+        Raises:
+            ValueError: If the items have fewer than two different labels.
+        """
+        with self._lock:
+            return label_model_of(self, self.kernel)
+
+    def label_probabilities(self, queries: PosteriorBatch) -> list[dict[str, float]]:
+        """Which labels each query could have. For many calls, keep `label_model()` and call it.
+
+        Args:
+            queries: Posteriors of the queries, batch shape (Q,).
+
+        Returns:
+            For each query the probability of each label, the likeliest first.
+
+        Raises:
+            ValueError: If the items have fewer than two different labels.
+
+        Examples:
+            >>> import torch, aleator as al
+            >>> items = al.VonMisesFisher(torch.eye(3)[[0, 0, 1]], 50.0)
+            >>> labels = [{"label": "cat"}, {"label": "cat"}, {"label": "dog"}]
+            >>> index = al.CredibleIndex.build(items, metadata=labels)
+            >>> between = al.VonMisesFisher(torch.tensor([[0.6, 0.8, 0.0]]), 5.0)
+            >>> [{name: round(p, 2) for name, p in row.items()} for row in index.label_probabilities(between)]
+            [{'dog': 0.51, 'cat': 0.49}]
+        """
+        model = self.label_model()
+        rows = likely_labels(model.probabilities(queries), model.names, most=len(model.names), least=0.0)
+        return [dict(row) for row in rows]
+
+    # Items
+
     def add(
         self,
         posteriors: PosteriorBatch,
@@ -347,6 +506,100 @@ class CredibleIndex(AnsweringIndex):
         """Release files and connections."""
         self._store.close()
 
+    # What the index is, as its store keeps it
+
+    @property
+    def store(self) -> Store:
+        """The store that keeps the items."""
+        return self._store
+
+    @property
+    def dim(self) -> int:
+        """Dimension D of the posteriors."""
+        return self._store.config["dim"]
+
+    @property
+    def modes(self) -> int:
+        """Largest number of modes of an item: that of the posteriors that the index was built from."""
+        return self._store.config.get("modes", 1)
+
+    def state(self) -> str:
+        """What the index holds, as a digest of all ids, metadata and posteriors.
+
+        Returns:
+            A text that is equal for equal items, in any order and in any store. What was measured with an index holds
+            for this state of it.
+
+        Examples:
+            >>> import torch, aleator as al
+            >>> index = al.CredibleIndex.build(al.VonMisesFisher(torch.eye(3), 5.0), ids=["x", "y", "z"])
+            >>> before = index.state()
+            >>> index.remove(["x"])
+            >>> index.state() == before
+            False
+            >>> _ = index.add(al.VonMisesFisher(torch.eye(1, 3), 5.0), ["x"])
+            >>> index.state() == before
+            True
+        """
+        return self._store.state()
+
+    @property
+    def location(self) -> str | None:
+        """Folder or URL of the index; None for an index in memory."""
+        return self._store.location
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Fingerprint of the encoder that made the items, if it was given to `build`."""
+        return self._store.config["fingerprint"]
+
+    @property
+    def encoder(self) -> dict[str, Any]:
+        """The fingerprint of the encoder and, if known, its "run", the day when it was "trained", and the "source"."""
+        return {"fingerprint": self.fingerprint, **self._store.config.get("encoder", {})}
+
+    def remember_encoder(self, header: Mapping[str, str]) -> None:
+        """Keep the name of the encoder, from the header of a posteriors file.
+
+        Args:
+            header: What `read_header` gives.
+        """
+        facts = encoder_facts(header)
+        if facts:
+            self._store.configure(encoder=facts)
+
+    def surer_than(self, kappa: np.ndarray) -> np.ndarray:
+        """Share of the items with a smaller kappa.
+
+        Args:
+            kappa: Certainties, shape (n,).
+
+        Returns:
+            Shares, shape (n,); 0 for an empty index.
+        """
+        return self._store.count_below(kappa) / max(1, len(self._store))
+
+    @property
+    def kernel(self) -> ZonalKernel:
+        """Kernel of the match probabilities."""
+        return decode_kernel(self._store.config["kernel"])
+
+    @property
+    def prior(self) -> float:
+        """Share of matches among pairs of a query and an item."""
+        return self._store.config["prior"]
+
+    @property
+    def maps(self) -> MatchMaps:
+        """Maps of calibrated match probabilities; the identity if none were given."""
+        return MatchMaps.from_dict(self._store.config.get("maps"))
+
+    @property
+    def recall_report(self) -> RecallReport | None:
+        """Measured recall of the approximate search; None if every search is exact."""
+        report = self._store.config["report"]
+        return None if report is None else RecallReport.from_dict(report)
+
     def __enter__(self) -> "CredibleIndex":
         return self
 
@@ -362,6 +615,72 @@ class CredibleIndex(AnsweringIndex):
     def __repr__(self) -> str:
         place = re.sub(r"//[^/@]*@", "//", self.location or "in memory")  # a URL without user and password
         return f"CredibleIndex({self.dim} dimensions, {place})"
+
+    def _maps_for(self, kernel: ZonalKernel) -> MatchMaps:
+        """The maps of the index, which belong to its kernel; the identity for another kernel."""
+        known = isinstance(kernel, VMFKernel | AcceptanceKernel)
+        return self.maps if known and encode_kernel(kernel) == self._store.config["kernel"] else MatchMaps()
+
+    def _require_encoder(self, fingerprint: str | None) -> None:
+        own = self.fingerprint
+        same = fingerprint is None or own is None or fingerprint == own
+        way_out = "embed with that encoder, or build a new index"
+        problem = f"the index was made by the encoder {encoder_name(self.encoder)}"
+        require(same, "fingerprint", fingerprint, problem, way_out)
+
+    def _nearest_request(
+        self, queries: PosteriorBatch, argument: str, kernel: ZonalKernel
+    ) -> SearchRequest | MixtureRequest:
+        """A request for the nearest items of queries."""
+        return self._request(queries, argument, kernel=kernel)
+
+    def _request(
+        self,
+        queries: PosteriorBatch,
+        argument: str,
+        *,
+        kernel: ZonalKernel,
+        p: float | None = None,
+        threshold: float = 0.0,
+        limit: int | None = None,
+        passes: Predicate | None = None,
+        prior: float | None = None,
+        exact: bool = False,
+    ) -> SearchRequest | MixtureRequest:
+        """A request of queries, for their p-credible sets or, without p, for any items."""
+        mu = directions(queries, argument, self.dim)
+        kappa = queries.components.kappa.detach().cpu().double()  # (Q, K)
+        one_mode = queries.modes == 1 and self.modes == 1
+        plain = SearchRequest(
+            mu=mu,
+            kappa=kappa[:, 0].numpy(),
+            radius=cap_radii(queries.components[:, 0], p) if p is not None and one_mode else np.full(len(mu), -np.inf),
+            threshold=threshold,
+            limit=limit,
+            passes=passes,
+            kernel=kernel,
+            prior=self.prior if prior is None else prior,
+            maps=self._maps_for(kernel),
+            report=None if exact else self.recall_report,
+        )
+        if one_mode:
+            return plain
+        components = VonMisesFisher(torch.from_numpy(mu).double().view(*kappa.shape, -1), kappa, validate_args=False)
+        stored = VMFMixture(queries.log_weights.detach().cpu().double(), components, validate_args=False)
+        return mixture_request(stored, np.full(len(mu), -np.inf) if p is None else region_thresholds(stored, p), plain)
+
+
+def encode_kernel(kernel: ZonalKernel) -> dict[str, Any]:
+    """A kernel as an index stores it."""
+    name = type(kernel).__name__
+    if not isinstance(kernel, VMFKernel | AcceptanceKernel):
+        reject("kernel", name, "cannot be stored", f"use {' or '.join(_STORED_KERNELS)}; `search` takes any kernel")
+    return {"name": name, "kappa_pos": float(kernel.kappa_pos.detach())}
+
+
+def decode_kernel(stored: dict[str, Any]) -> ZonalKernel:
+    """The kernel that `encode_kernel` described."""
+    return _STORED_KERNELS[stored["name"]](stored["kappa_pos"])
 
 
 def _search(store: Store, request: SearchRequest | MixtureRequest, by: SearchBy) -> ScoredCandidates:

@@ -7,7 +7,7 @@ from aleator.foundation import BadArgumentError
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.retrieval.index import CredibleIndex
 from aleator.retrieval.items import Id, Metadata, items_of
-from aleator.retrieval.label_share import share_of_matches
+from aleator.retrieval.metadata_labels import share_of_matches
 from aleator.retrieval.posteriors_file import match_settings, read_answers, read_header, read_posteriors
 
 

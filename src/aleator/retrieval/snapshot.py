@@ -1,13 +1,14 @@
 """A copy of all items of an index in memory, for looking at a collection as a whole."""
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from aleator.posteriors import PosteriorBatch
-from aleator.retrieval.index_facts import IndexFacts
 from aleator.retrieval.match_scoring import posteriors
 from aleator.retrieval.mixture_search import stored_mixtures
+from aleator.retrieval.stores.base import Store
 
 _BLOCK = 10_000  # items looked up at a time
 
@@ -26,10 +27,18 @@ class Snapshot:
         return len(self.keys)
 
 
-def take_snapshot(index: IndexFacts) -> Snapshot:
+class HasStore(Protocol):
+    """A `CredibleIndex`."""
+
+    @property
+    def store(self) -> Store:
+        """The store that keeps the items."""
+
+
+def take_snapshot(index: HasStore) -> Snapshot:
     """Read all items of an index. Items that are removed while this runs are left out."""
     store = index.store
-    any_direction = np.eye(1, index.dim, dtype=np.float32)
+    any_direction = np.eye(1, store.config["dim"], dtype=np.float32)
     items = store.within(any_direction, np.array([-np.inf]), None)  # every cosine reaches -inf
     items = items.take(np.lexsort((() if items.weight is None else (-items.weight,)) + (items.row,)))
     descriptions: dict[int, tuple[str, str]] = {}

@@ -1,12 +1,14 @@
-"""Label probabilities with the items of an index as the gallery."""
+"""The labels in metadata: label probabilities with the items as the gallery, and the share of matches."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import aleator as al
 from aleator.evaluation import LabelModel
+from aleator.retrieval import share_of_matches
 
 NAMES = ("ant", "bee", "cat")
 
@@ -92,3 +94,28 @@ def test_items_of_several_modes_count_with_every_mode():
     expected = 0.99 * share + 0.01 * 0.5
     found = index.label_model().probabilities(queries)[:, 0]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)  # 8 entries of each class
+
+
+def test_it_is_the_share_of_pairs_with_the_same_label():
+    labels = np.random.default_rng(0).integers(4, size=50)
+    share = share_of_matches([{"label": str(c), "n": 1} for c in labels])
+    assert share == pytest.approx((labels[:, None] == labels).mean())
+
+
+def test_soft_labels_count_with_their_probability():
+    soft = np.array([[0.5, 0.5], [1.0, 0.0], [0.25, 0.75]])
+    metadata = [{"label": "a", "labels": {"a": a, "b": b}} for a, b in soft]
+    assert share_of_matches(metadata) == pytest.approx((soft @ soft.T).mean())
+
+
+@pytest.mark.parametrize("metadata", [None, [], [{"label": "a"}, {}], [{"label": "a"}, None], [{"label": "a"}] * 3])
+def test_without_two_labels_it_is_unknown(metadata):
+    assert share_of_matches(metadata) is None
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], {"a": "x"}, {"a": -1.0}, {}, {"a": 0.0}])
+def test_metadata_that_is_no_distribution_is_no_label(labels):
+    """Metadata may hold anything under the key "labels"."""
+    assert share_of_matches([{"labels": labels}, {"label": "b"}]) is None
+    if labels != {"a": 0.0}:
+        assert share_of_matches([{"labels": labels, "label": "a"}, {"label": "b"}]) == 0.5
