@@ -197,7 +197,7 @@ def test_rows(dim, kernel: ZonalKernel):
     kappa = posteriors(200, dim=2).kappa
     log_lam, sign = kernel.series(dim, kernel.terms(dim, 1e-12), torch.device("cuda"))
     log_scale = (log_harmonic_dimensions(dim, len(log_lam), torch.device("cuda")) + log_lam) / 2
-    fused = series.row_weights(dim, kappa, log_lam, sign)
+    fused = series.row_weights(series.KernelSeries(dim, log_lam, sign, None), kappa, signed=True)
     plain = series.plain_row_weights(dim / 2 - 1, kappa, log_scale, sign)
     for name in plain.__dataclass_fields__:
         torch.testing.assert_close(getattr(fused, name), getattr(plain, name), rtol=1e-9, atol=1e-11, msg=name)
@@ -214,10 +214,11 @@ def test_series(dim, kernel: ZonalKernel, layout):
     log_lam, sign = kernel.series(dim, terms, torch.device("cuda"))
     kappa_pos = kernel.concentration(first.mu) if isinstance(kernel, VMFKernel) else None
     kappa1, kappa2 = (q.kappa.clamp(max=kernel.reach(dim)) for q in (first, second))
-    rows1, rows2 = series.row_weights(dim, kappa1, log_lam), series.row_weights(dim, kappa2, log_lam, sign)
+    of_kernel = series.KernelSeries(dim, log_lam, sign, kappa_pos)
+    rows1, rows2 = series.row_weights(of_kernel, kappa1), series.row_weights(of_kernel, kappa2, signed=True)
     cosine = (first.mu * second.mu).sum(-1).contiguous()
-    fused = series.positivity_table(dim, cosine, rows1, rows2, log_lam, kappa_pos, slopes=True)
-    plain = series.plain_positivity_table(dim, cosine, rows1, rows2, log_lam, kappa_pos, slopes=True)
+    fused = series.positivity_table(of_kernel, cosine, rows1, rows2, slopes=True)
+    plain = series.plain_positivity_table(of_kernel, cosine, rows1, rows2, slopes=True)
     for name in ("log_r", "slope_cosine", "slope_kappa1", "slope_kappa2"):
         a, b = getattr(fused, name), getattr(plain, name)
         # Below 1e-8 of the largest r both are at the mercy of rounding.

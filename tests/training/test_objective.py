@@ -146,7 +146,7 @@ SOFT = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.0, 0.
 EXAMPLE = SoftBatch(X, match_weights(SOFT, torch.tensor([0.3, 0.3, 0.4])))
 EVERY_KIND = {
     "pairs": lambda: [(X, X + 0.1)],
-    "pairs with negatives": lambda: pairs,
+    "pairs with negatives": lambda: [pairs(0, torch.Generator().manual_seed(0))],
     "dict": lambda: [{"anchor": X, "positive": X + 0.1}],
     "soft batch": lambda: [EXAMPLE],
     "soft batch with a mask": lambda: [EXAMPLE._replace(compared=~torch.eye(4).bool())],
