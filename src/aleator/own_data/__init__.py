@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from aleator.own_data.auditing.audit import Audit, audit
-from aleator.own_data.auditing.files import read_findings
+from aleator.own_data.auditing.audit import audit
+from aleator.own_data.auditing.files import Audit, read_findings
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.labels import LabelKind, Labels, read_labels, read_labels_of
 from aleator.own_data.collection.problems import Problem, describe_problems

@@ -6,7 +6,6 @@ judge a label have not seen it, nor copies of the item.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ import numpy as np
 import torch
 
 from aleator.evaluation import (
-    Confusion,
     HeadSettings,
     LabelErrors,
-    Neighbours,
     choose_head_settings,
     confused_classes,
     deal_into_folds,
@@ -32,7 +29,7 @@ from aleator.evaluation import (
 )
 from aleator.foundation import CountBar, describe_run, lock_beside, only_process, require, resolve_device
 from aleator.own_data.auditing.features import AuditFeatures, audit_features
-from aleator.own_data.auditing.files import claim_audit_folder, write_audit
+from aleator.own_data.auditing.files import Audit, claim_audit_folder, write_audit
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.contents import item_digests
 from aleator.own_data.collection.labels import Labels
@@ -43,42 +40,6 @@ from aleator.own_data.runs.run import Run
 NEIGHBOURS = 30
 _FEWEST_ITEMS = 20
 _MANY_TIMES = 10  # a label is called a likely error if another one is this many times as probable
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What `audit` found.
-
-    Args:
-        collection: The items.
-        digests: What each item is, shape (N,): equal items have equal numbers.
-        label_errors: Judgement of each label; None without classes or soft labels.
-        confusions: Pairs of classes that are confused, the most confused first.
-        duplicates: Groups of near duplicates, each a tuple of item numbers; largest first.
-        copies: Those items that have the same content as another item of their group.
-        oddness: Mean distance of each item to its neighbours, in units of the median, shape (N,).
-        neighbours: The nearest items of each item.
-        summary: Counts and settings, as in summary.json.
-
-    Examples:
-        >>> import numpy as np
-        >>> from aleator.own_data import audit, read_collection
-        >>> rows = np.random.default_rng(0).standard_normal((50, 8))
-        >>> rows[3] = rows[30]
-        >>> np.save("rows.npy", rows)
-        >>> audit(read_collection("rows.npy"), "findings", device="cpu", progress=False).duplicates
-        [(3, 30)]
-    """
-
-    collection: Collection
-    digests: np.ndarray
-    label_errors: LabelErrors | None
-    confusions: list[Confusion]
-    duplicates: list[tuple[int, ...]]
-    copies: frozenset[int]
-    oddness: np.ndarray
-    neighbours: Neighbours
-    summary: dict[str, Any]
 
 
 def audit(

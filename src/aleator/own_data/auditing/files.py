@@ -1,4 +1,4 @@
-"""The folder of an audit: claim it, write its tables and figures, read its findings.
+"""What an audit found, and its folder: claim it, write its tables and figures, read its findings.
 
 AUDIT/label_errors.csv       every item, the most suspicious label first
 AUDIT/near_duplicates.csv    groups of near duplicates
@@ -11,12 +11,13 @@ AUDIT/cache/                 features of an audit that is not finished
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aleator.evaluation import plots
+from aleator.evaluation import Confusion, LabelErrors, Neighbours, plots
 from aleator.foundation import (
     digest,
     read_json,
@@ -36,7 +37,6 @@ from aleator.own_data.runs.run import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from aleator.own_data.auditing.audit import Audit
 
 LABEL_ERRORS, NEAR_DUPLICATES = "label_errors.csv", "near_duplicates.csv"
 CONFUSED_CLASSES, ODD_ONES, SUMMARY = "confused_classes.csv", "odd_ones.csv", "summary.json"
@@ -56,6 +56,42 @@ _NUMBERS = {
 }
 _MOST_ODD_ONES = 1000
 _IN_A_ROW, _ROWS = 8, 5  # images of a figure
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What `audit` found.
+
+    Args:
+        collection: The items.
+        digests: What each item is, shape (N,): equal items have equal numbers.
+        label_errors: Judgement of each label; None without classes or soft labels.
+        confusions: Pairs of classes that are confused, the most confused first.
+        duplicates: Groups of near duplicates, each a tuple of item numbers; largest first.
+        copies: Those items that have the same content as another item of their group.
+        oddness: Mean distance of each item to its neighbours, in units of the median, shape (N,).
+        neighbours: The nearest items of each item.
+        summary: Counts and settings, as in summary.json.
+
+    Examples:
+        >>> import numpy as np
+        >>> from aleator.own_data import audit, read_collection
+        >>> rows = np.random.default_rng(0).standard_normal((50, 8))
+        >>> rows[3] = rows[30]
+        >>> np.save("rows.npy", rows)
+        >>> audit(read_collection("rows.npy"), "findings", device="cpu", progress=False).duplicates
+        [(3, 30)]
+    """
+
+    collection: Collection
+    digests: np.ndarray
+    label_errors: LabelErrors | None
+    confusions: list[Confusion]
+    duplicates: list[tuple[int, ...]]
+    copies: frozenset[int]
+    oddness: np.ndarray
+    neighbours: Neighbours
+    summary: dict[str, Any]
 
 
 def claim_audit_folder(output: Path, collection: Collection, run: Run | None, features: str | Path | None) -> Path:
@@ -84,7 +120,7 @@ def claim_audit_folder(output: Path, collection: Collection, run: Run | None, fe
     return cache
 
 
-def write_audit(output: Path, audit: "Audit") -> None:
+def write_audit(output: Path, audit: Audit) -> None:
     """Write an audit to its folder. The cache is removed."""
     ids = [record["id"] for record in audit.collection.records()]
     names = _label_names(audit.collection)
@@ -154,7 +190,7 @@ def _require_numbers(table: Table, column: str) -> None:
             reject(column, table.where(i), f"{cell[:50]!r} is not a number", "make the audit again")
 
 
-def _label_errors(audit: "Audit", ids: list[Any], names: list[str]) -> Iterator[tuple[Any, ...]]:
+def _label_errors(audit: Audit, ids: list[Any], names: list[str]) -> Iterator[tuple[Any, ...]]:
     errors = audit.label_errors
     if errors is None or audit.collection.labels is None:
         return
@@ -164,7 +200,7 @@ def _label_errors(audit: "Audit", ids: list[Any], names: list[str]) -> Iterator[
         yield (rank, ids[i], names[i], classes[errors.likelier[i]], *numbers, content_text(audit.digests[i]))
 
 
-def _near_duplicates(audit: "Audit", ids: list[Any], names: list[str]) -> Iterator[tuple[Any, ...]]:
+def _near_duplicates(audit: Audit, ids: list[Any], names: list[str]) -> Iterator[tuple[Any, ...]]:
     nearest = audit.neighbours.distances[:, 0]
     for number, members in enumerate(audit.duplicates, 1):
         differ = _yes(len({names[i] for i in members}) > 1)
@@ -173,7 +209,7 @@ def _near_duplicates(audit: "Audit", ids: list[Any], names: list[str]) -> Iterat
             yield number, ids[i], names[i], copy, differ, _short(nearest[i]), content
 
 
-def _confused_classes(audit: "Audit", ids: list[Any]) -> Iterator[tuple[Any, ...]]:
+def _confused_classes(audit: Audit, ids: list[Any]) -> Iterator[tuple[Any, ...]]:
     labels = audit.collection.labels
     for pair in audit.confusions:
         assert labels is not None
@@ -181,7 +217,7 @@ def _confused_classes(audit: "Audit", ids: list[Any]) -> Iterator[tuple[Any, ...
         yield labels.names[pair.given], labels.names[pair.other], _short(pair.probability), pair.items, examples
 
 
-def _odd_ones(audit: "Audit", ids: list[Any], names: list[str]) -> Iterator[tuple[Any, ...]]:
+def _odd_ones(audit: Audit, ids: list[Any], names: list[str]) -> Iterator[tuple[Any, ...]]:
     order = np.argsort(-audit.oddness, kind="stable")[:_MOST_ODD_ONES]
     for rank, i in enumerate(order.tolist(), 1):
         nearest, content = ids[audit.neighbours.items[i, 0]], content_text(audit.digests[i])
@@ -197,7 +233,7 @@ def _label_names(collection: Collection) -> list[str]:
     return [labels.names[number] for number in hard]
 
 
-def _figures(audit: "Audit", names: list[str]) -> dict[str, "Figure"]:
+def _figures(audit: Audit, names: list[str]) -> dict[str, "Figure"]:
     """Sheets of images, by name. Empty unless the items are images."""
     if audit.collection.kind != "images":
         return {}
