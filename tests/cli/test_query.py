@@ -44,9 +44,9 @@ def asked(tmp_path):
 def test_json_says_what_the_text_says(asked):
     command = ("query", asked / "index", asked / "questions.safetensors", "--limit", 3)
     clear, unsure = json.loads(run_command(*command, "--json").stdout)
-    assert (clear["id"], clear["certainty_in_words"]) == ("q0.png", "medium")
+    assert (clear["id"], clear["certainty_in_words"]) == ("q0.png", "above 72 % of the items")
     assert clear["surer_than"] == pytest.approx(29 / 40, abs=0.03)
-    assert (unsure["certainty_in_words"], unsure["surer_than"]) == ("very low", 0)
+    assert (unsure["certainty_in_words"], unsure["surer_than"]) == ("above 0 % of the items", 0)
     assert [entry["label"] for entry in clear["labels"]] == ["cat"]
     assert {entry["label"] for entry in unsure["labels"]} == {"cat", "dog"}
     assert sum(entry["share"] for entry in unsure["labels"]) == pytest.approx(1)
@@ -54,8 +54,8 @@ def test_json_says_what_the_text_says(asked):
         whole = index.search(VonMisesFisher(torch.eye(1, 4), 300.0))[0]
     assert clear["size"] == len(whole) > len(clear["hits"]) == 3
     text = run_command(*command).stdout
-    assert "query 0: q0.png   certainty medium: kappa 300, higher than for 7" in text
-    assert "certainty very low: kappa 4, higher than for 0 % of the items" in text
+    assert "query 0: q0.png   certainty above 72 % of the items; kappa 300" in text
+    assert "certainty above 0 % of the items; kappa 4" in text
     assert f"{len(whole)} items in its 95 % credible set (cat: 100 %)" in text
     assert "6 hits for 2 queries" in text
     assert "metadata" not in text  # there is nothing that the other columns do not show

@@ -162,10 +162,11 @@ class TestScores:
         q = random_posteriors(4, 0)
         torch.testing.assert_close(model.entropy(q), label_entropy(model.probabilities(q)))
         torch.testing.assert_close(model.certainty(q), label_certainty(model.probabilities(q)))
-        certainty, likeliest = model.certainty_and_label(q)
+        certainty, likeliest, probability = model.certainty_and_label(q)
         assert torch.equal(certainty, model.certainty(q))
         assert torch.equal(likeliest, model.probabilities(q).argmax(1))
-        assert [each.shape for each in model.certainty_and_label(q[:0])] == [(0,), (0,)]
+        assert torch.equal(probability, model.probabilities(q).amax(1))
+        assert [each.shape for each in model.certainty_and_label(q[:0])] == [(0,)] * 3
 
     def test_certainty_needs_two_labels(self):
         with pytest.raises(ValueError, match="two labels"):

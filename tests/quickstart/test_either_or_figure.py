@@ -42,4 +42,4 @@ def test_the_figure_says_either_or_and_frames_hits_by_numeral():
     text = " ".join(text.get_text() for text in figure.texts)
     assert "Two modes: either this, or that" in text
     assert "among 10 clear ones" in text
-    assert "from 597 questions" in text
+    assert "from 597 queries" in text

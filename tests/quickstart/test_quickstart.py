@@ -4,13 +4,15 @@ import json
 import re
 
 import pytest
+from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from aleator.cli import app
 from aleator.own_data import load_run
 from aleator.quickstart import quickstart
 from aleator.quickstart.report import write_report
-from aleator.retrieval import CredibleIndex
+from aleator.retrieval import CredibleIndex, certainty_in_words
+from aleator.web import create_app
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,19 @@ def test_every_sample_question_has_an_answer_or_an_explanation(result):
         assert (sample["nearest"] is None) == (not sample["numerals"])
         assert sample["nearest"] is not None or "set is empty" in sample["explanation"]
         assert sum(share["share"] for share in sample["numerals"]) == pytest.approx(1 if sample["numerals"] else 0)
+
+
+@pytest.mark.slow
+def test_report_and_page_say_the_same_of_the_same_image(result):
+    folder, report = result
+    run = load_run(folder / "run")
+    with CredibleIndex.open(folder / "index", fingerprint=run.fingerprint) as index:
+        client = TestClient(create_app(index, run=run, root=folder / "gallery"))
+        for sample in report["digits"]["sample_questions"]:
+            query = client.post("/api/query/image", content=(folder / sample["image"]).read_bytes()).json()["query"]
+            said = {one["label"]: pytest.approx(one["probability"], abs=1e-3) for one in query["labels"]}
+            assert sample["could_be"] == said
+            assert sample["certainty"] == certainty_in_words(query["labels"][0]["probability"], 0.0)
 
 
 @pytest.mark.slow
@@ -94,6 +109,7 @@ def test_numbers_that_print_alike_all_have_a_card(tmp_path):
     report = {"circle": circle, "digits": digits, "modes": {"sentences": []}, "provenance": provenance}
     write_report(tmp_path / "report.html", report, tmp_path)
     page = (tmp_path / "report.html").read_text()
+    assert page.index("Which digits could this be?") < page.index("Known posteriors")  # it opens with what convinces
     assert page.count("<li><b>") == 3 + 4 + 3
     assert page.count("<li><b>0.999</b>") == page.count("<li><b>100.0%</b>") == page.count("<li><b>1.2</b>") == 2
 

@@ -20,7 +20,7 @@ def audited(index, root, audit_folder):
 def test_suspicious_labels_come_in_the_order_of_the_audit(audited):
     client = TestClient(audited)
     page = client.get("/api/findings").json()
-    assert page["total"] == 2  # those of the collection for which another label is likelier
+    assert page["total"] == 2  # those of the collection for which another label is at least 10 times as probable
     first, second = page["items"]
     assert (first["id"], first["given"], first["likelier"], first["p_likelier"]) == (
         "square-4",
@@ -98,7 +98,7 @@ def test_the_page_shows_findings(audited, tmp_path):
         page.goto(address)
         page.get_by_role("tab", name="Audit").click()
         page.locator(
-            "#status", has_text="2 of 2: items for which another label is likelier, the most suspicious first"
+            "#status", has_text="2 of 2: items for which another label is at least 10 times as probable"
         ).wait_for()
         assert "is it circle?" in page.locator("#grid .tile .why").first.inner_text()
         assert "95" in page.locator("#grid .tile .why").first.inner_text()
@@ -106,7 +106,9 @@ def test_the_page_shows_findings(audited, tmp_path):
         page.locator("#status", has_text="group by group").wait_for()
         assert "labels differ" in page.locator("#grid .tile .why").first.inner_text()
         page.locator("#finding").select_option("odd-ones")
-        page.locator("#status", has_text="1 of 1: items that are like no others").wait_for()
+        page.locator(
+            "#status", has_text="1 of 1: items more than twice as far from their neighbours as usual"
+        ).wait_for()
         assert "3.25" in page.locator("#grid .tile .why").first.inner_text()
         page.screenshot(path=os.environ.get("ALEATOR_ARTEFACTS", str(tmp_path)) + "/findings.png")
         page.get_by_role("tab", name="Least certain").click()

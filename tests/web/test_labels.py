@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 import aleator as al
 from aleator.evaluation import LabelModel, fit_novelty
 from aleator.own_data import Answers
+from aleator.retrieval import certainty_in_words
 from aleator.web import create_app
 from tests.web.shapes import feature_run
 
@@ -51,14 +52,17 @@ def test_certainty_sees_where_mu_lies(index):
 
 
 def test_items_whose_labels_are_equally_sure_are_told_apart_by_kappa():
-    """All labels are as sure as they can be. Such items are not all "very low", whatever their kappa."""
+    """All labels are as sure as they can be. In words no item is uncertain, wherever it stands among the others."""
     kappa = torch.linspace(400, 800, 20)
     sure = al.VonMisesFisher(torch.eye(2, 4)[torch.arange(20) % 2], kappa)
     model = replace(MODEL, kernel=al.VMFKernel(500.0), beta=3.0)
-    client = TestClient(create_app(al.CredibleIndex.build(sure, label_model=model)))
+    client = TestClient(
+        create_app(al.CredibleIndex.build(sure, metadata=[{"label": "ant"}, {"label": "bee"}] * 10, label_model=model))
+    )
     items = client.get("/api/items", params={"order": "least-sure", "limit": 20}).json()["items"]
     assert [item["id"] for item in items] == list(range(20))
     assert [item["surer_than"] for item in items] == [i / 20 for i in range(20)]
+    assert {certainty_in_words(item["likeliest"], item["surer_than"]) for item in items} == {"very high"}
     assert answer(client, [1.0, 0, 0, 0], kappa=700.0)["query"]["surer_than"] == 0.75
 
 

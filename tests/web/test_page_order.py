@@ -165,7 +165,7 @@ def test_marking_all_findings_completes_the_marks_that_are_there(visit):
     page.locator("#find").fill("square-4")
     page.locator("""#grid .tile[data-key='"square-4"'] .mark""").click()
     tab(page, "Audit").click()
-    status(page, "another label is likelier")
+    status(page, "another label is at least 10 times as probable")
     for _ in range(2):  # the second time changes nothing
         page.get_by_role("button", name="Mark all that are shown").click()
     page.locator("#show-marked").click()
@@ -183,5 +183,5 @@ def test_findings_that_were_left_out_are_told_of(visit):
     tab(page, "Audit").click()
     status(page, "Left out: 1 finding about items or labels that this collection does not have")
     page.locator("#finding").select_option("odd-ones")
-    status(page, "like no others")
+    status(page, "twice as far from their neighbours")
     assert "Left out" not in page.locator("#status").inner_text()

@@ -81,12 +81,18 @@ def _show(found: "Audit", output: Path) -> None:
         assert hard is not None
         records = list(found.collection.records())
         table = Table("item", "given", "likelier", "P(given)", "P(likelier)")
-        for i in errors.order()[:_SHOWN].tolist():
+        for i in errors.order()[: min(_SHOWN, summary["label_errors"]["likely"])].tolist():
             names = (str(records[i]["id"]), labels.names[hard[i]], labels.names[errors.likelier[i]])
             table.add_row(*map(Text, names), f"{errors.p_given[i]:.3f}", f"{errors.p_likelier[i]:.3f}")
-        console.print(table)
+        likely = summary["label_errors"]["likely"]
+        if likely:
+            console.print(table)
+        first = f"; the first {_SHOWN} are shown" if likely > _SHOWN else ""
+        print_line(f"{likely} labels are likely wrong: another one is at least 10 times as probable{first}")
     duplicates = summary["near_duplicates"]
     differ = duplicates.get("groups_with_different_labels")
     with_labels = "" if differ is None else f", {differ} of them with different labels"
     console.print(f"{duplicates['groups']} groups of near duplicates{with_labels}")
+    odd = summary["odd_ones"]["more_than_twice_the_usual_distance"]
+    print_line(f"{odd} odd ones: more than twice as far from their neighbours as usual")
     print_line(f"Findings: {output}")

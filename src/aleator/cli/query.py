@@ -235,11 +235,12 @@ def _describe_answer(
 
     counted = Counter(label for hit in hits if (label := _label_of(hit)) is not None)
     shown = hits[:limit]
+    likeliest = max(question["could_be"].values(), default=None) if "could_be" in question else None
     question |= {
         "query": number,
         "id": name,
         "surer_than": round(surer_than, 4),
-        "certainty_in_words": certainty_in_words(surer_than),
+        "certainty_in_words": certainty_in_words(likeliest, surer_than),
         "size": len(hits),
         "size_is_exact": whole,
         "labels": [
@@ -258,8 +259,7 @@ def _print_question(question: dict[str, Any], by: str, p: float, threshold: floa
     """What is known about a question and its set, in three lines. If no item is `passable`, a wider set has none."""
     number, id = question["query"], question["id"]
     name = f"query {number}" if id == number else f"query {number}: {id}"
-    certainty = f"certainty {question['certainty_in_words']}: kappa {question['kappa']:.4g}, "
-    certainty += f"higher than for {percent(question['surer_than'])} of the items"
+    certainty = f"certainty {question['certainty_in_words']}; kappa {question['kappa']:.4g}"
     print_line()
     console = Terminal(soft_wrap=True)
     console.print(Text.assemble((name, "bold"), f"   {certainty}"))

@@ -5,9 +5,17 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from aleator.cli.errors import plain_errors
 from aleator.cli.terminal import Terminal, print_line, say
+
+_CIRCLE_WORDS = {
+    "mu_rmse": "error of the cosines between directions",
+    "mu_rank": "rank correlation of these cosines",
+    "kappa_rmse": "error of kappa",
+    "kappa_rank": "rank correlation of kappa",
+}
 
 
 def quickstart(
@@ -28,18 +36,18 @@ def quickstart(
     with plain_errors():
         report = run(output, seed, steps, log=say)
     circle, digits, modes = report["circle"], report["digits"], report["modes"]
-    table = Table("known posteriors, recovered", "", title_justify="left")
-    for name in ("mu_rmse", "mu_rank", "kappa_rmse", "kappa_rank"):
-        table.add_row(name, f"{circle[name]:.3f}")
-    for level, share in circle["coverage"].items():
-        table.add_row(f"latents in the {float(level):.0%} credible cap", f"{share:.1%}")
+    table = Table("real digits", "named", "found")
+    table.add_row("nearest neighbours that show the same numeral", "", f"{digits['recall_at_1']:.1%}")
+    table.add_row("the same, of the half with the larger kappa", "", f"{digits['recall_at_1_surer_half']:.1%}")
+    table.add_row("credible sets that hold the right numeral", "95%", f"{digits['credible_set_holds_the_numeral']:.1%}")
+    table.add_row("calibration error of the match probabilities of hits", "", f"{digits['match_ece_hits']:.3f}")
+    table.add_row("rank correlation of uncertainty and degradation", "", f"{digits['degradation_rank']:.2f}")
     table.add_section()
-    table.add_row("[bold]real digits", "")
-    table.add_row("Recall@1", f"{digits['recall_at_1']:.1%}")
-    table.add_row("Recall@1 of the surer half", f"{digits['recall_at_1_surer_half']:.1%}")
-    table.add_row("uncertainty against degradation, rank correlation", f"{digits['degradation_rank']:.2f}")
-    table.add_row("calibration error of match probabilities, of hits", f"{digits['match_ece_hits']:.3f}")
-    table.add_row("credible sets that hold the right numeral", f"{digits['credible_set_holds_the_numeral']:.1%}")
+    table.add_row(Text("known posteriors, recovered", style="bold"))
+    for level, share in circle["coverage"].items():
+        table.add_row("credible caps that hold the true latent", f"{float(level):.0%}", f"{share:.1%}")
+    for name, words in _CIRCLE_WORDS.items():
+        table.add_row(words, "", f"{circle[name]:.3f}")
     Terminal().print(table)
     print_line(
         f"Either this, or that ({output / 'figures' / 'either-or.png'}):" if modes["shown"] else "Either this, or that:"

@@ -140,17 +140,18 @@ class LabelModel:
         """
         return self._of_blocks(label_certainty, q)
 
-    def certainty_and_label(self, q: PosteriorBatch) -> tuple[Tensor, Tensor]:
-        """How sure the label is, and which one is the likeliest.
+    def certainty_and_label(self, q: PosteriorBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """How sure the label is, which one is the likeliest, and how probable that is.
 
         Args:
             q: Posteriors of inputs, batch shape (Q,).
 
         Returns:
-            Certainties as `certainty` gives them, and numbers of labels, int64; shape (Q,) each.
+            Certainties as `certainty` gives them, numbers of labels, int64, and their probabilities; shape (Q,) each.
         """
-        both = self._of_blocks(lambda p: torch.stack([label_certainty(p), p.argmax(1).to(p)], 1), q).view(-1, 2)
-        return both[:, 0], both[:, 1].long()
+        found = self._of_blocks(lambda p: torch.stack([label_certainty(p), p.argmax(1).to(p), p.amax(1)], 1), q)
+        certainty, label, probability = found.view(-1, 3).unbind(1)
+        return certainty, label.long(), probability
 
     def _of_blocks(self, score: Callable[[Tensor], Tensor], q: PosteriorBatch) -> Tensor:
         """A score of the label probabilities, shape (Q, ...), without keeping all of them."""

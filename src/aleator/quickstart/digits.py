@@ -16,11 +16,12 @@ from torch import Generator, Tensor
 
 from aleator.data import Inputs, LabelledBatches, to_bytes, to_unit
 from aleator.encoders import MLP, Chain, Encoder, Flatten
-from aleator.evaluation import plots, rank_correlation
+from aleator.evaluation import LabelModel, fit_label_model, likely_labels, plots, rank_correlation
 from aleator.foundation import one_thread, save_figure
 from aleator.losses import ExactInfoNCE
 from aleator.matching import VMFKernel
 from aleator.own_data import (
+    Answers,
     EmbeddedCollection,
     Labels,
     Questions,
@@ -39,7 +40,7 @@ from aleator.own_data import (
 from aleator.posteriors import VonMisesFisher
 from aleator.quickstart.degradation import DEGRADATIONS, RandomDegradation, degrade
 from aleator.quickstart.questions import SampleQuestion, choose_samples, explain, numeral_shares
-from aleator.retrieval import CredibleIndex, Hit
+from aleator.retrieval import CredibleIndex, Hit, certainty_in_words
 from aleator.training import Recipe, fit
 
 DIM, SIZE, LEVEL = 8, 8, 0.95
@@ -82,7 +83,8 @@ def learn_digits(folder: Path, figures: Path, seed: int, steps: int, progress: b
         answers = index.search(questions.q, p=LEVEL)
         clear_q = one_mode(run.posteriors(list(clear)))
         clear_answers = index.search(clear_q, p=LEVEL)
-    samples = _sample_questions(folder, questions, answers, clear, clear_q, clear_answers)
+    assert run.answers.labels is not None
+    samples = _sample_questions(folder, run.answers.labels, questions, answers, clear, clear_q, clear_answers)
     strength = _strengths(questions)
     _draw_figures(folder, figures, run, questions, strength, samples)
     return _measure(run, gallery, questions, strength, answers) | {
@@ -137,11 +139,13 @@ def _train(folder: Path, digits: Digits, seed: int, steps: int, progress: bool |
 
     questions = ask(digits.calibration, seed + 1)
     maps, prior = fit_match_maps(questions, kernel, seed), questions.prior
+    known, asked = labels[digits.train], labels[digits.calibration]
+    label_model = fit_label_model(gallery, known, questions.q, asked, kernel, _NUMERALS)
     questions = ask(digits.test, seed + 2)
     metrics = evaluate(questions.q, questions.labels, kernel, prior, maps=maps, questions=questions, seed=seed)
     match = {"kappa_pos": calibration.kappa_pos, "prior": prior, "maps": maps.to_dict()}
     config = {"settings": {"steps": steps, "seed": seed, "dim": DIM}, "data": {"source": "scikit-learn's digits"}}
-    save_run(folder, encoder, inputs, config, metrics, match)
+    save_run(folder, encoder, inputs, config, metrics, match, Answers(label_model))
     return load_run(folder)
 
 
@@ -195,6 +199,7 @@ def _measure(
 
 def _sample_questions(
     folder: Path,
+    label_model: LabelModel,
     questions: EmbeddedCollection,
     answers: list[list[Hit]],
     clear: Tensor,
@@ -211,12 +216,15 @@ def _sample_questions(
     def describe(title: str, image: str, i: int, q: VonMisesFisher, hits: list[Hit]) -> SampleQuestion:
         percentile = (kappa < q.kappa).sum().item() / count
         shares, nearest = numeral_shares(hits), hits[0].metadata["label"] if hits else None
+        (likely,) = likely_labels(label_model.probabilities(q.reshape(1)), label_model.names)
         return SampleQuestion(
             title=title,
             image=image,
             numeral=numerals[i],
             kappa=float(q.kappa),
             percentile=percentile,
+            certainty=certainty_in_words(likely[0][1], percentile),
+            could_be=dict(likely),
             cap_degrees=math.degrees(math.acos(float(q.cap(LEVEL)))),
             numerals=shares,
             nearest=nearest,

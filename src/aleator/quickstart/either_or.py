@@ -13,7 +13,7 @@ from typing import Any
 from aleator.quickstart.questions import NumeralShare, numeral_shares
 from aleator.retrieval import Hit, group_by_mode
 
-SHOWN = 5  # hits of each group in the figure; a smaller group is not shown
+SHOWN = 4  # hits of each group in the figure; a smaller group is not shown
 MOST_QUESTIONS = 4
 _MOST_COVERED = 0.5  # share of a question; a person should see what it could be
 _MOSTLY = 0.8  # least share of one numeral in a group that shows it

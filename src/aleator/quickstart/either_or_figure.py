@@ -14,10 +14,10 @@ from aleator.retrieval import Hit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MIXED = 7  # hits of one mode
+_MIXED = 4  # hits of one mode
 _OTHER = "#8a8a8a"
 _COLOURS = plots.COLOURS[:2]  # of the two numerals of a row
-_TITLE: dict[str, Any] = {"fontsize": 10, "loc": "left", "pad": 4}
+_TITLE: dict[str, Any] = {"fontsize": 11, "loc": "left", "pad": 4}
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ def draw_either_or(rows: Sequence[Row], gallery: np.ndarray, questions: int) -> 
     """
     from matplotlib.figure import Figure
 
-    widths = [1.5, 0.6, *[1] * SHOWN, 0.35, *[1] * SHOWN, 1.0, *[1] * _MIXED]
-    height = 1.22 * len(rows) + 1.2
-    figure = Figure(figsize=(15.5, height), dpi=110)
+    widths = [1.5, 0.6, *[1] * SHOWN, 0.35, *[1] * SHOWN, 0.6, *[1] * _MIXED]
+    height = 1.22 * len(rows) + 1.7
+    figure = Figure(figsize=(11.5, height), dpi=110)
     grid = figure.add_gridspec(len(rows), len(widths), width_ratios=widths)
-    figure.subplots_adjust(left=0.01, right=0.99, top=1 - 0.72 / height, bottom=0.55 / height, wspace=0.1, hspace=0.42)
+    figure.subplots_adjust(left=0.01, right=0.99, top=1 - 0.72 / height, bottom=1.05 / height, wspace=0.1, hspace=0.42)
     columns = (2, 3 + SHOWN, 4 + 2 * SHOWN)  # where the strips begin
 
     def show(row: int, column: int, image: np.ndarray, colour: str) -> Any:
@@ -87,16 +87,16 @@ def draw_either_or(rows: Sequence[Row], gallery: np.ndarray, questions: int) -> 
                 axes = show(r, column + k, gallery[int(hit.id)], colours.get(hit.metadata["label"], _OTHER))
                 if k == 0:
                     axes.set_title(title, color=colour, **_TITLE)
-    headings = ("Question", "Two modes: either this, or that", "One mode: one set")
+    headings = ("Query", "Two modes: either this, or that", "One mode: one set")
     for column, text in zip((0, columns[0], columns[2]), headings, strict=True):
         x = grid[0, column].get_position(figure).x0
         figure.text(x, 1 - 0.3 / height, text, fontsize=13, weight="bold")
     note = (
         f"A digit that is partly covered is asked among {len(gallery)} clear ones. Each strip shows some of the digits "
-        "of the answer, from the nearest to the farthest. Frames: blue and orange for the two numerals of the row, "
-        f"grey for any other.\nChosen by rule from {questions} questions: of those with two groups that each show "
-        "mostly one numeral, first the ones that are at most half covered, then by even weights; each pair of numerals "
-        "once."
+        "of the answer, from the nearest to the farthest.\nFrames: blue and orange for the two numerals of the row, "
+        f"grey for any other.\nChosen by rule from {questions} queries: of those with two groups that each show "
+        "mostly one numeral, first the ones that are at most half\ncovered, then by even weights; each pair of "
+        "numerals once."
     )
     figure.text(0.013, 0.12 / height, note, fontsize=9, color="#444444")
     return figure

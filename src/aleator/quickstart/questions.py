@@ -43,6 +43,8 @@ class SampleQuestion:
         numeral: The right numeral.
         kappa: Certainty of the question.
         percentile: Share of all questions with a smaller kappa.
+        certainty: The same in words as on the page and in `aleator query`.
+        could_be: The likeliest numerals, with their probabilities.
         cap_degrees: Radius of the credible cap, as an angle.
         numerals: Numerals in the credible set, most frequent first.
         nearest: Numeral of the nearest answer. None if the set is empty.
@@ -54,6 +56,8 @@ class SampleQuestion:
     numeral: str
     kappa: float
     percentile: float
+    certainty: str
+    could_be: dict[str, float]
     cap_degrees: float
     numerals: list[NumeralShare]
     nearest: str | None

@@ -21,7 +21,7 @@ _PAGE = """<!DOCTYPE html>
 }}
 * {{ box-sizing: border-box; }}
 body {{ margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }}
-main {{ max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }}
+main {{ max-width: 72rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }}
 h1 {{ font-size: 1.9rem; margin: 0 0 .3rem; letter-spacing: -.01em; }}
 h2 {{ font-size: 1.3rem; margin: 2.6rem 0 .4rem; }}
 p {{ max-width: 46rem; margin: .5rem 0; }}
@@ -34,9 +34,10 @@ p {{ max-width: 46rem; margin: .5rem 0; }}
 .figures {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1rem; }}
 figure {{ margin: 0; background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem;
   display: flex; flex-direction: column; }}
-figure.wide {{ grid-column: 1 / -1; }}
+figure.wide {{ grid-column: 1 / -1; overflow-x: auto; }}
 figure img {{ width: 100%; height: auto; max-height: 26rem; object-fit: contain; background: #fff;
   border-radius: .25rem; margin: auto 0; }}
+figure.wide img {{ max-height: none; min-width: 46rem; }}
 figcaption {{ font-size: .88rem; padding-top: .6rem; }}
 .question {{ background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: 1rem;
   display: grid; grid-template-columns: 8rem 1fr; gap: 1.1rem; align-items: start; margin: 1rem 0; }}
@@ -51,7 +52,7 @@ figcaption {{ font-size: .88rem; padding-top: .6rem; }}
 .shares span {{ color: var(--quiet); font-size: .86rem; }}
 @media (max-width: 34rem) {{ .question {{ grid-template-columns: 5rem 1fr; }} }}
 pre {{ background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .9rem 1rem;
-  overflow-x: auto; font-size: .88rem; line-height: 1.5; }}
+  white-space: pre-wrap; overflow-wrap: anywhere; font-size: .88rem; line-height: 1.5; }}
 footer {{ margin-top: 3rem; font-size: .84rem; overflow-wrap: anywhere; }}
 </style>
 </head>
@@ -59,11 +60,21 @@ footer {{ margin-top: 3rem; font-size: .84rem; overflow-wrap: anywhere; }}
 <h1>Embeddings that know what they do not know</h1>
 <p class="quiet">Results of <code>aleator quickstart</code> on this machine, in {seconds:.0f} seconds.</p>
 
-<h2>Known posteriors, recovered from matching pairs</h2>
-<p>A process in the plane blurs each input by a known amount. The encoder sees only pairs of inputs that match. It
-recovers the direction and the certainty of every input, up to a rotation of the plane.</p>
-<ul class="numbers">{circle_numbers}</ul>
-<div class="figures">{circle_figures}</div>
+<h2>Which digits could this be?</h2>
+<p>An index holds {gallery} clear digits. The queries are {questions} digits that the encoder was not trained on,
+degraded by noise, blur or a grey square. The answer to each is its 95% credible set: all digits of the index that the
+query could be. A clear query gets answers of one numeral, an ambiguous one of several. In these three examples, the
+bars are shares of the answers; green is the right numeral. The small picture is the nearest answer of each numeral.</p>
+{samples}
+<p>Over all queries:</p>
+<ul class="numbers">{search_numbers}</ul>
+<p class="quiet">{empty}</p>
+
+<h2>Either this, or that</h2>
+<p>With a part covered, a digit may be one of two numerals, and nothing between. The encoder says so: a posterior of two
+modes answers with two groups, each with its probability. A posterior of one mode has one set for both.</p>
+{modes_figure}
+<p>{modes}</p>
 
 <h2>Real images: digits, some of them hard to read</h2>
 <p>Every digit is degraded by a random amount: noise, blur, or a grey square that covers a part of it. The encoder is
@@ -72,21 +83,11 @@ shows it.</p>
 <ul class="numbers">{digit_numbers}</ul>
 <div class="figures">{digit_figures}</div>
 
-<h2>Which digits could this be?</h2>
-<p>An index holds {gallery} clear digits. The questions are {questions} degraded digits that the encoder was not trained
-on. The answer to each is its 95% credible set: all digits of the index that the question could be. A clear question
-gets answers of one numeral, an ambiguous one of several. In these three examples, the bars are shares of the answers;
-green is the right numeral. The small picture is the nearest answer of each numeral.</p>
-{samples}
-<p>Over all questions:</p>
-<ul class="numbers">{search_numbers}</ul>
-<p class="quiet">{empty}</p>
-
-<h2>Either this, or that</h2>
-<p>With a part covered, a digit may be one of two numerals, and nothing between. A posterior of two modes answers with
-two groups, each with its probability. A posterior of one mode has one set for both.</p>
-{modes_figure}
-<p>{modes}</p>
+<h2>Known posteriors, recovered from matching pairs</h2>
+<p>A process in the plane blurs each input by a known amount. The encoder sees only pairs of inputs that match. It
+recovers the direction and the certainty of every input, up to a rotation of the plane.</p>
+<ul class="numbers">{circle_numbers}</ul>
+<div class="figures">{circle_figures}</div>
 
 <h2>What to try next</h2>
 <p>Everything is in this folder, in the form that the commands use for your own data.</p>
@@ -113,7 +114,7 @@ def write_report(path: Path, report: dict[str, Any], figures: Path) -> None:
             [
                 (f"{circle['mu_rank']:.3f}", "rank correlation of true and learned directions"),
                 (f"{circle['kappa_rank']:.3f}", "rank correlation of true and learned certainties kappa"),
-                (f"{circle['coverage']['0.95']:.1%}", "of true latents are in their 95% credible cap"),
+                (f"{circle['coverage']['0.95']:.1%}", "of true latents are in their credible cap, which names 95%"),
             ]
         ),
         circle_figures=_figure(
@@ -137,7 +138,10 @@ def write_report(path: Path, report: dict[str, Any], figures: Path) -> None:
         samples="".join(_sample(path.parent, sample, digits["gallery"]) for sample in digits["sample_questions"]),
         search_numbers=_numbers(
             [
-                (f"{digits['credible_set_holds_the_numeral']:.1%}", "of credible sets contain the right numeral"),
+                (
+                    f"{digits['credible_set_holds_the_numeral']:.1%}",
+                    "of credible sets contain the right numeral; they name 95%",
+                ),
                 *(
                     (f"{count:.1f}", f"numerals in a set, on average, at strength {name}")
                     for name, count in digits["numerals_in_the_credible_set"].items()
@@ -173,11 +177,10 @@ def next_commands(folder: Path) -> list[str]:
 
 def _sample(folder: Path, sample: dict[str, Any], gallery: int) -> str:
     """A sample question as HTML: picture, certainty, credible set by numeral, and what to see."""
-    percentile, hits = sample["percentile"], sum(share["count"] for share in sample["numerals"])
-    compared = f"more certain than {percentile:.0%}" if percentile >= 0.5 else f"less certain than {1 - percentile:.0%}"
+    hits = sum(share["count"] for share in sample["numerals"])
     certainty = (
-        f"kappa {sample['kappa']:.3g}: {compared} of the questions. Its credible set has a radius of "
-        f"{sample['cap_degrees']:.0f}\N{DEGREE SIGN} and contains {hits} of {gallery} digits."
+        f"Certainty {sample['certainty']}. Its credible set (kappa {sample['kappa']:.3g}, a radius of "
+        f"{sample['cap_degrees']:.0f}\N{DEGREE SIGN}) contains {hits} of {gallery} digits."
     )
     rows = "".join(
         f"<li{' class=right' if share['numeral'] == sample['numeral'] else ''}>"
@@ -198,7 +201,7 @@ def _sample(folder: Path, sample: dict[str, Any], gallery: int) -> str:
 
 def _modes_figure(path: Path) -> str:
     """The figure of digits that could be one of two; nothing if there are none."""
-    caption = "Digits that could be one of two numerals: the two groups of answers, beside the one set of one mode."
+    caption = "Digits that could be one of two numerals: the two groups of answers, next to the one set of one mode."
     return f'<div class="figures">{_figure(path, caption, wide=True)}</div>' if path.exists() else ""
 
 

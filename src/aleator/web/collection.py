@@ -70,6 +70,7 @@ class CollectionView:
         self._metadata_json = snapshot.metadata_json
         self._position = {key: position for position, key in enumerate(self.keys)}
         self._ascending = np.sort(self.kappa).astype(np.float64)
+        self._likeliest: np.ndarray | None = None  # probability of the likeliest label of each item
         self._scores = self._certainties(label_model)
         ascending = np.lexsort((self.kappa, self._scores))  # of equal scores, kappa decides
         self._ascending_scores, self._kappa_in_order = self._scores[ascending], self.kappa[ascending]
@@ -106,7 +107,8 @@ class CollectionView:
         """The description of an item; `images` says whether pictures can be shown."""
         id, kappa = decode_id(self.keys[position]), float(self.kappa[position])
         fields = item_fields(id, kappa, self.metadata(position), images)
-        return ItemView(**fields, surer_than=self._share_below(self._scores[position], self.kappa[position]))
+        surer_than = self._share_below(self._scores[position], self.kappa[position])
+        return ItemView(**fields, surer_than=surer_than, likeliest=self._likeliest_of(position))
 
     def page(
         self, order: Order, offset: int, limit: int, label: str | None, images: bool, find: str | None = None
@@ -127,10 +129,15 @@ class CollectionView:
             return self._share_below(float(rounded_certainty(label_certainty(labels).numpy())), kappa)
         return float(np.searchsorted(self._ascending, kappa)) / max(1, len(self))
 
-    def item_surer_than(self, key: str, kappa: float) -> float:
-        """The share of the items that are less certain than an item; an item that was added later counts by kappa."""
+    def certainty_of(self, key: str, kappa: float) -> tuple[float, float | None]:
+        """`surer_than` and `likeliest` of an item. One that was added later counts by kappa."""
         position = self._position.get(key)
-        return self.surer_than(kappa) if position is None else self._share_below(self._scores[position], kappa)
+        if position is None:
+            return self.surer_than(kappa), None
+        return self._share_below(self._scores[position], kappa), self._likeliest_of(position)
+
+    def _likeliest_of(self, position: int) -> float | None:
+        return None if self._likeliest is None else float(self._likeliest[position])
 
     def _share_below(self, score: float, kappa: float) -> float:
         """The share of the items with a smaller score, or with the same score and a smaller kappa."""
@@ -142,7 +149,9 @@ class CollectionView:
         self.by_labels = model is not None and len(self) * len(model.gallery) <= _MOST_PAIRS
         if model is None or not self.by_labels:
             return self.kappa.astype(np.float64)
-        return rounded_certainty(model.certainty(self._posteriors).numpy())
+        certainty, _, likeliest = model.certainty_and_label(self._posteriors)
+        self._likeliest = likeliest.numpy()
+        return rounded_certainty(certainty.numpy())
 
     def labels(self) -> list[LabelCount]:
         """The most frequent labels."""
@@ -231,7 +240,7 @@ class CollectionView:
 
 
 def item_fields(id: Id, kappa: float, metadata: dict[str, Any], images: bool) -> dict[str, Any]:
-    """The fields of an `ItemView` except `surer_than`."""
+    """The fields of an `ItemView` except `surer_than` and `likeliest`."""
     text = metadata.get("text")
     return {
         "key": encode_id(id),

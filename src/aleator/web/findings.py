@@ -24,9 +24,8 @@ class Findings:
 
     def __init__(self, folder: Path, collection: CollectionView):
         tables = read_findings(folder)
-        suspicious = [row for row in tables["label_errors"] if float(row["score"]) > 0]
         rows: dict[Finding, list[dict[str, str]]] = {
-            "label-errors": suspicious,
+            "label-errors": tables["label_errors"],
             "near-duplicates": tables["near_duplicates"],
             "odd-ones": tables["odd_ones"],
         }

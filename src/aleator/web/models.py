@@ -48,6 +48,7 @@ class ItemView(BaseModel):
         description="Share of the collection that is less certain: of its label where label probabilities are known, "
         "otherwise with a smaller kappa."
     )
+    likeliest: float | None = Field(description="Probability of its likeliest label. Null if that is unknown.")
     label: str | None
     text: str | None
     image: bool = Field(description="Whether /api/image may have a picture of the item.")

@@ -371,9 +371,11 @@ class Service:
 
     def _hit_view(self, served: Served, hit: Hit) -> HitView:
         fields = item_fields(hit.id, hit.kappa, hit.metadata, served.images)
+        surer_than, likeliest = served.collection.certainty_of(fields["key"], hit.kappa)
         return HitView(
             **fields,
-            surer_than=served.collection.item_surer_than(fields["key"], hit.kappa),
+            surer_than=surer_than,
+            likeliest=likeliest,
             cosine=hit.cosine,
             mode=hit.mode,
             match_probability=hit.match_probability,

@@ -29,7 +29,7 @@ from aleator.evaluation import (
 )
 from aleator.foundation import CountBar, describe_run, lock_beside, only_process, require, resolve_device
 from aleator.own_data.auditing.features import AuditFeatures, audit_features
-from aleator.own_data.auditing.files import Audit, claim_audit_folder, write_audit
+from aleator.own_data.auditing.files import FAR, MANY_TIMES, Audit, claim_audit_folder, write_audit
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.contents import item_digests
 from aleator.own_data.collection.labels import Labels
@@ -39,7 +39,6 @@ from aleator.own_data.runs.run import Run
 
 NEIGHBOURS = 30
 _FEWEST_ITEMS = 20
-_MANY_TIMES = 10  # a label is called a likely error if another one is this many times as probable
 
 
 def audit(
@@ -154,7 +153,7 @@ def find_problems(
             "distance_ratio": ratio,
             "intrinsic_dimension": intrinsic_dimension(neighbours),
         },
-        "odd_ones": {"more_than_twice_the_usual_distance": int((odd > 2).sum())},
+        "odd_ones": {"more_than_twice_the_usual_distance": int((odd > FAR).sum())},
     }
     errors, confusions = None, []
     if labels is not None and targets is not None:
@@ -179,7 +178,7 @@ def find_problems(
         summary["label_errors"] = _error_summary(errors, classes, labels, folds, settings)
         log(
             f"{summary['label_errors']['likely']} of {len(collection)} labels are likely wrong: "
-            f"another one is at least {_MANY_TIMES} times as probable"
+            f"another one is at least {MANY_TIMES} times as probable"
         )
     return Audit(
         collection,
@@ -222,7 +221,7 @@ def _error_summary(
     judged = np.isfinite(errors.score)
     return {
         "classes": len(labels.names),
-        "likely": int((errors.score > np.log(_MANY_TIMES)).sum()),
+        "likely": int((errors.score > np.log(MANY_TIMES)).sum()),
         "another_label_is_likelier": int((errors.score > 0).sum()),
         "not_judged": int((~judged).sum()),
         "folds": folds,

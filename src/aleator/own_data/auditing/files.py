@@ -9,6 +9,7 @@ AUDIT/figures/               for images: the first suspicious labels, duplicates
 AUDIT/cache/                 features of an audit that is not finished
 """
 
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ _NUMBERS = {
     "group": int,
 }
 _MOST_ODD_ONES = 1000
+MANY_TIMES = 10  # a label is called a likely error if another one is this many times as probable
+FAR = 2.0  # an item is odd if its neighbours are this many times as far away as usual
 _IN_A_ROW, _ROWS = 8, 5  # images of a figure
 
 
@@ -143,14 +146,14 @@ def write_audit(output: Path, audit: Audit) -> None:
 
 
 def read_findings(folder: str | Path) -> dict[str, list[dict[str, str]]]:
-    """Read the tables of a finished audit.
+    """Read what a finished audit found. Its tables list more: all labels by their score, and the least odd items too.
 
     Args:
         folder: The folder that `audit` wrote.
 
     Returns:
-        Rows by the name of the table: "label_errors", "near_duplicates", "confused_classes", "odd_ones". Each row has
-        its cells by column.
+        Rows by the name of the table: "label_errors" that are likely, "near_duplicates", "confused_classes", and
+        "odd_ones" that are more than twice as far from their neighbours as usual. Each row has its cells by column.
 
     Raises:
         ValueError: If the folder is not a finished audit, or a table is damaged.
@@ -158,10 +161,12 @@ def read_findings(folder: str | Path) -> dict[str, list[dict[str, str]]]:
     Examples:
         >>> import numpy as np
         >>> from aleator.own_data import audit, read_collection, read_findings
-        >>> np.save("rows.npy", np.random.default_rng(0).standard_normal((30, 4)))
+        >>> rows = np.random.default_rng(0).standard_normal((30, 4))
+        >>> rows[7] += 100
+        >>> np.save("rows.npy", rows)
         >>> _ = audit(read_collection("rows.npy"), "found", device="cpu", progress=False)
-        >>> len(read_findings("found")["odd_ones"])
-        30
+        >>> [row["id"] for row in read_findings("found")["odd_ones"]]
+        ['7']
     """
     folder = Path(folder).expanduser()
     finished = (folder / SUMMARY).is_file()
@@ -178,6 +183,8 @@ def read_findings(folder: str | Path) -> dict[str, list[dict[str, str]]]:
                 _require_numbers(table, column)
             rows = table.rows
         tables[path.stem] = rows
+    tables["label_errors"] = [row for row in tables["label_errors"] if float(row["score"]) > math.log(MANY_TIMES)]
+    tables["odd_ones"] = [row for row in tables["odd_ones"] if float(row["distance"]) > FAR]
     return tables
 
 

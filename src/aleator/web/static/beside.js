@@ -1,7 +1,7 @@
 // Two questions side by side: one is kept, the other is the present one.
 
 import { face } from "./tiles.js";
-import { labelShares, likely } from "./summary.js";
+import { labelShares, likeliest, likely } from "./summary.js";
 import { certaintyWords, count, element, percent, plural } from "./words.js";
 
 const MOST_HITS = 12;
@@ -14,7 +14,7 @@ export function column(question) {
   const { title, picture, query, hits, size } = question;
   const shares = labelShares(hits).slice(0, 3).map(({ label, share }) => `${label} ${percent(share)}`).join(", ");
   const facts = [
-    ["certainty", `${certaintyWords(query.surer_than)}, above ${percent(query.surer_than)} of the collection`],
+    ["certainty", certaintyWords(likeliest(query), query.surer_than)],
     ["could be", likely(query.labels) || shares || "–"],
     ["answer", size === null ? `${count(hits.length)} or more items` : plural(size, "item")],
   ];

@@ -20,7 +20,7 @@ export function histogram({ edges, counts }, kappa) {
     });
   });
   const ticks = niceTicks(edges[0], edges.at(-1)).map((tick) => text(x(tick), height - 20, kappaText(tick)));
-  const ends = [text(0, height - 4, "← less certain", "start"), text(width, height - 4, "more certain →", "end")];
+  const ends = [text(0, height - 4, "← shows little", "start"), text(width, height - 4, "shows much →", "end")];
   const parts = [...bars, svg("line", { class: "axis", x1: 0, x2: width, y1: floor, y2: floor }), ...ticks, ...ends];
   let words = `Histogram of kappa from ${kappaText(edges[0])} to ${kappaText(edges.at(-1))}`;
   if (kappa !== undefined) {
@@ -54,11 +54,20 @@ export function sizeCurve(levels, chosen) {
   );
 }
 
+// Where a share may really lie, of which `hits` of n items were seen: 90 % interval of Wilson.
+function interval(hit, n) {
+  const z2 = 1.645 ** 2;
+  const middle = (hit + z2 / (2 * n)) / (1 + z2 / n);
+  const half = (Math.sqrt(z2) * Math.sqrt((hit * (1 - hit)) / n + z2 / (4 * n * n))) / (1 + z2 / n);
+  return [Math.max(0, middle - half), Math.min(1, middle + half)];
+}
+
 // Share of items whose nearest neighbour has the same label, against the share of least certain items left out.
 export function rejectCurve({ kept, hits, items, labelled }, width) {
   const [height, left, right, top, bottom] = [Math.min(300, 160 + width / 4), 48, 14, 14, 42];
   const aside = kept.map((share) => 1 - share);
-  const [lowest, highest] = [Math.min(...hits), Math.max(...hits)];
+  const bands = hits.map((hit, i) => interval(hit, Math.max(1, kept[i] * items)));
+  const [lowest, highest] = [Math.min(...bands.map(([low]) => low)), Math.max(...bands.map(([, high]) => high))];
   const step = [0.02, 0.05, 0.1, 0.2].find((size) => highest - lowest < 4 * size) ?? 0.25;
   const [first, last] = [Math.floor(lowest / step + 1e-9), Math.min(Math.round(1 / step), Math.floor(highest / step + 1e-9) + 1)];
   const [from, to] = [Math.min(first, last - 1) * step, last * step];
@@ -77,10 +86,11 @@ export function rejectCurve({ kept, hits, items, labelled }, width) {
     svg("circle", { class: "point", cx, cy, r: 4 }, svg("title", {}, `${percent(aside[i])} left out: ${percent(hits[i])} have the same label`)),
   );
   const words = `The nearest neighbour has the same label for ${percent(hits.at(-1))} of all items, and for ${percent(hits[kept.indexOf(0.5)])} of the more certain half`;
+  const band = [...bands.map(([, high], i) => [x(aside[i]), y(high)]), ...bands.map(([low], i) => [x(aside[i]), y(low)]).reverse()];
   const figure = svg(
     "svg",
     { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words },
-    ...grid, svg("path", { class: "line", d: path(points) }), ...dots,
+    ...grid, svg("path", { class: "area", d: `${path(band)}Z` }), svg("path", { class: "line", d: path(points) }), ...dots,
     text((left + width - right) / 2, height - 4, "share of least certain items left out"),
   );
   const rows = kept.map((share, i) => element("tr", {}, element("td", {}, percent(share)), element("td", {}, `${(100 * hits[i]).toFixed(1)} %`)));
@@ -89,7 +99,8 @@ export function rejectCurve({ kept, hits, items, labelled }, width) {
   return [
     element("p", {}, `${words}.`),
     figure,
-    element("details", {}, element("summary", {}, `The numbers, from ${sample}`), element("table", {}, head, ...rows)),
+    element("p", { class: "hint" }, `Measured on ${sample}. The band is a 90 % confidence interval.`),
+    element("details", {}, element("summary", {}, "The numbers"), element("table", {}, head, ...rows)),
   ];
 }
 

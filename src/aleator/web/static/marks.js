@@ -109,7 +109,7 @@ export class Marks {
   }
 
   #line(item) {
-    const words = `${item.id} · ${item.why || `certainty ${certaintyWords(item.surer_than)}`}`;
+    const words = `${item.id} · ${item.why || `certainty ${certaintyWords(item.likeliest ?? null, item.surer_than)}`}`;
     const label = element("input", {
       value: item.new_label, placeholder: item.label ?? "label", "aria-label": `New label of ${item.id}`,
       oninput: (event) => this.#relabel(item.key, event.target.value),
@@ -131,9 +131,9 @@ export class Marks {
 
 // What is kept of an item.
 function entry(item) {
-  const { key, id, kappa, label, image, text, surer_than, metadata } = item;
+  const { key, id, kappa, label, image, text, surer_than, likeliest, metadata } = item;
   const short = text === null ? null : text.slice(0, 600);
-  const facts = { key, id, kappa, label, image, text: short, surer_than, path: metadata.path };
+  const facts = { key, id, kappa, label, image, text: short, surer_than, likeliest, path: metadata.path };
   return { ...facts, why: reason(item), new_label: item.likelier ?? "" };
 }
 

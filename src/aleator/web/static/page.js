@@ -19,9 +19,9 @@ const MOST_HITS = 200;
 const PAGE = 48;
 const AGAIN = 3000; // milliseconds until a page that could not start tries again
 const FINDINGS = {
-  "label-errors": ["Doubtful labels", "items for which another label is likelier, the most suspicious first. Mark those that are wrong, then download them"],
+  "label-errors": ["Likely label errors", "items for which another label is at least 10 times as probable, the most suspicious first. Mark those that are wrong, then download them"],
   "near-duplicates": ["Near duplicates", "items that look almost the same, group by group. Mark those that are one too many"],
-  "odd-ones": ["Odd ones out", "items that are like no others, the oddest first. Mark those that do not belong here"],
+  "odd-ones": ["Odd ones out", "items more than twice as far from their neighbours as usual, the oddest first. Mark those that do not belong here"],
 };
 const WIDEST = { p: 0.99, threshold: 0.05 };
 
@@ -164,7 +164,7 @@ function showQuery() {
   $("query-title").textContent = titleOf(subject, answer);
   $("query-label").textContent = item?.label == null ? "" : `label: ${item.label}`;
   const { labels, unlike } = answer.query;
-  $("query-could-be").textContent = labels.length ? `Could be: ${likely(labels)}` : "";
+  $("query-could-be").textContent = labels.length ? `Could be ${likely(labels)} (probability of each label)` : "";
   $("query-unlike").hidden = !unlike;
   $("query").classList.toggle("wordy", text !== null && !item?.image);
   $("query-face").replaceChildren(...pictureOf(subject, answer).childNodes);
@@ -184,7 +184,7 @@ function drawCertainty() {
   const query = answer?.query;
   const { quantiles } = info.certainty;
   const range = info.items ? `The model is less certain about some items than about others. For half of them κ is between ${kappaText(quantiles["0.25"])} and ${kappaText(quantiles["0.75"])}.` : "";
-  $("certainty-sentence").replaceChildren(...(query ? certaintySentence(query, info.by_labels) : [range]));
+  $("certainty-sentence").replaceChildren(...(query ? certaintySentence(query) : [range]));
   $("histogram").replaceChildren(histogram(info.certainty, query?.kappa));
 }
 
@@ -480,9 +480,8 @@ function wire() {
 }
 
 function introduce() {
-  document.title = `${info.name} · aleator`;
-  $("name").textContent = info.name;
-  $("facts").textContent = plural(info.items, "item");
+  document.title = `What could it be? · ${info.name}`;
+  $("facts").textContent = `${plural(info.items, "item")} · ${info.name}`;
   $("certainty-of-labels").hidden = !info.by_labels;
   $("drop").hidden = info.model !== "images";
   $("drop-limit").textContent = `up to ${megabytes(info.upload_bytes)}`;
@@ -502,7 +501,7 @@ function introduce() {
 // What is on the screen stays until the user asks: tiles must not move under the pointer.
 function collectionChanged(now) {
   info = now;
-  $("facts").textContent = plural(info.items, "item");
+  $("facts").textContent = `${plural(info.items, "item")} · ${info.name}`;
   $("changed").hidden = false;
 }
 

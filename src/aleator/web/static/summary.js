@@ -4,13 +4,12 @@ import { certaintyWords, count, element, percent } from "./words.js";
 
 const MOST_LABELS = 6;
 
-// How certain the model is, in a word, and how that compares with the collection: of the label, or of the item.
-export function certaintySentence(query, byLabels) {
-  const word = certaintyWords(query.surer_than);
-  const share = element("strong", {}, percent(query.surer_than));
-  return byLabels
-    ? ["Certainty of the label: ", element("strong", {}, word), ". The model is more certain than for ", share, " of the collection."]
-    : ["Certainty: ", element("strong", {}, word), ". The model is more certain about this than about ", share, " of the collection."];
+export const likeliest = (query) => query.labels[0]?.probability ?? null;
+
+// How certain the model is, in words: of the label, or compared with the collection.
+export function certaintySentence(query) {
+  const known = likeliest(query) !== null;
+  return [known ? "Certainty of the label: " : "Certainty: ", element("strong", {}, certaintyWords(likeliest(query), query.surer_than)), "."];
 }
 
 // The labels of hits with their shares, the most frequent first.
@@ -21,8 +20,8 @@ export function labelShares(hits) {
   return [...counts].sort((a, b) => b[1] - a[1]).map(([label, n]) => ({ label, n, share: n / hits.length }));
 }
 
-// Probabilities of labels: "coat 50 %, shirt 30 %".
-export const likely = (labels) => labels.map((one) => `${one.label} ${percent(one.probability)}`).join(", ");
+// Probabilities of labels: "coat: 50 %, shirt: 30 %".
+export const likely = (labels) => labels.map((one) => `${one.label}: ${percent(one.probability)}`).join(", ");
 
 // The shares as buttons: pressing one shows the items of this label alone.
 export function shareButtons(shares, chosen, choose) {
@@ -32,8 +31,8 @@ export function shareButtons(shares, chosen, choose) {
     const pressed = label === chosen;
     return element(
       "button",
-      { class: "share", type: "button", "aria-pressed": String(pressed), title: `${count(n)} items`, onclick: () => choose(pressed ? null : label) },
-      bar, element("span", {}, `${label}: ${percent(share)}`),
+      { class: "share", type: "button", "aria-pressed": String(pressed), title: `${percent(share)} of these items`, onclick: () => choose(pressed ? null : label) },
+      bar, element("span", {}, `${label}: ${count(n)}`),
     );
   });
   const more = shares.length - MOST_LABELS;

@@ -32,8 +32,9 @@ export function glyph(sureness) {
 }
 
 export function tile(item, marks, open) {
-  const rank = `more certain than ${percent(item.surer_than)} of the collection`;
-  let scores = [["certainty", certaintyWords(item.surer_than), rank]];
+  const sure = item.likeliest ?? item.surer_than;
+  const rank = item.likeliest === null ? `more certain than ${percent(sure)} of the items` : `its likeliest label has a probability of ${percent(sure)}`;
+  let scores = [["certainty", certaintyWords(item.likeliest, item.surer_than), rank]];
   const numbers = [["κ", kappaText(item.kappa), "kappa: how much the item shows"]];
   if (item.cosine !== undefined) {
     scores.unshift(["match", percent(item.match_probability), "how likely it is that item and query show the same"]);
@@ -43,21 +44,28 @@ export function tile(item, marks, open) {
   const line = ([name, value, title], kind) => element("div", { title, class: kind }, element("dt", {}, name), element("dd", {}, value));
   const why = [...scores.map((score) => line(score)), ...numbers.map((score) => line(score, "number"))];
   const sureness = element("i");
-  sureness.style.width = `${Math.max(2, 100 * item.surer_than)}%`;
-  sureness.style.setProperty("--whole", `${100 / Math.max(0.02, item.surer_than)}%`);
+  sureness.style.width = `${Math.max(2, 100 * sure)}%`;
+  sureness.style.setProperty("--whole", `${100 / Math.max(0.02, sure)}%`);
   const picture = face(item, 320);
   const button = element(
     "button",
     { class: "open", type: "button", tabindex: -1, "aria-keyshortcuts": "m", onclick: () => open(item) },
     picture,
     element("div", { class: "sureness", title: rank }, sureness),
-    element("div", { class: "who" }, element("b", { title: String(item.id) }, String(item.id)), item.label === null ? null : element("span", {}, item.label)),
+    element("div", { class: "who" }, name(item.id), item.label === null ? null : element("span", {}, item.label)),
     element("dl", { class: "why" }, ...why),
   );
   const mark = element("button", { class: "mark", type: "button", tabindex: -1, onclick: () => marks.toggle(item) });
   const box = element("li", { class: "tile", "data-key": item.key }, button, mark);
   showMark(box, item, marks.has(item.key));
   return box;
+}
+
+// An id in one line. A long one is cut in the middle: ids differ at their ends.
+function name(id) {
+  const [text, tail] = [String(id), 10];
+  const cut = text.length > 2 * tail ? text.length - tail : text.length;
+  return element("b", { title: text }, element("span", {}, text.slice(0, cut)), text.slice(cut));
 }
 
 // Why an audit found an item.

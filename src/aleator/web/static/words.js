@@ -18,10 +18,11 @@ export function kappaText(kappa) {
   return value.toExponential(1).replace("e+", "e");
 }
 
-// A certainty in words, by the share of the collection that is less certain; as in retrieval/certainty_words.py.
-export function certaintyWords(surerThan) {
-  const limits = [[0.05, "very low"], [0.25, "low"], [0.75, "medium"], [0.95, "high"]];
-  return limits.find(([limit]) => surerThan < limit)?.[1] ?? "very high";
+// A certainty in words, by the probability of the likeliest label if it is known; as in retrieval/certainty_words.py.
+export function certaintyWords(likeliest, surerThan) {
+  if (likeliest === null) return `above ${percent(surerThan)} of the items`;
+  const limits = [[0.25, "very low"], [0.5, "low"], [0.75, "medium"], [0.95, "high"]];
+  return limits.find(([limit]) => likeliest < limit)?.[1] ?? "very high";
 }
 
 // element("li", { class: "tile", onclick: f }, child, "text", ...)
