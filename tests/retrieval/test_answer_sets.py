@@ -8,17 +8,17 @@ import torch
 
 from aleator import CredibleIndex, VMFKernel, VonMisesFisher, log_positivity
 from aleator.retrieval import Candidates
-from aleator.retrieval.answer_sets import ItemNotes, Neighbours, find_neighbours, rank
+from aleator.retrieval.answer_sets import ItemNotes, NearestItems, find_neighbours, rank
 from tests.retrieval.overlapping_labels import questions_and_index
 
 
-def neighbours(log_ratio, label, kappa=7.0) -> Neighbours:
+def neighbours(log_ratio, label, kappa=7.0) -> NearestItems:
     m = len(label)
     candidates = Candidates(np.zeros(m, int), np.arange(m), np.eye(m, 3, dtype=np.float32), np.ones(m, np.float32))
-    return Neighbours(candidates, np.linspace(1, 0.5, m), np.array(log_ratio, float), np.array(label), kappa)
+    return NearestItems(candidates, np.linspace(1, 0.5, m), np.array(log_ratio, float), np.array(label), kappa)
 
 
-def shares_by_hand(found: Neighbours) -> dict[int, float]:
+def shares_by_hand(found: NearestItems) -> dict[int, float]:
     total: dict[int, float] = {}
     for j, (log_ratio, label) in enumerate(zip(found.log_ratio, found.label, strict=True), 1):
         if label >= 0:

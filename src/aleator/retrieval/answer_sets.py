@@ -57,7 +57,7 @@ class AnswerSet(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class NearestItems:
     """The m nearest items of one question, nearest first."""
 
     candidates: Candidates
@@ -111,7 +111,7 @@ class ItemNotes:
 
 def find_neighbours(
     store: Store, request: SearchRequest | MixtureRequest, depth: int, notes: ItemNotes
-) -> Iterator[Neighbours]:
+) -> Iterator[NearestItems]:
     """The `depth` nearest items of each question of a request; of several modes, those where its density is highest."""
     block = max(1, _PAIRS // depth)
     for start in range(0, len(request), block):
@@ -126,10 +126,10 @@ def find_neighbours(
         ends = np.searchsorted(candidates.query, np.arange(len(questions) + 1))
         for query, kappa in enumerate(questions.kappa.tolist()):
             own = np.arange(ends[query], ends[query + 1])
-            yield Neighbours(candidates.take(own), cosine[own], log_ratio[own], label[own], kappa)
+            yield NearestItems(candidates.take(own), cosine[own], log_ratio[own], label[own], kappa)
 
 
-def rank(found: Neighbours, need: Need) -> Ranking:
+def rank(found: NearestItems, need: Need) -> Ranking:
     """The items that the sets of a question may hold, with what they need."""
     if len(found.cosine) == 0:
         return Ranking(np.empty(0, np.int64), np.empty(0), 0.0)
@@ -173,7 +173,7 @@ def answer(store: Store, request: SearchRequest | MixtureRequest, promise: Promi
     ]
 
 
-def _one_of_each_label(found: Neighbours) -> Ranking:
+def _one_of_each_label(found: NearestItems) -> Ranking:
     """The likeliest item of each label, the label with the largest share first."""
     labels, log_share = _label_shares(found)
     if len(labels) == 0:
@@ -188,7 +188,7 @@ def _one_of_each_label(found: Neighbours) -> Ranking:
     return Ranking(position, need, confidence)
 
 
-def _unseen_labels(found: Neighbours) -> tuple[np.ndarray, float]:
+def _unseen_labels(found: NearestItems) -> tuple[np.ndarray, float]:
     """-log of the share of labels that no nearer neighbour has, (m,), and the share of the first one's label."""
     labels, log_share = _label_shares(found)
     first = np.array([np.argmax(found.label == label) for label in labels], np.int64)  # where each label comes first
@@ -202,7 +202,7 @@ def _unseen_labels(found: Neighbours) -> tuple[np.ndarray, float]:
     return np.maximum(need, 0.0), confidence
 
 
-def _label_shares(found: Neighbours) -> tuple[np.ndarray, np.ndarray]:
+def _label_shares(found: NearestItems) -> tuple[np.ndarray, np.ndarray]:
     """The labels (l,) of the neighbours, and the log of their shares (l,); the neighbour of rank j counts r / j."""
     log_weight = found.log_ratio - np.log(np.arange(1, len(found.cosine) + 1))
     labelled = found.label >= 0

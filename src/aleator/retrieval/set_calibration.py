@@ -9,7 +9,7 @@ import torch
 
 from aleator.evaluation import Rejection, conformal_quantile, questions_needed, rejection_threshold
 from aleator.foundation import reject, require, require_one_of, require_probability
-from aleator.retrieval.answer_sets import ItemNotes, Neighbours, find_neighbours, rank
+from aleator.retrieval.answer_sets import ItemNotes, NearestItems, find_neighbours, rank
 from aleator.retrieval.items import Id, encode_id
 from aleator.retrieval.mixture_search import MixtureRequest
 from aleator.retrieval.promise import Need, Promise, SetsOf
@@ -120,7 +120,7 @@ class _RightAnswers:
                 not unknown, "right", unknown[:3], "not in the index", "pass ids of items, or one label per question"
             )
 
-    def among(self, found: Neighbours, question: int) -> np.ndarray:
+    def among(self, found: NearestItems, question: int) -> np.ndarray:
         """Which of a question's neighbours are right answers, (m,) bool."""
         if self.by_label:
             return found.label == self._labels[question]
@@ -198,7 +198,7 @@ def _try(
     ]
 
 
-def _without_itself(found: Neighbours, is_right: np.ndarray, by_label: bool) -> tuple[Neighbours, np.ndarray]:
+def _without_itself(found: NearestItems, is_right: np.ndarray, by_label: bool) -> tuple[NearestItems, np.ndarray]:
     """The neighbours of a question, and which are right, without the question itself if it is an item of the index.
 
     It would always find itself, and new questions do not. Right answers that are ids may mean the very item.
@@ -207,7 +207,7 @@ def _without_itself(found: Neighbours, is_right: np.ndarray, by_label: bool) -> 
     if not by_label or len(itself) == 0:
         return found, is_right
     others = np.delete(np.arange(len(is_right)), itself)
-    left = Neighbours(
+    left = NearestItems(
         found.candidates.take(others), found.cosine[others], found.log_ratio[others], found.label[others], found.kappa
     )
     return left, is_right[others]
