@@ -49,7 +49,7 @@ class LanceIndex(Index):
         return found
 
     def read_here(self, folder):
-        """NearestItems, by all routes: with the vector index if there is one, exactly, and with a filter."""
+        """Neighbours, by all routes: with the vector index if there is one, exactly, and with a filter."""
         q, found = self.posteriors()[:5], []
         with CredibleIndex.open(f"lance:{folder}") as index:
             for options in ({}, {"exact": True}, {"filter": {"label": "c1"}}):

@@ -596,7 +596,7 @@ class LanceStore(Store):
             yield batch
 
     def _ask_all(self, mu: np.ndarray, k: int | None, bounds: list, effort: int) -> list[pa.Table]:
-        """NearestItems of each vector, nearest first, of `effort` partitions. Without k: all within its bound."""
+        """Neighbours of each vector, nearest first, of `effort` partitions. Without k: all within its bound."""
 
         def ask(vector: np.ndarray, bound: float | None) -> pa.Table:
             limit = _FIRST_NEIGHBOURS if k is None else k
