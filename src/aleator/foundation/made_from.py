@@ -92,10 +92,9 @@ def require_made_from(before: object, now: Mapping[str, str], argument: str, val
         ValueError: If a source changed, or the thing does not say what it was made from.
 
     Examples:
-        >>> require_made_from({"contents": "a"}, {"contents": "b"}, "output", "x.safetensors", "name another file")
+        >>> require_made_from({"model": "a"}, {"model": "b"}, "output", "x.safetensors", "name another")
         Traceback (most recent call last):
-        aleator.foundation.checks.BadArgumentError: output = x.safetensors: was made from items that have changed since;
-        name another file
+        aleator.foundation.checks.BadArgumentError: output = 'x.safetensors': was made from another run; name another
     """
     found = changed_sources(before, now)
     require(found is not None, argument, value, "holds something else", way_out)

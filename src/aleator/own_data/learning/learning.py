@@ -159,6 +159,7 @@ def train(
     split = split_items(collection, labels, holdout, settings.seed, seen, digests)
     notes.append(describe_copies(digests, split))
     complete_settings, choices = choose_settings(collection, labels, len(split.train), settings, gpu)
+    identity = {name: value for name, value in data.items() if name != "source"}  # the files may be moved
     config: dict[str, Any] = {
         "settings": dict(complete_settings),
         "chosen": [choice.name for choice in choices],
@@ -201,7 +202,7 @@ def train(
         if report and group.first:
             log(report)
         if modes_are_open:
-            tried = try_modes(training, labels, split, complete_settings, job, config["data"])
+            tried = try_modes(training, labels, split, complete_settings, job, identity)
             complete_settings["modes"], training = tried
         given = training  # what the rivals get: pixels, or features
 
@@ -218,12 +219,12 @@ def train(
         share = _HEAD_SHARE if tuned else 1.0
         limit = limit_time("training", training, evaluated, complete_settings, job, share)
         _, loss = train_encoder(
-            training, labels, split, complete_settings, job, config["data"], None if first is None else begin, limit
+            training, labels, split, complete_settings, job, identity, None if first is None else begin, limit
         )
         if tuned:
             evaluated = len(items_to_evaluate(collection.kind == "images")[1]) + 2 * len(split.calibration)
             training, loss = tune_network(
-                training, loss, collection, labels, split, complete_settings, job, config["data"], evaluated
+                training, loss, collection, labels, split, complete_settings, job, identity, evaluated
             )
         learned = learned_labels(loss, labels, split)
         if group.first:

@@ -103,7 +103,12 @@ class Run:
         return self.config.get("data", {}).get("columns")
 
     def digest(self) -> str:
-        """A digest of all that decides its answers: encoder, preparation, calibration, label probabilities, novelty."""
+        """What the run is: a digest of all that decides its answers.
+
+        Returns:
+            32 hexadecimal digits, made from the encoder, the preparation of items, the calibration of match
+            probabilities, label probabilities and novelty.
+        """
         match = [float(self.kernel.kappa_pos), self.prior, self.maps.to_dict()]
         parts: list[Any] = [self.fingerprint, self.inputs.to_dict(), self.columns, match]
         for name, (facts, tensors) in sorted(pack_answers(self.answers).items()):
