@@ -197,7 +197,7 @@ def rank_by_certainty(
     plain = certainty_score(q).detach().cpu().numpy()
     score = plain
     if model is not None and sure is not None and by == "labels":
-        certainty, likeliest = (each.cpu().numpy() for each in sure)
+        certainty, likeliest, _ = (each.cpu().numpy() for each in sure)
         score = label_scores(certainty, likeliest, model.weights.numpy(), model.floor)
     return rank_rows(embedded.records, score, plain, describe, limit, surest, unlike)
 
