@@ -97,7 +97,7 @@ def row(tune: str, seed: int, images: Path, options: argparse.Namespace, device:
     )
     folder = options.work / "runs" / name
     run = train(
-        read_collection(images), folder, settings, device=options.device, rivals=False, figures=False, log=print
+        read_collection(images), folder, settings, device=options.device, baselines=False, figures=False, log=print
     )
     model = AleatorModel.from_pretrained(folder, device=options.device)
     found = {

@@ -160,7 +160,7 @@ class Embedding:
         np.save(self.folder / "x.npy", x)
         np.save(self.folder / "y.npy", y)
         collection = read_collection(self.folder / "x.npy", self.folder / "y.npy")
-        train(collection, self.folder / "run", QUICK, device="cpu", rivals=False, figures=False)
+        train(collection, self.folder / "run", QUICK, device="cpu", baselines=False, figures=False)
 
     def _embed(self, output: Path) -> None:
         from aleator.own_data import embed, load_run, read_collection

@@ -33,7 +33,7 @@ import aleator as al
 from aleator.cli import app
 
 COUNT, STEPS = 200, 5
-QUICK = ("--steps", str(STEPS), "--no-rivals")
+QUICK = ("--steps", str(STEPS), "--no-baselines")
 TEXT_MODEL = "hf:sentence-transformers/all-MiniLM-L6-v2"
 
 Command = Callable[..., str]
@@ -83,7 +83,7 @@ def from_training_to_answers(
 
 def from_images(paths: list[Path]) -> None:
     from_training_to_answers("photos", "photos", command=aleator)
-    aleator("evaluate", "photos.safetensors", "--no-rivals")
+    aleator("evaluate", "photos.safetensors", "--no-baselines")
     model = al.AleatorModel.from_pretrained("runs/photos")
     picture = Image.open(paths[0])
     q = model.encode([str(paths[0]), paths[1]], batch_size=1)

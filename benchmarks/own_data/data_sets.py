@@ -186,7 +186,7 @@ def _sentence_features(texts: list[str]) -> np.ndarray:
 
     import torch
 
-    from aleator.own_data.learning.pretrained import load_pretrained
+    from aleator.own_data.runs.pretrained import load_pretrained
 
     network, inputs = load_pretrained(str(import_module(SENTENCE_NETWORK).get_model_path()), "text")
     by_length = np.argsort([len(text) for text in texts], kind="stable")

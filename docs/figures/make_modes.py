@@ -42,7 +42,7 @@ def learn(folder: Path, digits: np.ndarray, numerals: np.ndarray, modes: int) ->
         np.save(folder / "numerals.npy", np.tile(numerals, 3))
     collection = read_collection(folder / "digits.npy", folder / "numerals.npy")
     settings = Settings(modes=modes, dim=16, steps=500, members=1, width=128, holdout=0.1)
-    return train(collection, folder / f"run-{modes}", settings, device="cpu", rivals=False, log=print)
+    return train(collection, folder / f"run-{modes}", settings, device="cpu", baselines=False, log=print)
 
 
 def answers(run: Run, gallery: np.ndarray, numerals: np.ndarray, questions: np.ndarray) -> tuple[list, np.ndarray]:

@@ -32,7 +32,7 @@ COMMANDS = {
     ("train", "text"): ["{lines.txt}", "--output", "OUT"],
     ("embed",): ["{run}", "{x.npy}", "--output", "OUT.safetensors"],
     ("export",): ["{run}", "--onnx", "OUT.onnx"],
-    ("evaluate",): ["{p.safetensors}", "--labels", "{ids.csv}", "--no-rivals"],
+    ("evaluate",): ["{p.safetensors}", "--labels", "{ids.csv}", "--no-baselines"],
     ("evaluate", "npz"): ["{p.npz}", "--labels", "{y.npy}", "--data", "{x.npy}"],
     ("rank",): ["{p.safetensors}"],
     ("audit",): ["{x.npy}", "--labels", "{y.npy}", "--output", "OUT"],

@@ -108,7 +108,7 @@ def test_stopped_work_is_kept_and_goes_on(tmp_path, features, monkeypatch):
     from aleator.training.checkpoints import Checkpoints
 
     command = ["train", str(features / "x.npy"), "--labels", str(features / "y.npy"), "--output", str(tmp_path / "run")]
-    command += ["--steps", "40", "--dim", "4", "--width", "8", "--no-rivals"]
+    command += ["--steps", "40", "--dim", "4", "--width", "8", "--no-baselines"]
     save = Checkpoints.save
 
     def interrupted(checkpoints, step, state):

@@ -14,7 +14,7 @@ from tests.cli.test_own_data import run_command
 def run(features):
     settings = Settings(steps=2, dim=4, width=8, members=1)
     collection = read_collection(features / "x.npy", features / "y.npy")
-    return train(collection, features / "small", settings, device="cpu", rivals=False, figures=False)
+    return train(collection, features / "small", settings, device="cpu", baselines=False, figures=False)
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from aleator import CredibleIndex
 from aleator.cli import app
-from aleator.cli.own_data import _note_on_few_questions
 
 QUICK = ("--steps", 40, "--dim", 4, "--width", 16, "--batch-size", 32, "--learning-rate", 0.02)
 
@@ -32,7 +31,7 @@ def trained(features, tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands")
     command = ("train", features / "x.npy", "--labels", features / "y.npy", "--output", folder / "run", *QUICK)
     result = run_command(*command)
-    assert "Recall@1: share of questions whose nearest item, or likeliest label, is right" in result.stdout
+    assert "Recall@1: share of queries whose nearest item, or likeliest label, is right" in result.stdout
     assert "400 rows of features" in result.stderr  # not 400 features
     assert "kappa_pos = " in result.stderr
     result = run_command(
@@ -79,6 +78,7 @@ def test_evaluate(trained, features, tmp_path):
     assert json.loads(again)["recall_at_1"] == metrics["recall_at_1"]
     result = run_command("evaluate", trained / "run", "--figures", tmp_path / "figures")
     assert "held-out" in result.stdout
+    assert "ours and the baselines learned from the same 321 items, and answer the same" in result.stdout
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         "reject-curve.png",
         "reliability-hits.png",
@@ -87,6 +87,13 @@ def test_evaluate(trained, features, tmp_path):
         "reliability.png",
         "kappa.png",
     }
+
+
+@pytest.mark.parametrize("option", ["--labels", "--data", "--run"])
+def test_metrics_of_a_run_take_no_other_items(trained, features, option):
+    refused = run_command("evaluate", trained / "run", option, features / "y.npy", code=2).stderr
+    assert f"{option} {str(features / 'y.npy')!r}" in refused
+    assert "name the posteriors file" in refused
 
 
 def test_labels_in_rank_query_and_evaluate(trained, tmp_path):
@@ -159,7 +166,7 @@ def test_an_interrupted_training_goes_on(features, tmp_path, monkeypatch):
         return draw(self, step, generator)
 
     command = ("train", features / "x.npy", "--labels", features / "y.npy", "--output", tmp_path / "run")
-    command += ("--steps", 90, "--dim", 4, "--width", 16, "--batch-size", 16, "--no-rivals")
+    command += ("--steps", 90, "--dim", 4, "--width", 16, "--batch-size", 16, "--no-baselines")
     with monkeypatch.context() as patched:
         patched.setattr(aleator.data.LabelRowBatches, "__call__", interrupted)
         result = CliRunner().invoke(app, [str(argument) for argument in command])
@@ -232,7 +239,7 @@ def test_problems_are_reported_once_and_the_work_goes_on(tmp_path):
     (tmp_path / "photos/dog/1.png").write_bytes(b"")
     (tmp_path / "photos/loose.png").write_text("no image")
     settings = ("--steps", 2, "--dim", 4, "--width", 4, "--size", 8, "--holdout", 0.4, "--augment", "none")
-    command = ("train", tmp_path / "photos", "--output", tmp_path / "run", *settings, "--no-rivals")
+    command = ("train", tmp_path / "photos", "--output", tmp_path / "run", *settings, "--no-baselines")
     strict = run_command(*command, "--strict", code=2)
     assert "loose.png" in strict.stderr
     result = run_command(*command)
@@ -266,7 +273,7 @@ def test_a_pretrained_network_is_tuned_and_continued_in_fresh_processes(tmp_path
         return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
 
     network = ("--backbone", "efficientnet-lite0", "--size", 32, "--tune", "lora", "--tune-steps", 2)
-    common = ("--steps", 20, "--holdout", 0.5, "--no-rivals")
+    common = ("--steps", 20, "--holdout", 0.5, "--no-baselines")
     result = aleator("train", "photos", "--output", "first", *network, *common)
     assert "tune = lora: " in result.stderr
     result = aleator("train", "photos", "--from", "first", "--output", "second", *common)
@@ -283,13 +290,6 @@ def test_a_pretrained_network_is_tuned_and_continued_in_fresh_processes(tmp_path
     assert wrong.stderr.startswith("--dim 5: the run first has 8")
 
 
-def test_few_questions_are_said_to_tell_little():
-    """With a share of 0.607 right answers, all of six are right in one of twenty tests."""
-    assert pytest.approx(0.607**6, rel=0.01) == 0.05
-    assert "6 questions are few" in _note_on_few_questions(6)
-    assert "may be as low as 61 %" in _note_on_few_questions(6)
-
-
 def test_train_takes_a_table_of_numbers_and_keeps_the_minutes(tmp_path):
     generator = np.random.default_rng(0)
     rows = [
@@ -300,7 +300,7 @@ def test_train_takes_a_table_of_numbers_and_keeps_the_minutes(tmp_path):
     assert "61 rows of features, 3 classes" in output
     assert "1 class has one item only (only)" in output
     assert "that is little: more --minutes would make the answers better" in output
-    assert "questions are few" in output
+    assert "no verdict: 6 queries, of 100 that are needed" in output
 
 
 def test_a_later_table_is_read_with_the_columns_of_the_run(tmp_path):
@@ -311,7 +311,7 @@ def test_a_later_table_is_read_with_the_columns_of_the_run(tmp_path):
         (tmp_path / name).write_text("\n".join([header, *rows]) + "\n")
         return tmp_path / name
 
-    common = ("--steps", 1, "--width", 8, "--no-rivals")
+    common = ("--steps", 1, "--width", 8, "--no-baselines")
     first = table("first.csv", "age,label", "{i},{label}")
     later = table("later.csv", "colour,age,label", "red,{i},{label}")
     alone = run_command("train", later, "--output", tmp_path / "alone", *common, code=2)

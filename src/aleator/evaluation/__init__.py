@@ -55,6 +55,7 @@ from aleator.evaluation.label_errors import (
 )
 from aleator.evaluation.label_heads import (
     HeadSettings,
+    LinearHead,
     choose_head_settings,
     hidden_layer_head,
     linear_head,
@@ -94,6 +95,7 @@ __all__ = [
     "LabelErrors",
     "LabelModel",
     "LetterPairView",
+    "LinearHead",
     "MatchCalibration",
     "MatchPairs",
     "Neighbours",

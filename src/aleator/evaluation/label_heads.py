@@ -20,16 +20,40 @@ _WIDTH, _DROPOUT, _RATE, _BATCH = 256, 0.5, 3e-3, 256
 _ROWS_IN_ALL, _PASSES = 400_000, (4, 25)  # training rows that the hidden layer sees, and bounds on passes
 
 
-def linear_head(features: Tensor, targets: Tensor, penalty: float = 1e-2) -> Predictor:
+@dataclass(frozen=True)
+class LinearHead:
+    """P(class | features) = softmax(features weights + bias).
+
+    Args:
+        weights: Shape (F, C).
+        bias: Shape (C,).
+
+    Examples:
+        >>> import torch
+        >>> from aleator.evaluation import LinearHead
+        >>> LinearHead(torch.eye(2), torch.zeros(2))(torch.tensor([[0.0, 0.0]]))
+        tensor([[0.5000, 0.5000]])
+    """
+
+    weights: Tensor
+    bias: Tensor
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Probabilities (m, C) of features (m, F)."""
+        return (features.to(self.weights.dtype) @ self.weights + self.bias).softmax(1)
+
+
+def linear_head(features: Tensor, targets: Tensor, penalty: float = 1e-2, iterations: int | None = None) -> LinearHead:
     """Multinomial logistic regression: cross-entropy with the targets + penalty / 2 |weights|^2.
 
     Args:
         features: Standardised features, shape (n, F).
         targets: Label distributions, shape (n, C).
         penalty: Weight of the squared weights.
+        iterations: Most iterations of L-BFGS. Default: 60, and fewer where each is much work.
 
     Returns:
-        Function from features (m, F) to probabilities (m, C).
+        The head.
 
     Examples:
         >>> import torch
@@ -40,8 +64,9 @@ def linear_head(features: Tensor, targets: Tensor, penalty: float = 1e-2) -> Pre
     """
     weights = torch.zeros(features.shape[1], targets.shape[1], requires_grad=True, device=features.device)
     bias = torch.zeros(targets.shape[1], requires_grad=True, device=features.device)
-    work = 4.0 * features.numel() * targets.shape[1]
-    iterations = int(min(_ITERATIONS, max(10.0, _MOST_WORK / work)))
+    if iterations is None:
+        work = 4.0 * features.numel() * targets.shape[1]
+        iterations = int(min(_ITERATIONS, max(10.0, _MOST_WORK / work)))
     optimiser = torch.optim.LBFGS(
         [weights, bias], max_iter=iterations, history_size=10, line_search_fn="strong_wolfe", tolerance_change=1e-7
     )
@@ -53,8 +78,7 @@ def linear_head(features: Tensor, targets: Tensor, penalty: float = 1e-2) -> Pre
         return loss
 
     optimiser.step(closure)
-    weights, bias = weights.detach(), bias.detach()
-    return lambda new: (new @ weights + bias).softmax(1)
+    return LinearHead(weights.detach(), bias.detach())
 
 
 def hidden_layer_head(features: Tensor, targets: Tensor, seed: int = 0) -> Predictor:

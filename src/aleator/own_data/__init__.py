@@ -16,7 +16,7 @@ from aleator.own_data.learning.defaults import Settings, kernel_width
 from aleator.own_data.learning.learning import train
 from aleator.own_data.measuring.answer_figure import plot_answers
 from aleator.own_data.measuring.answers import Answers, label_metrics, label_rows
-from aleator.own_data.measuring.comparison import COMPARISON_WORDS, Items, compare_with_rivals, with_interval
+from aleator.own_data.measuring.comparison import COMPARISON_WORDS, compare_with_baselines, with_interval
 from aleator.own_data.measuring.evaluation import METRIC_WORDS, calibrate_on_labels, evaluate, figures
 from aleator.own_data.measuring.one_mode import certainty_score, mode_weights, one_mode
 from aleator.own_data.measuring.questions import Questions, fit_match_maps, held_out_questions
@@ -35,7 +35,6 @@ __all__ = [
     "Audit",
     "Collection",
     "EmbeddedCollection",
-    "Items",
     "LabelKind",
     "Labels",
     "Problem",
@@ -45,7 +44,7 @@ __all__ = [
     "audit",
     "calibrate_on_labels",
     "certainty_score",
-    "compare_with_rivals",
+    "compare_with_baselines",
     "describe_problems",
     "embed",
     "embed_into",

@@ -26,7 +26,10 @@ from aleator.own_data import (
 )
 from aleator.own_data.collection.contents import item_digests
 from aleator.own_data.collection.left_out import leave_out, record_left_out
+from aleator.own_data.collection.parts import Split
+from aleator.own_data.collection.used_items import save_used_items
 from aleator.own_data.learning.splits import split_items
+from aleator.own_data.measuring.baselines import fit_baselines, save_baselines
 
 SETTINGS = Settings(steps=3, dim=4, width=4, batch_size=16, size=8, holdout=0.4, augment="none")
 BAD = ("blue/03.png", "green/00.png", "red/19.png")
@@ -57,7 +60,7 @@ def test_training_goes_on_without_them(damaged):
     log = []
     folder, clean = damaged / "run", read_collection(damaged / "clean")
     collection = read_collection(damaged / "photos")
-    run = train(collection, folder, SETTINGS, device="cpu", rivals=False, strict=False, log=log.append)
+    run = train(collection, folder, SETTINGS, device="cpu", baselines=False, strict=False, log=log.append)
     split = split_items(clean, clean.labels, SETTINGS.holdout, SETTINGS.seed)
     with np.load(folder / "items.npz") as used:
         assert used["training"].tolist() == item_digests(clean)[split.train].tolist()
@@ -87,7 +90,7 @@ def test_images_that_can_be_read_are_prepared(damaged, monkeypatch, limit):
 
 def test_strict_training_stops_with_all_of_them(damaged):
     with pytest.raises(ValueError, match="3 of 60 items cannot be used") as caught:
-        train(read_collection(damaged / "photos"), damaged / "run", SETTINGS, device="cpu", rivals=False)
+        train(read_collection(damaged / "photos"), damaged / "run", SETTINGS, device="cpu", baselines=False)
     assert all(name in str(caught.value) for name in BAD)
 
 
@@ -103,15 +106,22 @@ def test_embedding_goes_on_without_them(damaged, image_run):
     assert len(log) == 1
 
 
-def test_the_rest_is_evaluated_beside_rivals(damaged, image_run):
-    """The items are read again for the rivals, and found by their ids."""
-    path = embed(image_run, read_collection(damaged / "photos"), damaged / "a.safetensors", device="cpu", strict=False)
-    clean = embed(image_run, read_collection(damaged / "clean"), damaged / "b.safetensors", device="cpu")
+def test_the_rest_is_compared_with_baselines(damaged, image_run):
+    """The items are read again for the baselines, and found by their ids."""
+    none = np.empty(0, np.uint64)
+    image_run.folder.mkdir()
+    save_used_items(image_run.folder, none, Split(*[none] * 3))  # all items are new to the run
+    clean = read_collection(damaged / "clean")
+    images = torch.stack([image_run.inputs.load(item) for item in clean.raw(0, len(clean))])
+    known = fit_baselines(images, np.arange(len(clean)), clean.labels, inputs="pixels")
+    save_baselines(image_run.folder, known)
     rows = []
-    for file in (path, clean):
-        embedded = read_embedded(file)
-        comparison = evaluate_embedded(embedded, embedded.labels())["rivals"]
+    for name in ("photos", "clean"):
+        path = damaged / f"{name}.safetensors"
+        embedded = read_embedded(embed(image_run, read_collection(damaged / name), path, device="cpu", strict=False))
+        comparison = evaluate_embedded(embedded, embedded.labels(), run=image_run)["baselines"]
         rows.append([(row["method"], row["recall_at_1"]["value"]) for row in comparison["rows"]])
+    assert len(rows[0]) == 3
     assert rows[0] == rows[1]
 
 
@@ -127,7 +137,7 @@ def test_pairs_of_paths_are_evaluated(damaged, image_run):
     assert (pairs.kind, len(embedded.q), len(pairs.values)) == ("pairs", 57, 27)
     ids = [record["id"] for record in embedded.records]
     assert {f"{ids[a]};{ids[b]}" for a, b in pairs.values} <= set(lines)
-    assert evaluate_embedded(embedded, pairs, rivals=False)["items"] == 57
+    assert evaluate_embedded(embedded, pairs, baselines=False)["items"] == 57
     table.unlink()
     with pytest.raises(ValueError, match="has no label"):
         embedded.labels()

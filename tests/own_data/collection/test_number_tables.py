@@ -176,7 +176,7 @@ def test_train_and_embed_take_a_table_of_numbers(tmp_path):
     known = table(
         tmp_path / "known.csv", "a,b,c,d,label", *(f"{line},{'uvw'[c]}" for line, c in zip(lines, classes, strict=True))
     )
-    run = train(read_collection(known), tmp_path / "run", Settings(steps=20, width=16), device="cpu", rivals=False)
+    run = train(read_collection(known), tmp_path / "run", Settings(steps=20, width=16), device="cpu", baselines=False)
     new = table(tmp_path / "new.csv", "a,b,c,d", *lines[:5])
     embedded = read_embedded(embed(run, read_collection(new), tmp_path / "new.safetensors", device="cpu"))
     np.testing.assert_allclose(embedded.q.mu, run.posteriors(np.float32(rows[:5])).mu, atol=1e-3)
@@ -189,7 +189,7 @@ def test_a_run_knows_the_names_of_its_columns(tmp_path):
     generator = np.random.default_rng(0)
     rows = [f"{a:.3f},{b:.3f},{'xy'[i % 2]}" for i, (a, b) in enumerate(generator.normal(size=(60, 2)))]
     path = table(tmp_path / "train.csv", "length,width,label", *rows)
-    run = train(read_collection(path), tmp_path / "run", Settings(steps=1, width=8), device="cpu", rivals=False)
+    run = train(read_collection(path), tmp_path / "run", Settings(steps=1, width=8), device="cpu", baselines=False)
     for header, problem in {
         "length,height": "lacks width and has height, unlike the training data",
         "length": "lacks width, unlike the training data; give it the columns of the training data: length, width",

@@ -15,11 +15,11 @@ from aleator.own_data.learning.continuing import continued_settings, seen_items,
 from aleator.own_data.learning.preparation import PreparedTraining
 from aleator.own_data.learning.splits import split_items
 from tests.own_data.conftest import blobs
-from tests.own_data.learning.test_pretrained import network
+from tests.own_data.runs.test_pretrained import network
 
 __all__ = ["network"]
 
-NEW = {"device": "cpu", "rivals": False, "figures": False}
+NEW = {"device": "cpu", "baselines": False, "figures": False}
 
 
 def saved(folder, rows, labels):
@@ -61,6 +61,17 @@ def test_it_starts_with_the_weights_of_the_first_run(run, grown, tmp_path):
     more = train(grown, tmp_path / "more", Settings(start=str(run.folder), steps=1, learning_rate=1e-9), **NEW)
     rows, _ = blobs()
     torch.testing.assert_close(more.posteriors(rows).mu, run.posteriors(rows).mu, rtol=1e-4, atol=1e-4)
+
+
+def test_no_baselines_where_the_first_run_learned_from_other_items(run, grown, tmp_path):
+    """They cannot learn from what ours learned from."""
+    rows, labels = blobs(200, seed=3)
+    for name, collection, left in (("new", saved(tmp_path / "few", rows, labels), True), ("all", grown, False)):
+        log, settings = [], Settings(start=str(run.folder), steps=1)
+        more = train(collection, tmp_path / name, settings, device="cpu", figures=False, log=log.append)
+        said = any(line.startswith("no baselines: ") and "learned from 321 items that are not" in line for line in log)
+        assert said == left
+        assert ("baselines" in more.metrics) == (tmp_path / name / "baselines").is_dir() == (not left)
 
 
 def test_seen_items_are_not_held_out(run, grown):

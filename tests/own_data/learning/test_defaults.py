@@ -13,7 +13,7 @@ def test_what_is_left_open_is_chosen_and_explained(features, tmp_path):
     lines = []
     settings = Settings(steps=2, width=8)
     collection = read_collection(features / "x.npy", features / "y.npy")
-    run = train(collection, tmp_path / "run", settings, log=lines.append, rivals=False)
+    run = train(collection, tmp_path / "run", settings, log=lines.append, baselines=False)
     chosen = run.config["chosen"]
     head = ["members", "learning_rate", "weight_decay", "dropout"]
     assert chosen == ["backbone", "dim", "kappa_pos", "batch_size", *head]

@@ -69,7 +69,7 @@ def test_the_recipe_is_that_of_aleator_train(features, tmp_path):
     rows, labels = blobs()
     settings = {"dim": 4, "steps": 10, "width": 32, "members": 2, "batch_size": 64}
     collection = read_collection(features / "x.npy", features / "y.npy")
-    run = train(collection, tmp_path / "run", Settings(**settings), device="cpu", rivals=False, progress=False)
+    run = train(collection, tmp_path / "run", Settings(**settings), device="cpu", baselines=False, progress=False)
     estimator = al.AleatorClassifier(**settings, holdout=run.config["settings"]["holdout"]).fit(rows, labels)
     assert torch.equal(estimator.posteriors(rows).mu, run.posteriors(rows).mu)
     np.testing.assert_allclose(estimator.predict_proba(rows), run.label_probabilities(rows).numpy(), atol=1e-6)

@@ -86,7 +86,7 @@ def test_rows_that_changed_in_a_file_of_one_name_are_other_data(run, features, t
 def test_images_that_changed_under_their_names_are_other_data(photos, tmp_path):
     shutil.copytree(photos, tmp_path / "photos")
     little = Settings(steps=2, width=4, size=8, holdout=0.3)
-    run = train(read_collection(tmp_path / "photos"), tmp_path / "run", little, device="cpu", rivals=False)
+    run = train(read_collection(tmp_path / "photos"), tmp_path / "run", little, device="cpu", baselines=False)
     lines = []
     for path in (tmp_path / "photos").rglob("*.png"):
         os.utime(path, (0, 0))
@@ -98,7 +98,7 @@ def test_images_that_changed_under_their_names_are_other_data(photos, tmp_path):
         image.rotate(180).save(changed)
     changed.write_bytes(changed.read_bytes().ljust(len(before), b"\0")[: len(before)])  # of the same size
     with pytest.raises(ValueError, match=r"another run \(its data were others\)"):
-        train(read_collection(tmp_path / "photos"), tmp_path / "run", little, device="cpu", rivals=False)
+        train(read_collection(tmp_path / "photos"), tmp_path / "run", little, device="cpu", baselines=False)
 
 
 def test_a_folder_of_something_else_is_left_alone(features, tmp_path):
@@ -128,14 +128,14 @@ def test_a_stopped_run_goes_on_to_the_same_weights(features, tmp_path, run, monk
     with monkeypatch.context() as patched:
         patched.setattr(recipes, "fit", stopping_fit)
         with pytest.raises(StoppedError):
-            train(collection, tmp_path / "run", QUICK, device="cpu", rivals=False)
+            train(collection, tmp_path / "run", QUICK, device="cpu", baselines=False)
     with pytest.raises(ValueError, match="not finished"):
         load_run(tmp_path / "run")
     assert list((tmp_path / "run/training/checkpoints").iterdir())
     with pytest.raises(ValueError, match=r"other steps.*repeat the command that started it") as refused:
-        train(collection, tmp_path / "run", replace(QUICK, steps=121), device="cpu", rivals=False)
+        train(collection, tmp_path / "run", replace(QUICK, steps=121), device="cpu", baselines=False)
     assert "--from" not in str(refused.value)  # an unfinished run cannot be continued elsewhere
-    resumed = train(collection, tmp_path / "run", QUICK, device="cpu", rivals=False)
+    resumed = train(collection, tmp_path / "run", QUICK, device="cpu", baselines=False)
     weights, expected = resumed.encoder.state_dict(), run.encoder.state_dict()
     assert all(torch.equal(weights[name], expected[name]) for name in weights)
     assert resumed.metrics["recall_at_1"] == run.metrics["recall_at_1"]
@@ -143,7 +143,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(features, tmp_path, run, monk
 
 def test_images_in_class_folders(photos, tmp_path):
     settings = Settings(steps=25, dim=4, width=4, batch_size=24, size=8, holdout=0.4)
-    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
+    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", baselines=False)
     assert run.inputs.kind == "images"
     assert run.inputs.size == 8
     assert len(run.inputs.mean) == 3
@@ -182,6 +182,28 @@ def test_other_kinds_of_labels(tmp_path, label_kind):
     assert run.config["data"]["labels"] == label_kind
 
 
+def test_few_groups_calibrate_nothing_and_the_log_says_so(tmp_path):
+    """Of 20 groups, six are held out. Their word is not enough to scale kappa or to fit a map."""
+    generator = np.random.default_rng(0)
+    groups = np.arange(400) % 20
+    rows = generator.standard_normal((20, 6))[groups] + generator.standard_normal((400, 6))
+    np.save(tmp_path / "x.npy", rows.astype(np.float32))
+    (tmp_path / "g.csv").write_text("group\n" + "\n".join(map(str, groups)) + "\n")
+    lines, collection = [], read_collection(tmp_path / "x.npy", tmp_path / "g.csv")
+    settings = Settings(steps=30, width=16, dim=4, batch_size=32, kappa_pos=30.0)
+    run = train(collection, tmp_path / "run", settings, device="cpu", log=lines.append)
+    assert run.metrics["notes"][0].startswith("NOT CALIBRATED: ")
+    assert run.metrics["notes"][0] in lines
+    assert not any(line.startswith("calibrated on") for line in lines)
+    assert float(run.kernel.kappa_pos) == 30.0
+    assert not run.maps.calibrated
+    assert 0 < run.prior < 0.1
+    assert "3 groups of queries, of 30 that are needed" in run.metrics["baselines"]["verdicts"][0]
+    card = (tmp_path / "run/README.md").read_text()
+    assert "NOT CALIBRATED" in card
+    assert "were calibrated" not in card
+
+
 def test_two_rings_are_told_apart_by_the_length_of_their_rows(tmp_path):
     generator = np.random.default_rng(0)
     labels, angle = np.arange(400) % 2, generator.uniform(0, 2 * np.pi, 400)
@@ -190,7 +212,11 @@ def test_two_rings_are_told_apart_by_the_length_of_their_rows(tmp_path):
     np.save(tmp_path / "y.npy", labels)
     settings = Settings(steps=150, width=64, members=1)
     run = train(
-        read_collection(tmp_path / "x.npy", tmp_path / "y.npy"), tmp_path / "run", settings, device="cpu", rivals=False
+        read_collection(tmp_path / "x.npy", tmp_path / "y.npy"),
+        tmp_path / "run",
+        settings,
+        device="cpu",
+        baselines=False,
     )
     assert run.metrics["recall_at_1"] > 0.9
 
@@ -204,7 +230,7 @@ def test_the_random_numbers_of_the_caller_are_left_alone(tmp_path):
     expected = torch.rand(3), np.random.rand(3)
     torch.manual_seed(5)
     np.random.seed(5)
-    train(collection, tmp_path / "run", Settings(steps=2, width=8), device="cpu", rivals=False, figures=False)
+    train(collection, tmp_path / "run", Settings(steps=2, width=8), device="cpu", baselines=False, figures=False)
     assert torch.equal(torch.rand(3), expected[0])
     assert np.array_equal(np.random.rand(3), expected[1])
 
@@ -219,7 +245,7 @@ def test_long_features_are_not_taken_for_sure_ones(tmp_path):
     np.save(tmp_path / "y.npy", labels)
     settings = Settings(steps=80, width=64, dim=8, batch_size=64)
     collection = read_collection(tmp_path / "x.npy", tmp_path / "y.npy")
-    run = train(collection, tmp_path / "run", settings, device="cpu", rivals=False)
+    run = train(collection, tmp_path / "run", settings, device="cpu", baselines=False)
     assert rank_correlation(run.posteriors(rows).kappa, -noise[:, 0]) > 0.4
 
 

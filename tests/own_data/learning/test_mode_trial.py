@@ -21,7 +21,7 @@ def collection(tmp_path):
 def learn(collection, folder, modes, lines=None):
     settings = Settings(steps=6, width=8, dim=4, modes=modes)
     log = (lambda line: None) if lines is None else lines.append
-    return train(collection, folder, settings, device="cpu", rivals=False, figures=False, log=log)
+    return train(collection, folder, settings, device="cpu", baselines=False, figures=False, log=log)
 
 
 def with_likelihoods(monkeypatch, *of_items):

@@ -17,9 +17,9 @@ from aleator.own_data.runs.run import load_run
 
 def test_many_images_stay_on_disk_and_give_the_same_run(photos, tmp_path, monkeypatch):
     settings = Settings(steps=6, dim=4, width=4, batch_size=16, size=8, holdout=0.4)
-    small = train(read_collection(photos), tmp_path / "small", settings, device="cpu", rivals=False)
+    small = train(read_collection(photos), tmp_path / "small", settings, device="cpu", baselines=False)
     monkeypatch.setattr(preparation, "_MEMORY_LIMIT", 1000)
-    large = train(read_collection(photos), tmp_path / "large", settings, device="cpu", rivals=False)
+    large = train(read_collection(photos), tmp_path / "large", settings, device="cpu", baselines=False)
     weights, expected = large.encoder.state_dict(), small.encoder.state_dict()
     assert all(torch.equal(weights[name], expected[name]) for name in weights)
     assert not (tmp_path / "large/cache").exists()
@@ -35,7 +35,7 @@ def test_a_corrupt_image_is_named_before_training(photos, tmp_path):
     broken.unlink()
     settings = Settings(steps=2, dim=4, width=4, batch_size=16, size=8, holdout=0.4)
     assert (
-        train(read_collection(tmp_path / "photos"), tmp_path / "run", settings, device="cpu", rivals=False).metrics[
+        train(read_collection(tmp_path / "photos"), tmp_path / "run", settings, device="cpu", baselines=False).metrics[
             "items"
         ]
         == 12
@@ -62,6 +62,6 @@ def test_a_saved_model_is_not_trained_over(run, features, tmp_path):
     before = (folder / "config.json").read_bytes()
     collection = read_collection(features / "x.npy", features / "y.npy")
     with pytest.raises(ValueError, match=r"saved.*belongs to another run"):
-        train(collection, folder, Settings(steps=2, width=8), device="cpu", rivals=False)
+        train(collection, folder, Settings(steps=2, width=8), device="cpu", baselines=False)
     assert (folder / "config.json").read_bytes() == before
     assert load_run(folder).fingerprint == run.fingerprint

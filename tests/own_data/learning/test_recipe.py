@@ -53,7 +53,7 @@ def test_evaluation_is_expected_to_take_as_long_as_validations_say(monkeypatch):
 def test_learning_ends_in_time_for_evaluation(photos, tmp_path, clock):
     settings = Settings(minutes=1.0, dim=4, width=2, batch_size=4, size=8, holdout=0.4)
     lines: list[str] = []
-    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False, log=lines.append)
+    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", baselines=False, log=lines.append)
     # All items are encoded for evaluation, and half of the held-out ones once more when learning ends.
     encoded = run.config["data"]["items"] + run.metrics["items"]
     learning = 60 - 10 - (1.5 * 0.01 * encoded + 8)
@@ -62,14 +62,14 @@ def test_learning_ends_in_time_for_evaluation(photos, tmp_path, clock):
     probabilities = run.label_probabilities(sorted(photos.rglob("*.png"))[:3])
     torch.testing.assert_close(probabilities.sum(1), torch.ones(3, dtype=probabilities.dtype))
     # The same command again finds the finished run, however much time there is now.
-    again = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
+    again = train(read_collection(photos), tmp_path / "run", settings, device="cpu", baselines=False)
     assert again.config["settings"]["steps"] == run.config["settings"]["steps"]
 
 
 def test_reading_that_takes_all_of_the_time_leaves_a_quarter_for_learning(features, tmp_path, clock):
     collection, lines = read_collection(features / "x.npy", features / "y.npy"), []
     settings = Settings(minutes=0.1, width=8, batch_size=8, members=1, holdout=0.4)  # six seconds; ten are gone
-    run = train(collection, tmp_path / "run", settings, device="cpu", rivals=False, log=lines.append)
+    run = train(collection, tmp_path / "run", settings, device="cpu", baselines=False, log=lines.append)
     assert run.config["settings"]["steps"] == 2
     assert any("more --minutes" in line for line in lines)
 
@@ -80,32 +80,32 @@ def test_a_training_that_is_resumed_keeps_its_limit(features, tmp_path, clock, m
     fit = recipe.fit
     monkeypatch.setattr(recipe, "fit", None)  # the first start ends where learning begins
     with pytest.raises(TypeError):
-        train(collection, tmp_path / "run", settings, device="cpu", rivals=False)
+        train(collection, tmp_path / "run", settings, device="cpu", baselines=False)
     monkeypatch.setattr(recipe, "fit", fit)
     monkeypatch.setattr(time_limit, "seconds_gone", lambda job: 50.0)
-    run = train(collection, tmp_path / "run", settings, device="cpu", rivals=False)
+    run = train(collection, tmp_path / "run", settings, device="cpu", baselines=False)
     assert run.config["settings"]["steps"] > 25
 
 
 def test_more_time_than_the_passes_need_is_not_used(photos, features, tmp_path, monkeypatch):
     settings = Settings(minutes=1000.0, dim=4, width=2, batch_size=16, size=8, holdout=0.4)
     monkeypatch.setattr(recipe, "_MOST_PASSES", 1)
-    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
+    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", baselines=False)
     items = run.config["data"]["items"]
     assert run.config["settings"]["steps"] <= items // 16 + 1
     monkeypatch.setattr(recipe, "usual_steps_of_head", lambda *_: 40)
     collection = read_collection(features / "x.npy", features / "y.npy")
     head = Settings(minutes=1000.0, width=8, batch_size=8, holdout=0.4)
-    assert train(collection, tmp_path / "head", head, device="cpu", rivals=False).config["settings"]["steps"] == 40
+    assert train(collection, tmp_path / "head", head, device="cpu", baselines=False).config["settings"]["steps"] == 40
     # Steps that are asked for are made within the time.
-    asked = train(collection, tmp_path / "asked", replace(head, steps=7), device="cpu", rivals=False)
+    asked = train(collection, tmp_path / "asked", replace(head, steps=7), device="cpu", baselines=False)
     assert asked.config["settings"]["steps"] == 7
 
 
 def test_the_trial_of_modes_takes_a_quarter_of_the_minutes(features, tmp_path, clock):
     settings = Settings(minutes=2.0, width=8, batch_size=8, holdout=0.4, modes="auto")
     collection = read_collection(features / "x.npy", features / "y.npy")
-    run = train(collection, tmp_path / "run", settings, device="cpu", rivals=False)
+    run = train(collection, tmp_path / "run", settings, device="cpu", baselines=False)
     steps = json.loads((tmp_path / "run" / "modes.json").read_text())["steps"]
     assert len(steps) == 2
     assert all(0.6 * 15 < of_one <= 15 for of_one in steps)  # an eighth of two minutes
@@ -117,7 +117,11 @@ def test_the_trial_of_modes_takes_a_quarter_of_the_minutes(features, tmp_path, c
 def test_the_kept_weights_have_the_best_held_out_likelihood(features):
     settings = Settings(steps=40, dim=4, width=8, batch_size=16, holdout=0.4)
     train(
-        read_collection(features / "x.npy", features / "y.npy"), features / "run", settings, device="cpu", rivals=False
+        read_collection(features / "x.npy", features / "y.npy"),
+        features / "run",
+        settings,
+        device="cpu",
+        baselines=False,
     )
     rows = (features / "run" / "training" / "validation.csv").read_text().splitlines()
     assert "label_log_likelihood" in rows[0]

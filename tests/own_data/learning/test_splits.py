@@ -8,9 +8,11 @@ import pytest
 from aleator.own_data import read_collection
 from aleator.own_data.collection.parts import select_labels
 from aleator.own_data.collection.problems import Problem
+from aleator.own_data.learning.defaults import held_out_share
 from aleator.own_data.learning.splits import (
     allowed_share,
     describe_copies,
+    describe_few_groups,
     describe_single_items,
     require_trainable,
     split_items,
@@ -92,6 +94,21 @@ def test_groups_and_pairs_are_held_out_whole(tmp_path):
     assert [len(k.values) for k in kept] == [36, 12, 12]  # no pair is torn apart
     first = select_labels(pairs.labels, parts.test).values[0]
     assert groups[parts.test[first[0]]] == groups[parts.test[first[1]]]
+
+
+@pytest.mark.parametrize(("groups", "held_out"), [(600, 60), (200, 60), (120, 60), (119, 36), (40, 12)])
+def test_thirty_groups_calibrate_and_thirty_evaluate_or_it_is_said(tmp_path, groups, held_out):
+    """However many items a group has: 600 items were six groups, on whose word kappa was divided by twenty."""
+    np.save(tmp_path / "x.npy", np.zeros((20 * groups, 2)))
+    rows = "\n".join(str(g) for g in np.repeat(np.arange(groups), 20))
+    collection = read_collection(tmp_path / "x.npy", write(tmp_path / "g.csv", f"group\n{rows}\n"))
+    share = allowed_share(collection, collection.labels, held_out_share(20 * groups), seed=0)
+    split = split_items(collection, collection.labels, share, seed=0)
+    parts = [np.unique(collection.labels.values[part]) for part in (split.train, split.calibration, split.test)]
+    assert [len(part) for part in parts] == [groups - held_out, held_out // 2, held_out // 2]
+    said = describe_few_groups(collection.labels, split)
+    assert said.startswith("NOT CALIBRATED: ") == (held_out < 60)
+    assert (f"{held_out // 2} groups are too few" in said) == (held_out < 60)
 
 
 def refused(collection, share):

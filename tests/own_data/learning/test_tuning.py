@@ -11,7 +11,7 @@ from aleator.encoders import Chain, EfficientNetLite0, Encoder, LowRank, SmallRe
 from aleator.own_data import Settings, example_sentences, load_run, read_collection, train
 from aleator.own_data.learning import tuning
 from aleator.own_data.learning.tuning import choose_parameters, last_layers
-from tests.own_data.learning.test_pretrained import network, transformers
+from tests.own_data.runs.test_pretrained import network, transformers
 
 __all__ = ["network"]
 pytestmark = pytest.mark.hub
@@ -129,7 +129,13 @@ def test_a_network_learns_and_is_saved_plain(tune, network, photos, tmp_path, mo
         backbone=f"hf:{network}", tune=tune, rank=rank, tune_steps=3, tune_learning_rate=0.01, augment="crop", **HEAD
     )
     run = train(
-        read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False, figures=False, log=log.append
+        read_collection(photos),
+        tmp_path / "run",
+        settings,
+        device="cpu",
+        baselines=False,
+        figures=False,
+        log=log.append,
     )
     assert any(line.startswith(f"tune = {tune}: ") for line in log)
     before = {name: p for name, p in transformers.ViTModel.from_pretrained(network).named_parameters()}
@@ -151,7 +157,13 @@ def test_a_network_that_became_worse_is_not_kept(network, photos, tmp_path):
         backbone=f"hf:{network}", tune="all", tune_steps=2, tune_learning_rate=10.0, augment="none", **HEAD
     )
     run = train(
-        read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False, figures=False, log=log.append
+        read_collection(photos),
+        tmp_path / "run",
+        settings,
+        device="cpu",
+        baselines=False,
+        figures=False,
+        log=log.append,
     )
     assert any("the head alone is kept" in line for line in log)
     before = dict(transformers.ViTModel.from_pretrained(network).named_parameters())
@@ -167,7 +179,7 @@ def test_a_text_network_learns(tune, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "_improved", lambda before, after: True)
     settings = Settings(backbone=f"hf:{minilm.get_model_path()}", tune=tune, tune_steps=6, **HEAD)
     run = train(read_collection(example_sentences()), tmp_path / "run", settings, device="cpu", figures=False)
-    assert run.metrics["rivals"]["inputs"] == "frozen features"
+    assert run.metrics["baselines"]["inputs"] == "frozen features"
     assert run.posteriors(["The striker missed an open goal.", "It starts at nine."]).batch_shape == (2,)
     before = transformers.AutoModel.from_pretrained(minilm.get_model_path()).state_dict()
     after = run.encoder.backbone.parts[0].network.state_dict()

@@ -92,7 +92,7 @@ def test_groups_have_novelty_but_no_labels(tmp_path):
     lines = ["group", *(str(i // 4) for i in range(120))]
     (tmp_path / "y.csv").write_text("\n".join(lines) + "\n")
     collection = read_collection(tmp_path / "x.npy", tmp_path / "y.csv")
-    run = train(collection, tmp_path / "run", Settings(steps=2, dim=4, width=8), device="cpu", rivals=False)
+    run = train(collection, tmp_path / "run", Settings(steps=2, dim=4, width=8), device="cpu", baselines=False)
     assert run.answers.labels is None
     assert run.unlike(rows + 100).all()
     assert "label_log_likelihood" not in run.metrics

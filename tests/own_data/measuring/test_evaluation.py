@@ -7,6 +7,7 @@ import torch
 from aleator.matching.kernels import VMFKernel
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.measuring.evaluation import calibrate_on_labels, evaluate, figures, matching_pairs
+from aleator.own_data.measuring.questions import Questions
 from aleator.posteriors.vmf import VonMisesFisher
 
 
@@ -76,8 +77,34 @@ def test_a_search_by_match_prefers_a_sure_item_to_a_nearer_unsure_one():
     kappa = torch.tensor([90.0, 2.0, 90.0, 90.0, 90.0, 90.0])
     q = VonMisesFisher(torch.stack([angle.cos(), angle.sin()], 1), kappa)
     found = evaluate(q, hard([0, 1, 0, 1, 1, 1]), VMFKernel(16.0))
-    assert found["first_hit"] == pytest.approx(3 / 6)  # the second item is nearest to its neighbours, and misleads both
+    assert found["recall_at_1"] == pytest.approx(3 / 6)  # the second item misleads both of its neighbours
     assert found["first_match"] == pytest.approx(5 / 6)
+
+
+def test_a_search_by_match_that_finds_less_than_one_by_cosine_is_advised_against():
+    """One sure item in the middle of each class's opposite is the likeliest match of all."""
+    angle = torch.tensor([0.0, 0.3]).repeat_interleave(50) + 0.001 * torch.arange(100)
+    angle, kappa = torch.cat([angle, torch.tensor([0.2])]), torch.full((101,), 4.0)
+    kappa[-1] = 5000.0
+    q = VonMisesFisher(torch.stack([angle.cos(), angle.sin()], 1), kappa)
+    labels = hard([0] * 50 + [1] * 50 + [2])
+    metrics = evaluate(q, labels, VMFKernel(400.0))
+    assert metrics["first_match"] < 0.1 < 0.9 < metrics["recall_at_1"]
+    assert metrics["notes"] == [
+        f"the likeliest match is right for {metrics['first_match']:.3f} of the queries, the nearest item for "
+        f"{metrics['recall_at_1']:.3f}: search by nearest"
+    ]
+    assert evaluate(q[:100], hard([0] * 50 + [1] * 50), VMFKernel(400.0))["notes"] == []
+
+
+def test_recall_is_that_of_the_gallery_that_is_searched():
+    """Among themselves the queries are all right; against the gallery, one of two is."""
+    q = VonMisesFisher(torch.eye(3)[[0, 0, 1, 1]], torch.ones(4))
+    gallery = VonMisesFisher(torch.eye(3)[[0, 1, 2]], torch.ones(3))
+    queries = Questions(q, hard([0, 0, 1, 1]), gallery, hard([0, 0, 1]), np.full(4, -1))
+    metrics = evaluate(q, hard([0, 0, 1, 1]), VMFKernel(20.0), questions=queries)
+    assert (metrics["recall_at_1"], metrics["gallery"]) == (0.5, 3)
+    assert evaluate(q, hard([0, 0, 1, 1]), VMFKernel(20.0))["recall_at_1"] == 1.0
 
 
 def test_items_without_a_partner_are_left_out():

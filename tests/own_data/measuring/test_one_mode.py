@@ -48,7 +48,7 @@ def run(tmp_path_factory):
     np.save(folder / "y.npy", label)
     collection = read_collection(folder / "x.npy", folder / "y.npy")
     settings = Settings(modes=2, steps=90, width=32, dim=8)
-    return folder, train(collection, folder / "run", settings, device="cpu", rivals=True), collection
+    return folder, train(collection, folder / "run", settings, device="cpu", baselines=True), collection
 
 
 def test_a_run_of_two_modes_is_trained_saved_and_measured(run):
@@ -61,7 +61,7 @@ def test_a_run_of_two_modes_is_trained_saved_and_measured(run):
     for name in ("recall_at_1", "label_accuracy", "match_ece", "mean_kappa"):
         assert np.isfinite(trained.metrics[name])
     assert trained.metrics["label_accuracy"] > 0.6
-    assert trained.metrics["rivals"]["rows"][0]["method"] == "ours"
+    assert trained.metrics["baselines"]["rows"][0]["method"] == "ours"
 
 
 def test_embed_rank_evaluate_and_query(run, tmp_path):

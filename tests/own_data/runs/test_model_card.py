@@ -13,18 +13,18 @@ def parts(run):
     return run.inputs.to_dict(), run.config, run.metrics
 
 
-def test_train_writes_a_card_with_data_figures_rivals_and_limits(run, features):
+def test_train_writes_a_card_with_data_figures_baselines_and_limits(run, features):
     text = (features / "run" / "README.md").read_text()
     header = yaml.safe_load(text.split("---")[1])
     assert header["library_name"] == "aleator"
     assert header["pipeline_tag"] == "feature-extraction"
     for heading in ("Use", "Data", "Figures on held-out items", "Limits", "Training"):
         assert f"\n## {heading}\n" in text
-    ours = next(row for row in run.metrics["rivals"]["rows"] if row["method"] == "ours")
+    ours = next(row for row in run.metrics["baselines"]["rows"] if row["method"] == "ours")
     assert f"{ours['recall_at_1']['value']:.3f} ±" in text
-    assert "raw neighbours" in text
-    assert "Recall@1: share of questions whose nearest item, or likeliest label, is right. surer half: " in text
-    assert all(line in text for line in run.metrics["rivals"]["verdicts"])
+    assert "raw cosine" in text
+    assert "Recall@1: share of queries whose nearest item, or likeliest label, is right. surer half: " in text
+    assert all(line in text for line in run.metrics["baselines"]["verdicts"])
     assert "| items | 400 |" in text
 
 
@@ -43,11 +43,11 @@ def test_the_folder_of_the_data_is_not_told(run, features):
     assert "/home/me" not in model_card("name", inputs, config | {"settings": settings}, metrics)
 
 
-def test_a_card_without_rivals_and_of_an_older_run(run):
+def test_a_card_without_baselines(run):
     inputs, _, metrics = parts(run)
-    alone = {name: value for name, value in metrics.items() if name not in ("rivals", "provenance")}
+    alone = {name: value for name, value in metrics.items() if name not in ("baselines", "provenance")}
     text = model_card("name", inputs, {"settings": {}}, alone)
-    assert "raw neighbours" not in text
+    assert "raw cosine" not in text
     assert "Recall@1" in text
 
 

@@ -36,6 +36,22 @@ def save_used_items(folder: Path, digests: np.ndarray, split: Split, first: Path
         np.savez(file, **used)
 
 
+def learned_elsewhere(folder: Path, digests: np.ndarray) -> int:
+    """How many items a run was trained on that are none of these.
+
+    Args:
+        folder: The run folder.
+        digests: Those of the items, shape (N,).
+
+    Returns:
+        Their number; 0 for a run that does not say what it was trained on.
+    """
+    if not (folder / FILE).is_file():
+        return 0
+    with np.load(folder / FILE, allow_pickle=False) as stored:
+        return int(np.isin(stored[TRAINING], digests, invert=True).sum())
+
+
 def used_as(folder: Path, digests: np.ndarray) -> list[str | None] | None:
     """What a run has used each item for: "training", "calibration" or None.
 

@@ -39,6 +39,7 @@ class EmbeddedCollection:
         source: The file or folder that was embedded, if the posteriors file says it.
         marked: Whether the records say "used" for items that the encoder was trained or calibrated on. Files of older
             versions do not.
+        run: Folder of the run that embedded them, if the posteriors file says it.
 
     Examples:
         >>> import torch, aleator as al
@@ -60,6 +61,13 @@ class EmbeddedCollection:
     maps: MatchMaps = field(default_factory=MatchMaps)
     source: str | None = None
     marked: bool = False
+    run: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """What was embedded: "images", "text" or "features"."""
+        first = self.records[0]
+        return "images" if "path" in first else "text" if "text" in first else "features"
 
     def label_probabilities(self) -> Tensor:
         """Probability of each label, for each item.
@@ -142,7 +150,8 @@ def read_embedded(path: str | Path) -> EmbeddedCollection:
     records = read_records(path, len(q))
     fingerprint, source = header.get("fingerprint"), header.get("source")
     marked = header.get("used") == "marked"
-    return EmbeddedCollection(q, records, kernel, prior, fingerprint, *read_answers(path), maps, source, marked)
+    answers, run = read_answers(path), header.get("run_folder")
+    return EmbeddedCollection(q, records, kernel, prior, fingerprint, *answers, maps, source, marked, run)
 
 
 def rank_by_certainty(

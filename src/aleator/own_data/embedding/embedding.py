@@ -191,6 +191,7 @@ def embed(
                 header["left_out"] = json.dumps(sorted(problems))
             source = source.without(problems)
             header |= _name_of(run) | {"source": str(collection.source.absolute())}
+            header["run_folder"] = str(run.folder.resolve())  # `evaluate` looks for the baselines there
             header |= {} if source.used() is None else {"used": "marked"}
             beside = output.with_suffix(".jsonl")
             write_items(beside, source.records())

@@ -123,7 +123,7 @@ class AleatorClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Class
                 Path(temporary) / "run",
                 settings,
                 device=self.device,
-                rivals=False,
+                baselines=False,
                 figures=False,
                 progress=False,
                 log=print if self.verbose else lambda line: None,

@@ -1,4 +1,4 @@
-"""Our answers about the test items of a training beside those of simple methods (rivals)."""
+"""Our answers about the test items of a training, compared with those of baselines."""
 
 from typing import Any
 
@@ -6,51 +6,55 @@ import numpy as np
 import torch
 
 from aleator.evaluation import LabelModel
-from aleator.foundation import sample_numbers
 from aleator.own_data.collection.labels import Labels
-from aleator.own_data.collection.parts import Split, labels_at
+from aleator.own_data.collection.parts import Split
 from aleator.own_data.learning.preparation import PreparedTraining
-from aleator.own_data.measuring.comparison import MOST_GALLERY, MOST_QUESTIONS, Items, compare_with_rivals
+from aleator.own_data.measuring.baselines import Baselines, fit_baselines
+from aleator.own_data.measuring.comparison import compare_with_baselines
 from aleator.own_data.measuring.encoded_items import EncodedItems
-
-
-def compared_items(labels: Labels, split: Split, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the questions and of the gallery items that `compare_held_out` looks at."""
-    if labels.kind in ("classes", "soft"):
-        return sample_numbers(split.test, MOST_QUESTIONS, seed), sample_numbers(split.train, MOST_GALLERY, seed)
-    return split.test, split.train[:0]
+from aleator.own_data.measuring.questions import held_out_questions
 
 
 def compare_held_out(
-    training: PreparedTraining,
+    given: PreparedTraining,
     encoded: EncodedItems,
-    labels: Labels,
+    grouping: Labels,
     split: Split,
+    asked: np.ndarray,
+    gallery: np.ndarray,
     model: LabelModel | None,
+    network: str | None,
     seed: int,
-) -> dict[str, Any]:
-    """Compare the test items of a training with rivals; the training items are the gallery.
-
-    If whole groups are held out, no training item matches a question. The questions are then asked against each other.
+) -> tuple[dict[str, Any], Baselines]:
+    """Compare test items of a training with baselines that learn from the same items.
 
     Args:
-        training: The raw inputs of all items.
-        encoded: Posteriors of those that `compared_items` names.
-        labels: Labels of all items.
-        split: Which items were trained on, and which are the questions.
+        given: The items as they came: pixels, or features.
+        encoded: Posteriors of the items.
+        grouping: Labels of all items, of no pairs.
+        split: Which items were trained on.
+        asked: Numbers of the queries, which equal no item that was trained on.
+        gallery: Numbers of the training items to compare with.
         model: Our label probabilities, if there are any.
-        seed: Seed of samples and intervals.
+        network: Name of the network that gave the features; see `Baselines`.
+        seed: Seed of the intervals.
 
     Returns:
-        As `compare_with_rivals` returns it.
+        What `compare_with_baselines` returns; and the baselines, for the run.
     """
-
-    def items(numbers: np.ndarray) -> Items:
-        raw = training.items[torch.as_tensor(numbers)]
-        return Items(raw, encoded.posteriors(numbers), labels_at(labels, numbers))
-
-    inputs = "pixels" if training.learns_from_pixels else "features" if training.frozen is None else "frozen features"
-    asked, others = compared_items(labels, split, seed)
-    questions, gallery = items(asked), items(others) if len(others) else None
-    probabilities = None if model is None else model.probabilities(questions.q)
-    return compare_with_rivals(questions, gallery, label_probabilities=probabilities, inputs=inputs, seed=seed)
+    inputs = "pixels" if given.learns_from_pixels else "features" if given.frozen is None else "frozen features"
+    baselines = fit_baselines(given.items, split.train, grouping, inputs=inputs, network=network)
+    queries = held_out_questions(encoded.posteriors(asked), asked, encoded.posteriors(gallery), gallery, grouping)
+    with_them = np.concatenate([gallery, asked]) if len(queries.gallery) > len(gallery) else gallery
+    rows, others = (baselines.rows(given.items[torch.as_tensor(numbers)]) for numbers in (asked, with_them))
+    comparison = compare_with_baselines(
+        queries,
+        rows,
+        others,
+        head=baselines.head,
+        label_probabilities=None if model is None else model.probabilities(queries.q),
+        learned_from=baselines.learned_from,
+        inputs=inputs,
+        seed=seed,
+    )
+    return comparison, baselines.with_gallery(given.items, encoded.posteriors(gallery), gallery, grouping)

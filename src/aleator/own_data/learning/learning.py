@@ -41,23 +41,24 @@ from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.left_out import describe_left_out, leave_out, record_left_out
 from aleator.own_data.collection.number_tables import with_columns
 from aleator.own_data.collection.parts import Split, select_labels
-from aleator.own_data.collection.used_items import save_used_items
+from aleator.own_data.collection.used_items import learned_elsewhere, save_used_items
 from aleator.own_data.learning.continuing import continued_settings, seen_items, start_classes
 from aleator.own_data.learning.defaults import AUTO, Settings, choose_settings, held_out_share
 from aleator.own_data.learning.encoding import encode_items
-from aleator.own_data.learning.held_out_comparison import compare_held_out, compared_items
+from aleator.own_data.learning.held_out_comparison import compare_held_out
 from aleator.own_data.learning.mode_trial import try_modes
 from aleator.own_data.learning.preparation import Job, PreparedTraining, prepare
 from aleator.own_data.learning.recipe import learned_labels, train_encoder
 from aleator.own_data.learning.splits import (
     allowed_share,
     describe_copies,
+    describe_few_groups,
     describe_single_items,
     require_trainable,
     split_items,
 )
 from aleator.own_data.learning.time_limit import limit_time
-from aleator.own_data.learning.tuning import tune_network
+from aleator.own_data.learning.tuning import TunedTraining, tune_network
 from aleator.own_data.measuring.answers import fit_answers, gallery_sample
 from aleator.own_data.measuring.encoded_items import EncodedItems
 from aleator.own_data.measuring.evaluation import calibrate_on_labels, evaluate, evaluation_labels
@@ -70,7 +71,7 @@ Log = Callable[[str], None]
 _SEEDS = 2**63  # torch takes no larger ones
 # Most held-out items and training items that calibrate match probabilities. The first hits of a large gallery are
 # nearer than those of a small one, so the gallery should be whole; but encoding many images takes minutes.
-_QUESTIONS, _GALLERY, _GALLERY_OF_IMAGES = 2_000, 50_000, 10_000
+_QUERIES, _GALLERY, _GALLERY_OF_IMAGES = 2_000, 50_000, 10_000
 _HEAD_SHARE = 0.25  # of the minutes for learning that a head gets before its network is tuned
 
 
@@ -80,7 +81,7 @@ def train(
     settings: Settings = Settings(),  # noqa: B008 (it is frozen)
     *,
     device: str = "auto",
-    rivals: bool = True,
+    baselines: bool = True,
     strict: bool = True,
     figures: bool = True,
     progress: bool | None = None,
@@ -97,7 +98,8 @@ def train(
         folder: The run folder: a new folder, or that of the same run, which is then resumed.
         settings: How to train. Settings that are None are chosen from the data.
         device: "auto", "cpu", "cuda" or "cuda:1", for example.
-        rivals: Whether to compare the result with raw neighbours and a linear head; see `compare_with_rivals`.
+        baselines: Whether to compare the result with what its features can do without it, see `compare_with_baselines`,
+            and to keep in the run what `evaluate` needs to compare it on new items, at most about 70 MB.
         strict: Whether items that cannot be read are an error, which lists them all. If not, they are left out, and the
             log lists them.
         figures: Whether to draw figures of the metrics.
@@ -151,13 +153,18 @@ def train(
         usual = held_out_share(len(collection))
         holdout = allowed_share(collection, labels, usual, settings.seed, seen, digests)
         if holdout > usual:
-            notes.append(f"holdout = {holdout:g}: {usual:.2g} would leave no two items of a class to test")
+            notes.append(f"holdout = {holdout:g}: {usual:.2g} would leave too few classes or groups to test")
         settings = replace(settings, holdout=holdout)
     if first is not None:
         settings = continued_settings(settings, first, collection)
 
     split = split_items(collection, labels, holdout, settings.seed, seen, digests)
-    notes.append(describe_copies(digests, split))
+    grouping = evaluation_labels(labels, len(collection))
+    notes += [describe_copies(digests, split), describe_few_groups(grouping, split)]
+    others = 0 if first is None else learned_elsewhere(first.folder, digests[split.train])
+    if others and baselines:
+        baselines = False
+        notes.append(f"no baselines: {settings.start} learned from {others} items that are not learned from here")
     complete_settings, choices = choose_settings(collection, labels, len(split.train), settings, gpu)
     identity = {name: value for name, value in data.items() if name != "source"}  # the files may be moved
     config: dict[str, Any] = {
@@ -196,6 +203,7 @@ def train(
             digests = np.delete(digests, list(training.problems))
             seen = None if first is None else seen_items(first, digests)
             split = split_items(collection, labels, holdout, settings.seed, seen, digests)
+            grouping = evaluation_labels(labels, len(collection))
             if settings.batch_size is None:  # it was chosen for all items
                 complete_settings["batch_size"] = min(complete_settings["batch_size"], len(split.train))
         report = describe_left_out(collection)
@@ -204,7 +212,7 @@ def train(
         if modes_are_open:
             tried = try_modes(training, labels, split, complete_settings, job, identity)
             complete_settings["modes"], training = tried
-        given = training  # what the rivals get: pixels, or features
+        given = training  # what the baselines get: pixels, or features
 
         seed, tuned = complete_settings["seed"], complete_settings["tune"] is not None
 
@@ -213,7 +221,7 @@ def train(
 
         def items_to_evaluate(learns_from_pixels: bool) -> tuple[np.ndarray, np.ndarray]:
             gallery = sample_numbers(split.train, _GALLERY_OF_IMAGES if learns_from_pixels else _GALLERY, seed)
-            return gallery, np.unique(_looked_at(labels, split, gallery, rivals, seed))
+            return gallery, np.unique(_looked_at(labels, split, gallery, seed))
 
         evaluated = len(items_to_evaluate(training.learns_from_pixels)[1]) + len(split.calibration)
         share = _HEAD_SHARE if tuned else 1.0
@@ -228,27 +236,48 @@ def train(
             )
         learned = learned_labels(loss, labels, split)
         if group.first:
-            calibration = _calibrate_kappa(training, labels, split, complete_settings)
+            few_groups = describe_few_groups(grouping, split)
+            calibration = MatchCalibration(VMFKernel(complete_settings["kappa_pos"]))
+            if not few_groups:
+                calibration = _calibrate_kappa(training, labels, split, complete_settings)
             kernel = VMFKernel(calibration.kappa_pos)
             gallery, looked_at = items_to_evaluate(training.learns_from_pixels)
             encoded = encode_items(training, looked_at)
             prior, maps, metrics = _fit_and_measure_matches(
-                encoded, labels, len(collection), split, gallery, kernel, seed
+                encoded, grouping, split, gallery, kernel, seed, calibrated=not few_groups
             )
-            held_out = len(split.calibration) + len(split.test)
-            log(
-                f"calibrated on {held_out} held-out items: kappa x {calibration.kappa_scale:.2f}, "
-                f"kappa_pos {calibration.kappa_pos:.3g} for match probabilities, {prior:.3g} of random pairs match"
-            )
+            if few_groups:
+                metrics["notes"].insert(0, few_groups)
+            else:
+                log(
+                    f"calibrated on {len(split.calibration) + len(split.test)} held-out items: "
+                    f"kappa x {calibration.kappa_scale:.2f}, kappa_pos {calibration.kappa_pos:.3g} for match "
+                    f"probabilities, {prior:.3g} of random pairs match"
+                )
             answers, tested, label_metrics = fit_answers(encoded, collection, labels, split, kernel, seed, learned)
             metrics |= label_metrics
-            if rivals:
-                metrics["rivals"] = compare_held_out(given, encoded, labels, split, tested, seed)
+            kept = None
+            if baselines:
+                tuned_from = complete_settings["backbone"] if first is None else ""
+                new = split.test[~np.isin(digests[split.test], digests[split.train])]
+                metrics["baselines"], kept = compare_held_out(
+                    given,
+                    encoded,
+                    grouping,
+                    split,
+                    sample_numbers(new, _QUERIES, seed),
+                    gallery,
+                    tested,
+                    tuned_from if isinstance(training, TunedTraining) else None,
+                    seed,
+                )
             match = {"kappa_pos": calibration.kappa_pos, "prior": prior, "maps": maps.to_dict()}
             save_used_items(folder, digests, split, None if first is None else first.folder)
             metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
             config["settings"] = complete_settings  # with the number of steps
-            save_run(folder, training.complete_encoder(), training.inputs, config, metrics, match, answers, figures)
+            save_run(
+                folder, training.complete_encoder(), training.inputs, config, metrics, match, answers, figures, kept
+            )
             for part in ("training", "tuning"):  # RUN/encoder is the complete one
                 shutil.rmtree(folder / part / "encoder", ignore_errors=True)
             shutil.rmtree(folder / "cache", ignore_errors=True)
@@ -266,48 +295,50 @@ def _calibrate_kappa(
     return calibration
 
 
-def _looked_at(labels: Labels, split: Split, gallery: np.ndarray, rivals: bool, seed: int) -> np.ndarray:
+def _looked_at(labels: Labels, split: Split, gallery: np.ndarray, seed: int) -> np.ndarray:
     """Numbers of all items whose posteriors are needed after training."""
-    compared = compared_items(labels, split, seed) if rivals else ()
     sample = gallery_sample(labels, split.train, seed)
-    return np.concatenate([sample, gallery, split.calibration, split.test, *compared])
+    return np.concatenate([sample, gallery, split.calibration, split.test])
 
 
 def _fit_and_measure_matches(
     encoded: EncodedItems,
-    labels: Labels,
-    count: int,
+    grouping: Labels,
     split: Split,
     gallery_numbers: np.ndarray,
     kernel: VMFKernel,
     seed: int,
+    calibrated: bool,
 ) -> tuple[float, MatchMaps, dict[str, Any]]:
     """Fit match probabilities on one half of the held-out items and evaluate the other half; then fit on both.
 
-    Both halves are asked against training items, as the new items of a user will be.
+    Both halves are asked against training items, as the new items of a user will be. Unless `calibrated`, the prior
+    alone is measured, and no map is fitted.
 
     Returns:
         Prior and maps of match probabilities, from all held-out items; and the metrics, from the first fit.
     """
-    all_labels = evaluation_labels(labels, count)
     gallery = encoded.posteriors(gallery_numbers)
 
     def ask(part: np.ndarray) -> Questions:
-        numbers = sample_numbers(part, _QUESTIONS, seed)
-        return held_out_questions(encoded.posteriors(numbers), numbers, gallery, gallery_numbers, all_labels)
+        numbers = sample_numbers(part, _QUERIES, seed)
+        return held_out_questions(encoded.posteriors(numbers), numbers, gallery, gallery_numbers, grouping)
 
-    questions = ask(split.calibration)
+    def fitted(queries: Questions) -> MatchMaps:
+        return fit_match_maps(queries, kernel, seed) if calibrated else MatchMaps()
+
+    queries = ask(split.calibration)
     metrics = evaluate(
         encoded.posteriors(split.test),
-        select_labels(labels, split.test),
+        select_labels(grouping, split.test),
         kernel,
-        questions.prior,
-        maps=fit_match_maps(questions, kernel, seed),
+        queries.prior,
+        maps=fitted(queries),
         questions=ask(split.test),
         seed=seed,
     )
-    questions = ask(np.concatenate([split.calibration, split.test]))
-    return questions.prior, fit_match_maps(questions, kernel, seed), metrics
+    queries = ask(np.concatenate([split.calibration, split.test]))
+    return queries.prior, fitted(queries), metrics
 
 
 def _describe(collection: Collection, labels: Labels, digests: np.ndarray) -> dict[str, Any]:

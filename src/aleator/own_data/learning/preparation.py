@@ -39,7 +39,7 @@ from aleator.own_data.collection.problems import Problem, problem_of, stop_at
 from aleator.own_data.collection.reading_ahead import prefetched, spans
 from aleator.own_data.embedding.rows import map_rows, stream_rows
 from aleator.own_data.learning.defaults import FROM_SCRATCH, compares_with_classes
-from aleator.own_data.learning.pretrained import load_pretrained
+from aleator.own_data.runs.pretrained import load_pretrained
 from aleator.posteriors import PosteriorBatch
 
 _MEMORY_LIMIT = 2**30  # bytes of images that are kept in memory; more are kept in a file of the run

@@ -16,6 +16,10 @@ from aleator.own_data.measuring.evaluation import evaluation_labels
 _LARGER_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)  # held out from collections that are too small for the usual share
 _NAMED = 3  # classes that a line of the log names
 _LEAST_OF_ONE_CLASS = 6  # items: two to learn from, two to calibrate, two to test
+# Scales and maps that were fitted on two to six groups were wrong by factors of 4 to 20, however many items they had.
+_LEAST_GROUPS = 30
+_MOST_GROUPS_HELD_OUT = 0.5  # share of the groups that may be held out in order to calibrate
+_FEW_GROUPS_HELD_OUT = 0.3  # where even that is too few
 
 
 def require_trainable(collection: Collection) -> Labels:
@@ -80,6 +84,20 @@ def describe_single_items(labels: Labels) -> str:
     names = listed([labels.names[c] for c in single], _NAMED)
     has = "class has" if len(single) == 1 else "classes have"
     return f"{len(single)} {has} one item only ({names}), which is trained on; no question tests such a class"
+
+
+def describe_few_groups(grouping: Labels, split: Split) -> str:
+    """A warning that too few groups are held out to calibrate on; empty for enough of them, and for other labels."""
+    if grouping.kind != "groups":
+        return ""
+    count = len(np.unique(grouping.values[split.calibration]))
+    if count >= _LEAST_GROUPS:
+        return ""
+    return (
+        "NOT CALIBRATED: kappa and match probabilities stay as training left them. "
+        f"{count} groups are too few to calibrate on: {_LEAST_GROUPS} are needed, and as many to evaluate; add groups, "
+        "or hold out more of them"
+    )
 
 
 def describe_copies(digests: np.ndarray, split: Split) -> str:
@@ -168,9 +186,13 @@ def allowed_share(
     """The usual share of held-out items, or the least larger one that leaves enough to calibrate and evaluate on.
 
     Classes of eight items, for example, have one of them in a share of 20 %. Each half needs two of a class.
+    Of groups, 30 calibrate and 30 evaluate, if that is at most half of them.
     If no share is enough, the usual one is returned; `split_items` then says what is missing.
     """
     grouping = evaluation_labels(labels, len(collection))
+    if grouping.kind == "groups":
+        needed = 2 * _LEAST_GROUPS / max(1, int((grouping.counts() > 1).sum()))
+        usual = max(usual, needed if needed <= _MOST_GROUPS_HELD_OUT else _FEW_GROUPS_HELD_OUT)
     seen = np.zeros(len(collection), bool) if seen is None else seen
     shares = (usual, *_LARGER_SHARES)
     return next((share for share in shares if _split(grouping, share, seed, seen, digests)), usual)

@@ -1,1 +1,1 @@
-"""How good a trained model is: posteriors, match and label probabilities, beside rivals."""
+"""How good a trained model is: posteriors, match and label probabilities, compared with baselines."""

@@ -1,47 +1,36 @@
-"""Compare our answers with those of simple methods (rivals) on the same questions: raw neighbours and a linear head.
+"""Compare our answers with those of baselines on the same queries: raw cosine, ten neighbours, and a linear head.
 
-Questions are items that were neither trained on nor used for calibration. They are asked against a gallery, usually the
-training items. Every number has a bootstrap interval over the questions.
+The comparison has one precondition, and its output states it: ours and the baselines learned from the same items, and
+answer the same unseen queries. Every number has a bootstrap interval over the queries. There is no verdict on few
+queries, on a small gallery, on a difference within its interval, or on numbers that print alike.
 """
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from aleator.evaluation import (
+    LinearHead,
     augrc,
     aurc,
     coverage_at_risk,
     interval,
     label_entropy,
-    nearest_neighbours,
     r_auroc,
     rank_correlation,
     reject_curve,
 )
-from aleator.foundation import require, sample_numbers
-from aleator.own_data.collection.labels import Labels
-from aleator.own_data.collection.parts import labels_at
+from aleator.foundation import require
 from aleator.own_data.measuring.answers import label_rows
-from aleator.own_data.measuring.evaluation import evaluation_labels
-from aleator.own_data.measuring.one_mode import certainty_score, one_mode
-from aleator.own_data.measuring.rivals import (
-    ScoredAnswers,
-    cross_fitted_answers,
-    input_rows,
-    label_answers,
-    linear_answers,
-    raw_neighbours,
-    text_rows,
-)
-from aleator.posteriors import PosteriorBatch
+from aleator.own_data.measuring.baselines import ScoredAnswers, label_answers, raw_cosine, ten_neighbours
+from aleator.own_data.measuring.one_mode import certainty_score
+from aleator.own_data.measuring.questions import Questions
 
-MOST_GALLERY, MOST_QUESTIONS = 20_000, 5_000  # of more items, random samples are compared
+# With fewer, there is no verdict: one wrong answer more or less decides.
+LEAST_QUERIES, LEAST_GALLERY, LEAST_CLASSES, LEAST_GROUPS = 100, 100, 2, 30
 
 # Metric, whether more is better, and how a winner is described.
 METRICS = {
@@ -50,7 +39,7 @@ METRICS = {
     "recall_at_1_surer_half": (True, "are right more often in the surer half"),
     "aurc": (False, "have the smaller risk over all coverages (AURC)"),
     "augrc": (False, "have the smaller generalised risk (AUGRC)"),
-    "coverage_at_5": (True, "answer more questions at a risk of 5 %"),
+    "coverage_at_5": (True, "answer more queries at a risk of 5 %"),
     "log_likelihood": (True, "predict held-out labels better (log-likelihood)"),
     "disagreement_rank": (True, "agree more with people's disagreement"),
 }
@@ -58,11 +47,11 @@ METRICS = {
 COMPARISON_WORDS = {
     "recall_at_1": (
         "Recall@1",
-        "Recall@1: share of questions whose nearest item, or likeliest label, is right",
+        "Recall@1: share of queries whose nearest item, or likeliest label, is right",
     ),
     "recall_at_1_surer_half": (
         "  surer half",
-        "surer half: Recall@1 of the half of the questions with the higher certainty",
+        "surer half: Recall@1 of the half of the queries with the higher certainty",
     ),
     "r_auroc": (
         "R-AUROC",
@@ -70,16 +59,16 @@ COMPARISON_WORDS = {
     ),
     "aurc": (
         "AURC",
-        "AURC, AUGRC: wrong answers, averaged over all shares of questions that are answered; less is better",
+        "AURC, AUGRC: wrong answers, averaged over all shares of queries that are answered; less is better",
     ),
     "augrc": ("AUGRC", ""),
     "coverage_at_5": (
         "coverage at 5 %",
-        "coverage at 5 %: share of questions that can be answered with at most 5 % wrong answers",
+        "coverage at 5 %: share of queries that can be answered with at most 5 % wrong answers",
     ),
     "log_likelihood": (
         "log-likelihood",
-        "log-likelihood: of the labels of the questions; closer to 0 is better",
+        "log-likelihood: of the labels of the queries; closer to 0 is better",
     ),
     "disagreement_rank": (
         "disagreement",
@@ -88,122 +77,114 @@ COMPARISON_WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class Items:
-    """Items of a comparison.
-
-    Args:
-        raw: Raw inputs: images (N, C, H, W) of uint8, features (N, F), or a list of N texts.
-        q: Posteriors, batch shape (N,).
-        labels: Labels. Questions and gallery name the same classes in the same order.
-
-    Examples:
-        >>> import numpy as np, torch, aleator as al
-        >>> from aleator.own_data import Items, Labels
-        >>> labels = Labels("classes", np.array([0, 0, 1]), ("cat", "dog"))
-        >>> len(Items(torch.eye(3), al.VonMisesFisher(torch.eye(3), 20.0), labels))
-        3
-    """
-
-    raw: Tensor | list[str]
-    q: PosteriorBatch
-    labels: Labels
-
-    def __len__(self) -> int:
-        return len(self.q)
-
-    def select(self, numbers: np.ndarray) -> "Items":
-        """Some of the items. Their labels must not be pairs.
-
-        Args:
-            numbers: Item numbers.
-
-        Returns:
-            These items, in this order.
-        """
-        chosen = torch.as_tensor(numbers)
-        raw = [self.raw[i] for i in numbers] if isinstance(self.raw, list) else self.raw[chosen]
-        return Items(raw, self.q[chosen], labels_at(self.labels, numbers))
-
-
-def compare_with_rivals(
-    questions: Items,
-    gallery: Items | None = None,
+def compare_with_baselines(
+    queries: Questions,
+    features: Tensor,
+    gallery_features: Tensor,
     *,
+    head: LinearHead | None = None,
     label_probabilities: Tensor | None = None,
-    inputs: str = "raw inputs",
+    learned_from: int | None = None,
+    inputs: str = "features",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Compare posteriors with raw neighbours and a linear head, on the same questions.
+    """Compare posteriors with what their features can do without them, on the same queries.
 
-    Of more than 5,000 questions and 20,000 gallery items, random samples are compared. The linear head needs classes;
-    with groups and pairs there is none.
+    The precondition is yours: our encoder, our label probabilities and the linear head learned from the same items, and
+    no query is among these items. Queries without a match in the gallery are left out.
 
     Args:
-        questions: Items that the encoder was not trained on.
-        gallery: Items that the questions are asked against. None: each question is asked against the others, and the
-            linear head is cross-fitted.
-        label_probabilities: Our P(class | question), shape (Q, C), if there are any.
-        inputs: What the rivals compare, such as "pixels", for the table.
-        seed: Seed of the samples and of the intervals.
+        queries: Q queries that the encoder was not trained on, and the gallery of N items.
+        features: Features of the queries as they came, before the encoder, shape (Q, K).
+        gallery_features: Those of the gallery, shape (N, K).
+        head: A linear head on the features that learned from the same items; see `aleator.evaluation.linear_head`.
+        label_probabilities: Our P(class | query), shape (Q, C), if there are any. The classes of head and probabilities
+            are those of `queries.labels`, in their order.
+        learned_from: Number of items that ours and the head learned from, to state it.
+        inputs: What the features are, in words.
+        seed: Seed of the intervals.
 
     Returns:
-        JSON values: "questions" and "gallery" (numbers of items), "inputs", "rows" (one for each method: its name, its
-        certainty score, whether it is ours, and for each metric value, low and high, or None), and "verdicts", plain
-        sentences that say who wins.
+        JSON values: "precondition", a sentence; "queries" and "gallery" (numbers of items; None if the queries are
+        asked against each other), "inputs", "rows" (one for each method: its name, its certainty score, whether it is
+        ours, and for each metric value, low and high, or None), and "verdicts", plain sentences that say who wins, or
+        why there is no verdict.
 
     Raises:
-        ValueError: If there are fewer than two questions, or no other item to compare them with.
+        ValueError: If the numbers of rows differ, or fewer than two queries have a match in the gallery.
 
     Examples:
         >>> import numpy as np, torch, aleator as al
-        >>> from aleator.own_data import Items, Labels, compare_with_rivals
-        >>> classes = np.arange(60) % 3
+        >>> from aleator.own_data import Labels, Questions, compare_with_baselines
+        >>> classes = np.arange(120) % 3
         >>> labels = Labels("classes", classes, ("cat", "dog", "owl"))
-        >>> q = al.VonMisesFisher(torch.eye(3)[classes], torch.linspace(10, 50, 60))
-        >>> noise = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
-        >>> compare_with_rivals(Items(noise, q, labels))["verdicts"][0]
-        'ours find more: 1.00 against 0.28 of the raw neighbours'
+        >>> q = al.VonMisesFisher(torch.eye(3)[classes], torch.linspace(10, 50, 120))
+        >>> noise = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
+        >>> queries = Questions(q, labels, q, labels, own=np.arange(120))
+        >>> compare_with_baselines(queries, noise, noise)["verdicts"][0]
+        'ours find more: 1.000 compared with 0.367 of raw cosine'
     """
-    require(len(questions) >= 2, "questions", len(questions), "too few to compare", "pass two or more")
-    questions, gallery, own, label_probabilities = _samples(questions, gallery, label_probabilities, seed)
-    alone = bool((own >= 0).any())
-    labels, gallery_labels = (side.labels.hard() for side in (questions, gallery))
-    assert labels is not None
-    assert gallery_labels is not None
-    asked, items = _rows(questions.raw, gallery.raw)
-
-    nearest = nearest_neighbours(one_mode(questions.q).mu, one_mode(gallery.q).mu, own=own)[:, 0].numpy()
-    found = torch.as_tensor(gallery_labels[nearest] == labels).double()
-    rows = [("ours", "kappa", True, ScoredAnswers(found, certainty_score(questions.q).double()))]
+    for name, given, batch in (
+        ("features", features, queries.q),
+        ("gallery_features", gallery_features, queries.gallery),
+    ):
+        problem = f"there are {len(batch)} items"
+        require(given.dim() == 2 and len(given) == len(batch), name, tuple(given.shape), problem, "pass a row for each")
+    has_match, alone = queries.has_match, queries.alone
+    way_out = "evaluate items of the classes or groups of the gallery"
+    require(int(has_match.sum()) >= 2, "queries", int(has_match.sum()), "too few have a match to compare with", way_out)
+    queries, features = queries.select(has_match.numpy()), features[has_match].float()
+    gallery_features = gallery_features.float()
+    ours = ScoredAnswers(queries.first_right(queries.hits(1)), certainty_score(queries.q).double())
+    rows = [("ours", "kappa", True, ours)]
+    asked = label_rows(queries.labels) if queries.labels.kind in ("classes", "soft") else None
     if label_probabilities is not None:
-        rows.append(
-            ("our labels", "label entropy", True, label_answers(label_probabilities, label_rows(questions.labels)))
-        )
-    rivals = [("raw neighbours", "agreement of ten", raw_neighbours(asked, items, own, labels, gallery_labels))]
-    if questions.labels.kind in ("classes", "soft"):
-        asked_labels, item_labels = (label_rows(side.labels).float() for side in (questions, gallery))
-        answers = (
-            cross_fitted_answers(asked, asked_labels)
-            if alone
-            else linear_answers(asked, items, asked_labels, item_labels)
-        )
-        rivals.append(("linear head", "softmax entropy", answers))
-    rows += [(name, score, False, answers) for name, score, answers in rivals]
-
+        assert asked is not None
+        rows.append(("our labels", "label entropy", True, label_answers(label_probabilities[has_match], asked)))
+    rows += [
+        ("raw cosine", "cosine", False, raw_cosine(queries, features, gallery_features)),
+        ("ten neighbours", "agreement", False, ten_neighbours(queries, features, gallery_features)),
+    ]
+    if head is not None:
+        assert asked is not None
+        rows.append(("linear head", "softmax entropy", False, label_answers(head(features), asked)))
     disagreement = None
-    if questions.labels.kind == "soft":
-        disagreement = label_entropy(torch.as_tensor(questions.labels.values).double())
+    if queries.labels.kind == "soft":
+        disagreement = label_entropy(torch.as_tensor(queries.labels.values).double())
     return {
-        "questions": len(questions),
-        "gallery": None if alone else len(gallery),
+        "precondition": _precondition(queries, learned_from, alone),
+        "queries": len(queries.q),
+        "gallery": None if alone else len(queries.gallery),
         "inputs": inputs,
         "rows": [
-            {"method": name, "score": score, "ours": ours} | _measure(answers, disagreement, seed)
-            for name, score, ours, answers in rows
+            {"method": name, "score": score, "ours": is_ours} | _measure(answers, disagreement, seed)
+            for name, score, is_ours, answers in rows
         ],
-        "verdicts": _verdicts(rows, disagreement, seed),
+        "verdicts": [_too_few(queries)] if _too_few(queries) else _verdicts(rows, disagreement, seed),
     }
+
+
+def _precondition(queries: Questions, learned_from: int | None, alone: bool) -> str:
+    """What the comparison rests on, as a sentence."""
+    learned = "the same items" if learned_from is None else f"the same {learned_from} items"
+    against = "each other" if alone else f"{len(queries.gallery)} items"
+    return (
+        f"ours and the baselines learned from {learned}, and answer the same {len(queries.q)} unseen queries, compared "
+        f"with {against}"
+    )
+
+
+def _too_few(queries: Questions) -> str:
+    """Why there is no verdict; empty if there are enough queries, items and classes."""
+    kind = "groups" if queries.labels.kind == "groups" else "classes"
+    asked, items = queries.hard
+    counts = {
+        "queries": (len(asked), LEAST_QUERIES),
+        f"{kind} of queries": (len(set(asked.tolist())), LEAST_GROUPS if kind == "groups" else LEAST_CLASSES),
+        "items to compare with": (len(items), LEAST_GALLERY),
+    }
+    few = [f"{count} {name}, of {least} that are needed" for name, (count, least) in counts.items() if count < least]
+    return f"no verdict: {'; '.join(few)}" if few else ""
 
 
 def with_interval(measured: dict[str, float] | None) -> str:
@@ -213,38 +194,8 @@ def with_interval(measured: dict[str, float] | None) -> str:
     return f"{measured['value']:.3f} ± {(measured['high'] - measured['low']) / 2:.3f}"
 
 
-def _samples(
-    questions: Items, gallery: Items | None, probabilities: Tensor | None, seed: int
-) -> tuple[Items, Items, np.ndarray, Tensor | None]:
-    """Questions and gallery of a size that takes seconds, where each question is in the gallery, and probabilities."""
-    grouped = evaluation_labels(questions.labels, len(questions))
-    questions = Items(questions.raw, questions.q, grouped)
-    chosen = sample_numbers(np.arange(len(questions)), MOST_QUESTIONS, seed)
-    questions = questions.select(chosen)
-    if probabilities is not None:
-        probabilities = probabilities[torch.as_tensor(chosen)]
-    if gallery is None:
-        hard = questions.labels.hard()
-        assert hard is not None
-        if grouped.kind == "groups":  # an item that is alone in its group has no right answer
-            shared = np.flatnonzero(np.bincount(hard)[hard] > 1)
-            require(len(shared) >= 2, "labels", len(hard), "no two items share a group", "pass more items")
-            questions = questions.select(shared)
-        return questions, questions, np.arange(len(questions)), probabilities
-    require(len(gallery) > 0, "gallery", 0, "has no item", "leave it out to compare the questions with each other")
-    gallery = gallery.select(sample_numbers(np.arange(len(gallery)), MOST_GALLERY, seed))
-    return questions, gallery, np.full(len(questions), -1), probabilities
-
-
-def _rows(questions: Tensor | list[str], gallery: Tensor | list[str]) -> tuple[Tensor, Tensor]:
-    """Raw inputs as rows that can be compared."""
-    if isinstance(questions, list) or isinstance(gallery, list):
-        return text_rows(list(questions), list(gallery))
-    return input_rows(questions, gallery)
-
-
 def _columns(answers: ScoredAnswers, disagreement: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Certainty, rightness, log-likelihood and people's disagreement of each question; NaN where there is none."""
+    """Certainty, rightness, log-likelihood and people's disagreement of each query; NaN where there is none."""
     none = torch.full_like(answers.right, math.nan)
     likelihood = none if answers.log_likelihood is None else answers.log_likelihood
     return answers.certainty, answers.right, likelihood, none if disagreement is None else disagreement
@@ -285,7 +236,7 @@ def _measure(answers: ScoredAnswers, disagreement: Tensor | None, seed: int) -> 
 
 
 def _verdicts(rows: list[tuple[str, str, bool, ScoredAnswers]], disagreement: Tensor | None, seed: int) -> list[str]:
-    """Who wins by each metric: the best of ours against the best rival, where the difference is not chance."""
+    """Who wins by each metric: the best of ours and the best baseline, where the difference is not chance."""
     lines, measured = [], [(name, ours, _columns(answers, disagreement)) for name, _, ours, answers in rows]
     for metric, (more, words) in METRICS.items():
         sign = 1 if more else -1
@@ -303,14 +254,19 @@ def _verdicts(rows: list[tuple[str, str, bool, ScoredAnswers]], disagreement: Te
             return None if first is None or second is None else first - second
 
         ends = interval(difference, *a, *b, seed=seed)
-        if ends is None or ends[0] <= 0 <= ends[1]:
+        our_number, number = f"{our_value:.3f}", f"{value:.3f}"
+        if ends is None or ends[0] <= 0 <= ends[1] or our_number == number:
             continue
         if sign * our_value > sign * value:
-            lines.append(f"{our_name} {words}: {our_value:.2f} against {value:.2f} of the {name}")
+            lines.append(f"{our_name} {words}: {our_number} compared with {number} of {_named(name)}")
         else:
             verb = words if name.endswith("s") else _singular(words)
-            lines.append(f"{name} {verb}: {value:.2f} against {our_value:.2f} of {our_name}")
-    return lines or ["no difference between ours and the rivals is larger than chance"]
+            lines.append(f"{_named(name)} {verb}: {number} compared with {our_number} of {our_name}")
+    return lines or ["no difference between ours and the baselines is larger than chance"]
+
+
+def _named(baseline: str) -> str:
+    return "the linear head" if baseline == "linear head" else baseline
 
 
 def _singular(words: str) -> str:

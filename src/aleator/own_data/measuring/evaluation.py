@@ -1,8 +1,8 @@
 """How good are posteriors, given labels? Does kappa tell hits from misses, and are match probabilities right?
 
-Neighbours are the nearest other items. An item whose label no other item has cannot be a hit, so it is left out. Match
-probabilities are measured on questions against a gallery (questions.py): on the first ten hits of each question, and on
-random pairs.
+Everything is measured on queries against one gallery (questions.py). A query whose label no item of the gallery has
+cannot be answered, so Recall@1 leaves it out. Match probabilities are measured on the first ten hits of each query, and
+on random pairs.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ from aleator.evaluation import (
     MatchPairs,
     calibrate_matches,
     expected_calibration_error,
+    interval,
     linked_groups,
-    neighbour_hits,
     plots,
     r_auroc,
     reject_curve,
@@ -37,13 +37,12 @@ if TYPE_CHECKING:
 KEPT = tuple(round(0.05 * i, 2) for i in range(1, 21))  # shares of items in a reject curve
 # What a metric says, for people: of `evaluate`, of the labels, and of what is unlike anything seen.
 METRIC_WORDS = {
-    "recall_at_1": "Recall@1: share of items whose nearest item has the same label",
+    "recall_at_1": "Recall@1: share of queries whose nearest item has the same label",
     "recall_at_1_surer_half": "Recall@1 of the surer half",
     "r_auroc": "R-AUROC: how well kappa tells hits from misses",
-    "first_hit": "share of questions whose nearest item matches",
-    "first_match": "share of questions whose likeliest match does (a search by match)",
-    "match_ece_hits": "calibration error of match probabilities: ten nearest items of each question",
-    "match_ece_likeliest": "calibration error of match probabilities: ten likeliest items of each question",
+    "first_match": "the same of the likeliest match (a search by match)",
+    "match_ece_hits": "calibration error of match probabilities: ten nearest items of each query",
+    "match_ece_likeliest": "calibration error of match probabilities: ten likeliest items of each query",
     "match_ece_random": "calibration error of match probabilities: random pairs",
     "label_log_likelihood": "log-likelihood of the labels",
     "label_accuracy": "share of items whose likeliest label is right",
@@ -88,23 +87,25 @@ def evaluate(
         kernel: Kernel of the match probabilities.
         prior: Prior of the match probabilities.
         maps: Maps of calibrated match probabilities. Default: the identity.
-        questions: Questions on which match probabilities are measured. Default: each item, against all others.
+        questions: Queries and the gallery that they are asked against. Default: each item, against all others.
         seed: Seed of the pairs and of the sample.
 
     Returns:
         Metrics and the data of the figures, ready for JSON:
 
         - items: number of items
-        - recall_at_1, and recall_at_1_surer_half for the more certain half of the items
+        - gallery: number of items that the queries are asked against; None: each item is asked against all others
+        - recall_at_1, and recall_at_1_surer_half for the more certain half of the queries
         - r_auroc: how well certainty (kappa) tells hits from misses; None if there are only hits or only misses
-        - reject_curve: recall_at_1 of the most certain items, for each share that is kept
+        - reject_curve: recall_at_1 of the most certain queries, for each share that is kept
+        - first_match: recall_at_1 of a search by match
         - match_ece, reliability: calibration error and reliability diagram of match probabilities, on pairs of which
           half are drawn to match; the prior is then 1/2
-        - match_ece_hits, reliability_hits: the same on the first ten hits of each question, the nearest items
+        - match_ece_hits, reliability_hits: the same on the first ten hits of each query, the nearest items
         - match_ece_likeliest, reliability_likeliest: the same on the first ten hits of a search by match
-        - match_ece_random, reliability_random: the same on random pairs of a question and an item
-        - first_hit, first_match: share of questions whose nearest item, or whose likeliest match, matches
+        - match_ece_random, reliability_random: the same on random pairs of a query and an item
         - mean_kappa, kappa_quantiles, kappa_histogram; for several modes of the closest vMF
+        - notes: sentences on what the numbers mean for the user
 
     Raises:
         ValueError: If no two items share a label, or all do.
@@ -122,27 +123,26 @@ def evaluate(
     if len(q) > _MOST_ITEMS:
         chosen = sample_numbers(np.arange(len(q)), _MOST_ITEMS, seed)
         q, labels = q[torch.as_tensor(chosen)], labels_at(labels, chosen)
-    hard = torch.as_tensor(labels.hard())
-    counts = torch.bincount(hard)
-    partnered = counts[hard] > 1
+    if questions is None:
+        questions = Questions(q, labels, q, labels, own=np.arange(len(q)))
+    partnered = questions.has_match
     require(
-        int(partnered.sum()) >= 2 and int((counts > 0).sum()) >= 2,
+        int(partnered.sum()) >= 2 and questions.kinds >= 2,
         "labels",
-        len(hard),
+        len(labels.values),
         "no two items share a label, or all do",
         "evaluate items of two classes or more, some of them shared",
     )
     shown = one_mode(q)
-    certainty, hard = certainty_score(q)[partnered], hard[partnered]
-    hits = neighbour_hits(shown.mu[partnered], hard).double()
-    curve = reject_curve(certainty, hits, KEPT)
     maps = MatchMaps() if maps is None else maps
-    if questions is None:
-        questions = Questions(q, labels, q, labels, own=np.arange(len(q)))
     nearest, likeliest = questions.hits(), questions.likeliest(kernel)
+    hits, by_match = (questions.first_right(found)[partnered] for found in (nearest, likeliest))
+    certainty = certainty_score(questions.q)[partnered]
+    curve = reject_curve(certainty, hits, KEPT)
     quantiles = torch.quantile(shown.kappa.double(), torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64))
     return {
         "items": len(q),
+        "gallery": None if questions.alone else len(questions.gallery),
         "recall_at_1": hits.mean().item(),
         "recall_at_1_surer_half": curve[KEPT.index(0.5)],
         "r_auroc": r_auroc(certainty, hits),
@@ -151,11 +151,11 @@ def evaluate(
         **_reliability("_hits", _predict_hits(questions, nearest, kernel, prior, maps.of_hits("cosine"))),
         **_reliability("_likeliest", _predict_likeliest_hits(questions, likeliest, kernel, prior, maps)),
         **_reliability("_random", _predict_pairs(questions, questions.random_pairs(seed), kernel, prior, maps.pair)),
-        "first_hit": _first_right(nearest),
-        "first_match": _first_right(likeliest),
+        "first_match": by_match.mean().item(),
         "mean_kappa": shown.kappa.double().mean().item(),
         "kappa_quantiles": dict(zip(("5%", "25%", "50%", "75%", "95%"), quantiles.tolist(), strict=True)),
         "kappa_histogram": _histogram(shown.kappa),
+        "notes": _advice(hits, by_match, seed),
     }
 
 
@@ -205,9 +205,13 @@ def _predict_likeliest_hits(
     return predicted.view(len(questions.q), -1).cummin(1).values.flatten(), match
 
 
-def _first_right(hits: MatchPairs) -> float:
-    """Share of questions whose first hit matches."""
-    return hits.match[ranks(hits) == 1].double().mean().item()
+def _advice(nearest: Tensor, by_match: Tensor, seed: int) -> list[str]:
+    """What to search by, if one way finds less than the other by more than chance; 1 for right first hits, (Q,)."""
+    ends = interval(lambda a, b: (a - b).mean().item(), nearest, by_match, seed=seed)
+    if ends is None or ends[0] <= 0:
+        return []
+    said = "the likeliest match is right for {:.3f} of the queries, the nearest item for {:.3f}: search by nearest"
+    return [said.format(by_match.mean(), nearest.mean())]
 
 
 def _predict_half_matching(

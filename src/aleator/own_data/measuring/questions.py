@@ -63,6 +63,47 @@ class Questions:
         matches = float((asked.sum(0) * items.sum(0)).sum() - with_itself)
         return matches / (len(self.q) * len(self.gallery) - len(inside))
 
+    def select(self, chosen: np.ndarray) -> "Questions":
+        """Some of the queries, with the whole gallery.
+
+        Args:
+            chosen: Which ones: booleans (Q,).
+        """
+        some = labels_at(self.labels, np.flatnonzero(chosen))
+        return Questions(self.q[torch.as_tensor(chosen)], some, self.gallery, self.gallery_labels, self.own[chosen])
+
+    @property
+    def alone(self) -> bool:
+        """Whether the queries are asked against each other."""
+        return len(self.q) == len(self.gallery) and bool((self.own >= 0).all())
+
+    @cached_property
+    def hard(self) -> tuple[np.ndarray, np.ndarray]:
+        """Class or group number of each query (Q,) and of each item (N,), the likeliest of soft labels."""
+        (asked, items), _ = self._columns
+        return asked[self.labels.hard()], items[self.gallery_labels.hard()]
+
+    @property
+    def has_match(self) -> torch.Tensor:
+        """Whether another item of the gallery has the label of each query, booleans (Q,)."""
+        asked, items = self.hard
+        return torch.as_tensor(np.bincount(items, minlength=asked.max() + 1)[asked] - (self.own >= 0) > 0)
+
+    @property
+    def kinds(self) -> int:
+        """Number of classes or groups among queries and items."""
+        return len(np.unique(np.concatenate(self.hard)))
+
+    def first_right(self, hits: MatchPairs) -> torch.Tensor:
+        """Whether the first hit of each query has its label: 1 or 0, shape (Q,), float64.
+
+        Args:
+            hits: Hits of all queries, in the order of the queries.
+        """
+        asked, items = self.hard
+        first = ranks(hits) == 1
+        return torch.as_tensor(asked[hits.first[first]] == items[hits.second[first]]).double()
+
     def hits(self, count: int = FIRST_HITS) -> MatchPairs:
         """The nearest items of each question, as a search finds them.
 
@@ -161,13 +202,19 @@ class Questions:
     @cached_property
     def _probabilities(self) -> tuple[Any, Any]:
         """P(class | x) of the questions (Q, C) and of the items (N, C), sparse, with the same C classes."""
-        names = {name: c for c, name in enumerate(dict.fromkeys((*self.labels.names, *self.gallery_labels.names)))}
+        columns, count = self._columns
         sides = (label_probabilities(self.labels), label_probabilities(self.gallery_labels))
-        for side, labels in zip(sides, (self.labels, self.gallery_labels), strict=True):
-            column = np.array([names[name] for name in labels.names])
+        for side, column in zip(sides, columns, strict=True):
             side.indices = column[side.indices]
-            side.resize(side.shape[0], len(names))
+            side.resize(side.shape[0], count)
         return sides
+
+    @cached_property
+    def _columns(self) -> tuple[list[np.ndarray], int]:
+        """The number of each class of the queries, and of the gallery, among the classes of both; and how many."""
+        names = {name: c for c, name in enumerate(dict.fromkeys((*self.labels.names, *self.gallery_labels.names)))}
+        sides = (self.labels, self.gallery_labels)
+        return [np.array([names[name] for name in side.names]) for side in sides], len(names)
 
 
 def fit_match_maps(questions: Questions, kernel: VMFKernel, seed: int = 0) -> MatchMaps:

@@ -46,7 +46,7 @@ def model_card(name: str, inputs: dict[str, Any], config: dict[str, Any], metric
         _use(kind, inputs, data),
         _data(inputs, settings, data, metrics),
         _figures(metrics),
-        _limits(data),
+        _limits(data, metrics.get("notes", [])),
         _training(settings, metrics),
     ]
     return "\n\n".join(parts) + "\n"
@@ -96,7 +96,7 @@ def _data(inputs: dict[str, Any], settings: dict[str, Any], data: dict[str, Any]
 
 def _figures(metrics: dict[str, Any]) -> str:
     text = "## Figures on held-out items"
-    comparison = metrics.get("rivals")
+    comparison = metrics.get("baselines")
     if comparison:
         methods = comparison["rows"]
         measured = [name for name in COMPARISON_WORDS if any(method.get(name) for method in methods)]
@@ -105,10 +105,7 @@ def _figures(metrics: dict[str, Any]) -> str:
             for name in measured
         ]
         meanings = [meaning for name in measured if (meaning := COMPARISON_WORDS[name][1])]
-        against = "each other" if comparison["gallery"] is None else f"{comparison['gallery']} training items"
-        text += (
-            f"\n\n{comparison['questions']} questions against {against}; the rivals compare {comparison['inputs']}. "
-        )
+        text += f"\n\n{comparison['precondition'].capitalize()}; they compare {comparison['inputs']}. "
         text += "With half the width of the 95 % interval.\n\n"
         text += _table(["", *(f"{_cell(method['method'])}: {_cell(method['score'])}" for method in methods)], rows)
         text += "\n\n" + ". ".join(meanings) + "."
@@ -121,12 +118,13 @@ def _figures(metrics: dict[str, Any]) -> str:
     return text + ("\n\n" + _table(["", ""], alone) if alone else "")
 
 
-def _limits(data: dict[str, Any]) -> str:
+def _limits(data: dict[str, Any], notes: list[str]) -> str:
+    changed = "A changed camera, language or mixture of classes changes them."
+    usual = f"kappa and the match probabilities were calibrated on held-out items of the same data. {changed}"
     lines = [
         "The figures hold for items like those of the data above. For other items neither mu nor kappa is tested; "
         "`model.unlike` flags those that resemble nothing seen in training.",
-        "kappa and the match probabilities were calibrated on held-out items of the same data. A changed camera, "
-        "language or mixture of classes changes them.",
+        next((note for note in notes if note.startswith("NOT CALIBRATED")), usual),
         "What the labels get wrong, the model has learned.",
     ]
     if data.get("labels") in ("classes", "soft"):

@@ -9,6 +9,7 @@ RUN/items.npz      digests of the items that were trained on, calibrated on and 
 RUN/figures/       figures of these metrics
 RUN/labels/        label probabilities, for `Run.label_probabilities`
 RUN/novelty/       what items look like, for `Run.unlike`
+RUN/baselines/     what its features can do without it, for `evaluate`; at most about 70 MB
 RUN/training/      log and checkpoints
 RUN/checksums.json SHA-256 of the files that decide an answer
 """
@@ -36,6 +37,7 @@ from aleator.foundation import (
 )
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.measuring.answers import Answers, load_answers, pack_answers, save_answers
+from aleator.own_data.measuring.baselines import Baselines, save_baselines
 from aleator.own_data.measuring.evaluation import figures
 from aleator.own_data.measuring.views import posteriors_and_views
 from aleator.own_data.runs.model_card import write_model_card
@@ -49,6 +51,7 @@ _CHECKED = (
     "encoder/encoder.json",
     "labels/labels.json",
     "novelty/novelty.json",
+    "baselines/baselines.json",
 )
 _WAY_OUT = "restore the run from a copy, or train again in a new folder"
 
@@ -207,6 +210,7 @@ def save_run(
     match: dict[str, Any],
     answers: Answers | None = None,
     draw: bool = True,
+    baselines: Baselines | None = None,
 ) -> None:
     """Write a run folder. A folder that has metrics.json is complete; only checksums.json is written after it.
 
@@ -219,11 +223,14 @@ def save_run(
         match: "kappa_pos", "prior" and "maps" (as `MatchMaps.to_dict` gives them) of calibrated match probabilities.
         answers: Label probabilities and novelty, if there are any.
         draw: Whether to draw figures of the metrics.
+        baselines: What the baselines learned, if there was a comparison.
     """
     encoder.to("cpu").save(folder / "encoder", overwrite=True)
     write_json(folder / "inputs.json", inputs.to_dict())
     write_json(folder / "config.json", config | {"match": match})
     save_answers(folder, answers or Answers())
+    if baselines is not None:
+        save_baselines(folder, baselines)
     if draw:
         (folder / "figures").mkdir(exist_ok=True)
         for name, figure in figures(metrics).items():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aleator.own_data import Settings, read_collection, train
-from aleator.own_data.learning.pretrained import load_pretrained
+from aleator.own_data.runs.pretrained import load_pretrained
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hub")
 pytestmark = pytest.mark.hub
@@ -38,7 +38,7 @@ def test_images_are_prepared_as_the_network_asks(network):
 def test_a_head_learns_on_a_frozen_network(network, photos, tmp_path):
     before = load_pretrained(str(network), "images")[0].state_dict()
     settings = Settings(backbone=f"hf:{network}", steps=60, width=32, batch_size=24, dim=4, holdout=0.4)
-    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", rivals=False)
+    run = train(read_collection(photos), tmp_path / "run", settings, device="cpu", baselines=False)
     assert run.metrics["recall_at_1"] > 0.6
     after = run.encoder.backbone.parts[0].state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
@@ -63,7 +63,7 @@ def test_offline_a_network_that_is_not_here_is_refused_before_transformers_is_lo
     """In a fresh process; the import of transformers alone takes longer than the answer."""
     code = """
 import sys
-from aleator.own_data.learning.pretrained import load_pretrained
+from aleator.own_data.runs.pretrained import load_pretrained
 try:
     load_pretrained("hf:someone/something", "images")
 except ValueError as error:
