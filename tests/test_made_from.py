@@ -250,12 +250,12 @@ def evaluation(world: World, place: Path) -> Any:
         posteriors(world, place, strict=False)
     embedded = read_embedded(place / "p.safetensors")
     found = evaluate_embedded(embedded, embedded.labels(), data=world.images())
-    return found["recall_at_1"], found["rivals"]
+    return found["recall_at_1"], found["baselines"]
 
 
-def raw_items(questions: Any, *_: Any, **__: Any) -> Any:
+def raw_items(queries: Any, features: Any, *_: Any, **__: Any) -> Any:
     """In place of the comparison, which takes seconds: the items that it is made with, read anew, in any order."""
-    return sorted(questions.raw.tolist())
+    return sorted(features.tolist())
 
 
 def an_audit(world: World, place: Path) -> Any:
@@ -298,7 +298,7 @@ def a_run(world: World, place: Path) -> Any:
     if world.changed == "model":  # that the training starts from
         settings = Settings(steps=2, holdout=0.5, start=str(made(a_run) / "run"))
     table = read_collection(world.folder / "table.csv")
-    return train(table, place / "run", settings, rivals=False, figures=False, **QUIET).digest()
+    return train(table, place / "run", settings, baselines=False, figures=False, **QUIET).digest()
 
 
 def stopped(make: Make) -> Make:
@@ -364,7 +364,7 @@ def base(tmp_path_factory):
     BASE.append(tmp_path_factory.mktemp("made"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "_figures", lambda *_: {})
-        patch.setattr(embedded_evaluation, "compare_with_rivals", raw_items)
+        patch.setattr(embedded_evaluation, "compare_with_baselines", raw_items)
         yield
     BASE.clear()
     MADE.clear()
