@@ -12,6 +12,7 @@ The bytes of an image change without its size and time. "Begun" work was stopped
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,13 @@ from aleator.own_data import (
 )
 from aleator.own_data.auditing import files
 from aleator.own_data.collection import contents
+from aleator.own_data.collection.labels import named_labels
+from aleator.own_data.collection.parts import Split
+from aleator.own_data.collection.used_items import save_used_items
 from aleator.own_data.embedding import embedded_evaluation
 from aleator.own_data.embedding.rows import RowFile
 from aleator.own_data.learning import learning
+from aleator.own_data.measuring.baselines import fit_baselines, save_baselines
 from aleator.retrieval import decode_id, index_from_file, read_items_beside, take_snapshot
 from aleator.web.collection import CollectionView
 from aleator.web.findings import Findings
@@ -246,10 +251,18 @@ def label_model_of_index(world: World, place: Path) -> Any:
 
 
 def evaluation(world: World, place: Path) -> Any:
+    run = replace(world.run, folder=place / "run")
     if not (place / "p.safetensors").exists():
-        posteriors(world, place, strict=False)
+        run.folder.mkdir()
+        none, labels = np.empty(0, np.uint64), list(COLOURS)
+        save_used_items(run.folder, none, Split(*[none] * 3))  # all items are new to the run
+        learned = torch.from_numpy(np.stack([picture(label, 200) for label in labels])).permute(0, 3, 1, 2)
+        save_baselines(
+            run.folder, fit_baselines(learned, np.arange(3), named_labels(labels, "classes"), inputs="pixels")
+        )
+        embed(run, world.images(), place / "p.safetensors", strict=False, **QUIET)
     embedded = read_embedded(place / "p.safetensors")
-    found = evaluate_embedded(embedded, embedded.labels(), data=world.images())
+    found = evaluate_embedded(embedded, embedded.labels(), run=run, data=world.images())
     return found["recall_at_1"], found["baselines"]
 
 
@@ -364,6 +377,7 @@ def base(tmp_path_factory):
     BASE.append(tmp_path_factory.mktemp("made"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "_figures", lambda *_: {})
+        patch.setattr(files, "FAR", -1.0)  # every item is odd, so that there is a finding about each
         patch.setattr(embedded_evaluation, "compare_with_baselines", raw_items)
         yield
     BASE.clear()

@@ -115,7 +115,7 @@ class TestTuning:
     def test_what_is_open_is_chosen(self, pets):
         settings = self.choose(pets, backbone="efficientnet-lite0", tune="lora")
         assert settings["rank"] == 8
-        assert settings["minutes"] == 5
+        assert settings["minutes"] == 10
         assert settings["augment"] in ("flip", "crop")
         rates = {tune: self.choose(pets, backbone="hf:x", tune=tune)["tune_learning_rate"] for tune in ("last", "all")}
         assert 0 < rates["all"] < rates["last"]

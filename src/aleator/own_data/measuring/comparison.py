@@ -122,7 +122,7 @@ def compare_with_baselines(
         >>> noise = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
         >>> queries = Questions(q, labels, q, labels, own=np.arange(120))
         >>> compare_with_baselines(queries, noise, noise)["verdicts"][0]
-        'ours find more: 1.000 compared with 0.367 of raw cosine'
+        'ours find more: 1.000 compared with 0.333 of ten neighbours'
     """
     for name, given, batch in (
         ("features", features, queries.q),
