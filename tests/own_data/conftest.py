@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from aleator.own_data import Settings, embed, read_collection, train
+from aleator.own_data.learning.defaults import CompleteSettings
 from aleator.own_data.runs import run as run_module
 
 QUICK = Settings(steps=120, dim=4, width=32, batch_size=64)
@@ -85,3 +86,9 @@ def write(path, text):
     """Write a text file; returns its path."""
     path.write_text(text)
     return path
+
+
+def complete_settings(**given):
+    """All settings of a small training."""
+    plain = {"backbone": "features", "dim": 4, "modes": 1, "kappa_pos": 10.0, "batch_size": 4, "learning_rate": 1e-3}
+    return CompleteSettings(**plain | {"weight_decay": 0.0, "width": 4, "holdout": 0.2} | given)

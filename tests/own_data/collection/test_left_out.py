@@ -30,6 +30,7 @@ from aleator.own_data.collection.parts import Split
 from aleator.own_data.collection.used_items import save_used_items
 from aleator.own_data.learning.splits import split_items
 from aleator.own_data.measuring.baselines import fit_baselines, save_baselines
+from tests.own_data.conftest import complete_settings
 
 SETTINGS = Settings(steps=3, dim=4, width=4, batch_size=16, size=8, holdout=0.4, augment="none")
 BAD = ("blue/03.png", "green/00.png", "red/19.png")
@@ -78,7 +79,7 @@ def test_images_that_can_be_read_are_prepared(damaged, monkeypatch, limit):
     from aleator.own_data.learning import preparation
 
     monkeypatch.setattr(preparation, "_MEMORY_LIMIT", limit)
-    settings = {"seed": 0, "backbone": "small-resnet", "size": 8, "width": 4, "augment": "none", "dim": 4, "modes": 1}
+    settings = complete_settings(backbone="small-resnet", size=8, augment="none")
     prepared = []
     for name in ("photos", "clean", "photos"):  # at last from the file
         job = preparation.Job(damaged / f"run-{name}", ProcessGroup(0, 1, lambda: None), "cpu", strict=False)

@@ -14,6 +14,7 @@ from aleator.data import LabelledBatches, LabelRowBatches, PairBatches
 from aleator.own_data import Labels, Settings, read_collection, train
 from aleator.own_data.collection.parts import Split
 from aleator.own_data.learning import recipe, time_limit
+from tests.own_data.conftest import complete_settings
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_the_kept_weights_have_the_best_held_out_likelihood(features):
     ],
 )
 def test_each_kind_of_labels_has_its_batches_and_loss(labels, batches, loss):
-    settings = {"batch_size": 4, "kappa_pos": 10.0, "dim": 4}
+    settings = complete_settings()
     given = {"select": lambda self, n: torch.randn(20, 3), "learns_from_pixels": False}
     training = type("Training", (), given)()
     split = Split(np.arange(20), np.arange(0), np.arange(0))
@@ -147,7 +148,7 @@ def test_each_kind_of_labels_has_its_batches_and_loss(labels, batches, loss):
 
 
 def test_only_soft_labels_say_how_often_people_agree():
-    settings = {"kappa_pos": 10.0, "dim": 4}
+    settings = complete_settings()
     hard, soft = Labels("classes", np.arange(20) % 2, ("a", "b")), Labels("soft", np.full((20, 2), 0.5), ("a", "b"))
     undisputed = Labels("soft", np.eye(2, dtype=np.float32)[np.arange(20) % 2], ("a", "b"))
     assert recipe._loss(hard, settings).agreement == recipe._loss(undisputed, settings).agreement == 0
@@ -158,7 +159,7 @@ def test_learned_label_probabilities_are_those_of_the_loss():
     torch.manual_seed(0)
     own = Labels("soft", np.array([[0.5, 0.5], [1.0, 0.0]], np.float32), ("a", "c"))
     labels = Labels("soft", np.array([[0.5, 0.0, 0.5], [1.0, 0.0, 0.0], [0.2, 0.2, 0.6]], np.float32), ("a", "b", "c"))
-    loss = recipe._loss(own, {"kappa_pos": 10.0, "dim": 4})
+    loss = recipe._loss(own, complete_settings())
     q = al.VonMisesFisher(torch.nn.functional.normalize(torch.randn(5, 4), dim=-1), 7.0)
     split = Split(np.array([0, 1]), np.array([2]), np.array([2]))
     p = recipe.learned_labels(loss, labels, split).probabilities(q)

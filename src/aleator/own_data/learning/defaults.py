@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -114,6 +114,21 @@ class Settings:
         make_numbers_plain(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompleteSettings(Settings):
+    """How a training runs: every setting that it needs has a value; see `choose_settings`."""
+
+    backbone: str = field()
+    dim: int = field()
+    modes: int | Literal["auto"] = field()
+    kappa_pos: float = field()
+    batch_size: int = field()
+    learning_rate: float = field()
+    weight_decay: float = field()
+    width: int = field()
+    holdout: float = field()
+
+
 @dataclass(frozen=True)
 class Choice:
     """A setting that was chosen from the data, and why."""
@@ -125,7 +140,7 @@ class Choice:
 
 def choose_settings(
     collection: Collection, labels: Labels, train_items: int, requested: Settings, gpu: bool = False
-) -> tuple[dict[str, Any], list[Choice]]:
+) -> tuple[CompleteSettings, list[Choice]]:
     """Fill in the settings that the user left open.
 
     Args:
@@ -136,7 +151,7 @@ def choose_settings(
         gpu: Whether training runs on a GPU, which takes larger batches and networks in the same time.
 
     Returns:
-        All settings by name, and the choices that were made.
+        All settings, and the choices that were made.
     """
     settings = dict(vars(requested))
     choices: list[Choice] = []
@@ -187,7 +202,7 @@ def choose_settings(
         enough = settings["members"] <= settings["batch_size"]
         require(enough, "members", settings["members"], "each needs items of its own in a batch", way_out)
         if settings["minutes"] is None:
-            steps = usual_steps_of_head(labels, train_items, settings)
+            steps = usual_steps_of_head(labels, train_items, settings["batch_size"], settings["members"])
             passes_of_each = steps * settings["batch_size"] / train_items / settings["members"]
             choose("steps", steps, f"{passes_of_each:.0f} passes of each network over the training items")
         choose("learning_rate", 2e-3 if with_classes else 1e-3, "highest rate of the one-cycle schedule")
@@ -212,7 +227,7 @@ def choose_settings(
     kappa_pos = settings["kappa_pos"]
     way_out = "pass for example 20.0, or leave it out"
     require(0 < kappa_pos < math.inf, "kappa_pos", kappa_pos, "not a positive number", way_out)
-    return settings, choices
+    return CompleteSettings(**settings), choices
 
 
 def _require_of_use(settings: dict[str, Any], continued: bool) -> None:
@@ -273,19 +288,20 @@ def _members(train_items: int, batch_size: int) -> int:
     return min(_MOST_MEMBERS, max(least, _MOST_STEPS // each), batch_size)
 
 
-def usual_steps_of_head(labels: Labels, train_items: int, settings: dict[str, Any]) -> int:
+def usual_steps_of_head(labels: Labels, train_items: int, batch_size: int, members: int) -> int:
     """Number of steps of a head on features if the user does not say how long it may train.
 
     Args:
         labels: Labels of the collection.
         train_items: Number of items to train on.
-        settings: Settings with "batch_size" and "members".
+        batch_size: Number of items in a batch.
+        members: Number of networks in the head.
 
     Returns:
         The number. More would not help.
     """
     with_classes = compares_with_classes(labels)
-    return _steps_of_head(train_items, settings["batch_size"], settings["members"], with_classes)
+    return _steps_of_head(train_items, batch_size, members, with_classes)
 
 
 def _is_large(labels: Labels, train_items: int) -> bool:

@@ -1,4 +1,4 @@
-"""Train on a labelled collection: choose settings, train, calibrate, evaluate on held-out items, write a run folder.
+"""Train on a labelled collection: read it, plan, learn, calibrate and measure on held-out items, write a run folder.
 
 The same call with the same folder resumes a run that was stopped. It does nothing if the run is finished.
 """
@@ -8,19 +8,16 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from numbers import Real
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aleator.evaluation import MatchCalibration
+from aleator.evaluation import LabelModel, MatchCalibration
 from aleator.foundation import (
     ProcessGroup,
     describe_run,
-    digest,
-    is_whole,
     lock_beside,
     only_process,
     preserved_randomness,
@@ -36,39 +33,31 @@ from aleator.foundation import (
 from aleator.losses import PrototypeLoss
 from aleator.matching import MatchMaps, VMFKernel
 from aleator.own_data.collection.collection import Collection
-from aleator.own_data.collection.contents import item_digests
 from aleator.own_data.collection.labels import Labels
-from aleator.own_data.collection.left_out import describe_left_out, leave_out, record_left_out
-from aleator.own_data.collection.number_tables import with_columns
+from aleator.own_data.collection.left_out import describe_left_out, record_left_out
 from aleator.own_data.collection.parts import Split, select_labels
 from aleator.own_data.collection.used_items import learned_elsewhere, save_used_items
-from aleator.own_data.learning.continuing import continued_settings, seen_items, start_classes
-from aleator.own_data.learning.defaults import AUTO, Settings, choose_settings, held_out_share
+from aleator.own_data.learning.continuing import start_classes
+from aleator.own_data.learning.defaults import AUTO, Settings
 from aleator.own_data.learning.encoding import encode_items
 from aleator.own_data.learning.held_out_comparison import compare_held_out
 from aleator.own_data.learning.mode_trial import try_modes
+from aleator.own_data.learning.plan import Plan, TrainingData, make_plan, run_to_continue
 from aleator.own_data.learning.preparation import Job, PreparedTraining, prepare
 from aleator.own_data.learning.recipe import learned_labels, train_encoder
-from aleator.own_data.learning.splits import (
-    allowed_share,
-    describe_copies,
-    describe_few_groups,
-    describe_single_items,
-    require_trainable,
-    split_items,
-)
+from aleator.own_data.learning.splits import describe_few_groups
 from aleator.own_data.learning.time_limit import limit_time
 from aleator.own_data.learning.tuning import TunedTraining, tune_network
-from aleator.own_data.measuring.answers import fit_answers, gallery_sample
+from aleator.own_data.measuring.answers import Answers, fit_answers, gallery_sample
+from aleator.own_data.measuring.baselines import Baselines
 from aleator.own_data.measuring.encoded_items import EncodedItems
-from aleator.own_data.measuring.evaluation import calibrate_on_labels, evaluate, evaluation_labels
+from aleator.own_data.measuring.evaluation import calibrate_on_labels, evaluate
 from aleator.own_data.measuring.questions import Questions, fit_match_maps, held_out_questions
 from aleator.own_data.runs.run import Run, load_run, save_run
 from aleator.training import last_saved_step
 
 Log = Callable[[str], None]
 
-_SEEDS = 2**63  # torch takes no larger ones
 # Most held-out items and training items that calibrate match probabilities. The first hits of a large gallery are
 # nearer than those of a small one, so the gallery should be whole; but encoding many images takes minutes.
 _QUERIES, _GALLERY, _GALLERY_OF_IMAGES = 2_000, 50_000, 10_000
@@ -126,52 +115,18 @@ def train(
     began = time.time() if began is None else began
     folder = Path(folder).expanduser()
     torch_device = resolve_device(device)  # one that is not there is refused before any work
-    gpu = torch_device.type == "cuda"
-    in_range = is_whole(settings.seed, 0) and settings.seed < _SEEDS
-    require(in_range, "seed", settings.seed, "not a whole number from 0 to 2^63 - 1", "pass for example 0")
-    a_share = settings.holdout is None or isinstance(settings.holdout, Real)
-    require(a_share, "holdout", settings.holdout, "is not a number", "pass for example 0.2")
-    labels = require_trainable(collection)
-    if settings.start is not None:
-        there = Path(settings.start).expanduser().is_dir()
-        require(there, "start", settings.start, "there is no such folder", "name one that `aleator train` made")
-    first = None if settings.start is None else load_run(settings.start)
-    if first is not None:
-        collection = with_columns(collection, first.columns)
+    data = TrainingData.read(collection, run_to_continue(settings), progress)
     requested = json.loads(json.dumps(vars(settings)))
-    digests = item_digests(collection, progress)
-    data = _describe(collection, labels, digests)
-    if first is not None:
-        data["start"] = first.fingerprint
-    if _is_finished(folder, requested, data):
+    described = data.describe()
+    if _is_finished(folder, requested, described):
         log(f"{folder} is finished already")
         return load_run(folder)
-    seen = None if first is None else seen_items(first, digests)
-    notes = [*collection.notes, describe_single_items(labels)]
-    holdout = settings.holdout
-    if holdout is None:
-        usual = held_out_share(len(collection))
-        holdout = allowed_share(collection, labels, usual, settings.seed, seen, digests)
-        if holdout > usual:
-            notes.append(f"holdout = {holdout:g}: {usual:.2g} would leave too few classes or groups to test")
-        settings = replace(settings, holdout=holdout)
-    if first is not None:
-        settings = continued_settings(settings, first, collection)
-
-    split = split_items(collection, labels, holdout, settings.seed, seen, digests)
-    grouping = evaluation_labels(labels, len(collection))
-    notes += [describe_copies(digests, split), describe_few_groups(grouping, split)]
-    others = 0 if first is None else learned_elsewhere(first.folder, digests[split.train])
-    if others and baselines:
-        baselines = False
-        notes.append(f"no baselines: {settings.start} learned from {others} items that are not learned from here")
-    complete_settings, choices = choose_settings(collection, labels, len(split.train), settings, gpu)
-    identity = {name: value for name, value in data.items() if name != "source"}  # the files may be moved
-    config: dict[str, Any] = {
-        "settings": dict(complete_settings),
-        "chosen": [choice.name for choice in choices],
+    plan = make_plan(data, settings, gpu=torch_device.type == "cuda")
+    config = {
+        "settings": vars(plan.settings),
+        "chosen": [choice.name for choice in plan.choices],
         "requested": requested,
-        "data": data,
+        "data": described,
     }
     with process_group() as group, preserved_randomness(torch_device), contextlib.ExitStack() as held:
         if group.first:
@@ -179,126 +134,163 @@ def train(
         if _claim_folder(folder, config, group):
             log(f"{folder} is finished already")
             return load_run(folder)
+        job = Job(folder, group, device, progress, log if group.first else lambda line: None, strict, began)
+        _log_plan(plan, job)
+        others = _learned_elsewhere(plan)
+        if baselines and others:
+            job.log(f"no baselines: {settings.start} learned from {others} items that are not learned from here")
+        learned = _learn(plan, job)
         if group.first:
-            log(_summary(collection, labels, split))
-            for note in filter(None, notes):
-                log(note)
-            for choice in choices:
-                log(f"{choice.name} = {choice.value}: {choice.reason}")
-            if first is not None:
-                log(_continued(first, labels, seen))
-            done = last_saved_step(folder / "training")
-            if done is not None:
-                log(f"goes on: {folder} holds the training up to step {done}")
-        job = Job(folder, group, device, progress, log, strict, began)
-        start = None if first is None else (first.encoder, first.inputs)
-        modes_are_open = complete_settings["modes"] == AUTO
-        complete_settings |= {"modes": 1} if modes_are_open else {}
-        training = prepare(collection, complete_settings, job, start)
-        if group.first:
-            record_left_out(folder, [*collection.problems, *training.problems.values()])
-        if training.problems:
-            collection = leave_out(collection, training.problems)
-            labels = require_trainable(collection)
-            digests = np.delete(digests, list(training.problems))
-            seen = None if first is None else seen_items(first, digests)
-            split = split_items(collection, labels, holdout, settings.seed, seen, digests)
-            grouping = evaluation_labels(labels, len(collection))
-            if settings.batch_size is None:  # it was chosen for all items
-                complete_settings["batch_size"] = min(complete_settings["batch_size"], len(split.train))
-        report = describe_left_out(collection)
-        if report and group.first:
-            log(report)
-        if modes_are_open:
-            tried = try_modes(training, labels, split, complete_settings, job, identity)
-            complete_settings["modes"], training = tried
-        given = training  # what the baselines get: pixels, or features
-
-        seed, tuned = complete_settings["seed"], complete_settings["tune"] is not None
-
-        def begin(loss: PrototypeLoss, own_labels: Labels) -> None:
-            start_classes(loss, given, own_labels, split, settings.seed)
-
-        def items_to_evaluate(learns_from_pixels: bool) -> tuple[np.ndarray, np.ndarray]:
-            gallery = sample_numbers(split.train, _GALLERY_OF_IMAGES if learns_from_pixels else _GALLERY, seed)
-            return gallery, np.unique(_looked_at(labels, split, gallery, seed))
-
-        evaluated = len(items_to_evaluate(training.learns_from_pixels)[1]) + len(split.calibration)
-        share = _HEAD_SHARE if tuned else 1.0
-        limit = limit_time("training", training, evaluated, complete_settings, job, share)
-        _, loss = train_encoder(
-            training, labels, split, complete_settings, job, identity, None if first is None else begin, limit
-        )
-        if tuned:
-            evaluated = len(items_to_evaluate(collection.kind == "images")[1]) + 2 * len(split.calibration)
-            training, loss = tune_network(
-                training, loss, collection, labels, split, complete_settings, job, identity, evaluated
-            )
-        learned = learned_labels(loss, labels, split)
-        if group.first:
-            few_groups = describe_few_groups(grouping, split)
-            calibration = MatchCalibration(VMFKernel(complete_settings["kappa_pos"]))
-            if not few_groups:
-                calibration = _calibrate_kappa(training, labels, split, complete_settings)
-            kernel = VMFKernel(calibration.kappa_pos)
-            gallery, looked_at = items_to_evaluate(training.learns_from_pixels)
-            encoded = encode_items(training, looked_at)
-            prior, maps, metrics = _fit_and_measure_matches(
-                encoded, grouping, split, gallery, kernel, seed, calibrated=not few_groups
-            )
-            if few_groups:
-                metrics["notes"].insert(0, few_groups)
-            else:
-                log(
-                    f"calibrated on {len(split.calibration) + len(split.test)} held-out items: "
-                    f"kappa x {calibration.kappa_scale:.2f}, kappa_pos {calibration.kappa_pos:.3g} for match "
-                    f"probabilities, {prior:.3g} of random pairs match"
-                )
-            answers, tested, label_metrics = fit_answers(encoded, collection, labels, split, kernel, seed, learned)
-            metrics |= label_metrics
-            kept = None
-            if baselines:
-                tuned_from = complete_settings["backbone"] if first is None else ""
-                new = split.test[~np.isin(digests[split.test], digests[split.train])]
-                metrics["baselines"], kept = compare_held_out(
-                    given,
-                    encoded,
-                    grouping,
-                    split,
-                    sample_numbers(new, _QUERIES, seed),
-                    gallery,
-                    tested,
-                    tuned_from if isinstance(training, TunedTraining) else None,
-                    seed,
-                )
-            match = {"kappa_pos": calibration.kappa_pos, "prior": prior, "maps": maps.to_dict()}
-            save_used_items(folder, digests, split, None if first is None else first.folder)
-            metrics["provenance"] = describe_run(began, next(training.encoder.parameters()).device)
-            config["settings"] = complete_settings  # with the number of steps
-            save_run(
-                folder, training.complete_encoder(), training.inputs, config, metrics, match, answers, figures, kept
-            )
-            for part in ("training", "tuning"):  # RUN/encoder is the complete one
-                shutil.rmtree(folder / part / "encoder", ignore_errors=True)
-            shutil.rmtree(folder / "cache", ignore_errors=True)
+            calibrated = _calibrate(learned, job, baselines and not others)
+            _save(learned, calibrated, job, config, figures)
         group.wait()
     return load_run(folder)
 
 
-def _calibrate_kappa(
-    training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any]
-) -> MatchCalibration:
-    """Scale the kappa of the encoder so that it is right on one half of the held-out items."""
-    q, own = training.posteriors(split.calibration), select_labels(labels, split.calibration)
-    calibration = calibrate_on_labels(q, own, VMFKernel(settings["kappa_pos"]), settings["seed"])
-    training.encoder.scale_kappa(calibration.kappa_scale)
-    return calibration
+@dataclass(frozen=True)
+class _Learned:
+    """What was learned.
+
+    Args:
+        plan: The plan as it was followed: without items that could not be read, with the number of steps.
+        given: The items as they came: pixels, or features. Baselines get the same.
+        training: The items and the trained encoder.
+        labels: Label probabilities by the learned class posteriors, if there are classes.
+    """
+
+    plan: Plan
+    given: PreparedTraining
+    training: PreparedTraining
+    labels: LabelModel | None
 
 
-def _looked_at(labels: Labels, split: Split, gallery: np.ndarray, seed: int) -> np.ndarray:
+@dataclass(frozen=True)
+class _Calibrated:
+    """What calibration and measurement on held-out items gave: the parts of a run folder beside the encoder."""
+
+    match: dict[str, Any]
+    answers: Answers
+    metrics: dict[str, Any]
+    baselines: Baselines | None
+
+
+def _learn(plan: Plan, job: Job) -> _Learned:
+    """Read the items, and train the encoder."""
+    first, modes_are_open = plan.data.first, plan.settings.modes == AUTO
+    plan = plan.changed(modes=1) if modes_are_open else plan
+    start = None if first is None else (first.encoder, first.inputs)
+    given = prepare(plan.data.collection, plan.settings, job, start)
+    if job.group.first:
+        record_left_out(job.folder, [*plan.data.collection.problems, *given.problems.values()])
+    plan = plan.without(given.problems)
+    report = describe_left_out(plan.data.collection)
+    if report:
+        job.log(report)
+    if modes_are_open:
+        plan, given = try_modes(given, plan, job)
+    tuned = plan.settings.tune is not None
+
+    def begin(loss: PrototypeLoss, own_labels: Labels) -> None:
+        start_classes(loss, given, own_labels, plan.split, plan.settings.seed)
+
+    evaluated = len(_looked_at(plan, given.learns_from_pixels)) + len(plan.split.calibration)
+    limit = limit_time("training", given, evaluated, plan.settings, job, _HEAD_SHARE if tuned else 1.0)
+    steps, loss = train_encoder(given, plan, job, None if first is None else begin, limit)
+    training = given
+    plan = plan.changed(steps=plan.settings.steps or steps)
+    if tuned:
+        evaluated = len(_looked_at(plan, plan.data.collection.kind == "images")) + 2 * len(plan.split.calibration)
+        steps, training, loss = tune_network(training, loss, plan, job, evaluated)
+        plan = plan.changed(tune_steps=plan.settings.tune_steps or steps)
+    return _Learned(plan, given, training, learned_labels(loss, plan.data.labels, plan.split))
+
+
+def _calibrate(learned: _Learned, job: Job, with_baselines: bool) -> _Calibrated:
+    """Scale kappa, fit match and label probabilities and novelty, and measure them, all on held-out items."""
+    plan, training = learned.plan, learned.training
+    data, split, settings, seed = plan.data, plan.split, plan.settings, plan.settings.seed
+    grouping = data.grouping
+    few_groups = describe_few_groups(grouping, split)
+    calibration = MatchCalibration(VMFKernel(settings.kappa_pos))
+    if not few_groups:
+        q, own = training.posteriors(split.calibration), select_labels(data.labels, split.calibration)
+        calibration = calibrate_on_labels(q, own, VMFKernel(settings.kappa_pos), seed)
+        training.encoder.scale_kappa(calibration.kappa_scale)
+    kernel = VMFKernel(calibration.kappa_pos)
+    gallery = _gallery(plan, training.learns_from_pixels)
+    encoded = encode_items(training, _looked_at(plan, training.learns_from_pixels))
+    prior, maps, metrics = _fit_and_measure_matches(
+        encoded, grouping, split, gallery, kernel, seed, calibrated=not few_groups
+    )
+    if few_groups:
+        metrics["notes"].insert(0, few_groups)
+    else:
+        job.log(
+            f"calibrated on {len(split.calibration) + len(split.test)} held-out items: "
+            f"kappa x {calibration.kappa_scale:.2f}, kappa_pos {calibration.kappa_pos:.3g} for match "
+            f"probabilities, {prior:.3g} of random pairs match"
+        )
+    answers, tested, label_metrics = fit_answers(
+        encoded, data.collection, data.labels, split, kernel, seed, learned.labels
+    )
+    metrics |= label_metrics
+    baselines = None
+    if with_baselines:
+        tuned_from = settings.backbone if data.first is None else ""
+        new = split.test[~np.isin(data.digests[split.test], data.digests[split.train])]
+        metrics["baselines"], baselines = compare_held_out(
+            learned.given,
+            encoded,
+            grouping,
+            split,
+            sample_numbers(new, _QUERIES, seed),
+            gallery,
+            tested,
+            tuned_from if isinstance(training, TunedTraining) else None,
+            seed,
+        )
+    match = {"kappa_pos": calibration.kappa_pos, "prior": prior, "maps": maps.to_dict()}
+    return _Calibrated(match, answers, metrics, baselines)
+
+
+def _save(learned: _Learned, calibrated: _Calibrated, job: Job, config: dict[str, Any], figures: bool) -> None:
+    """Write the run folder, and remove what only an unfinished training needs."""
+    plan, training, folder = learned.plan, learned.training, job.folder
+    save_used_items(folder, plan.data.digests, plan.split, None if plan.data.first is None else plan.data.first.folder)
+    provenance = describe_run(job.began, next(training.encoder.parameters()).device)
+    save_run(
+        folder,
+        training.complete_encoder(),
+        training.inputs,
+        config | {"settings": vars(plan.settings)},  # with the number of steps
+        calibrated.metrics | {"provenance": provenance},
+        calibrated.match,
+        calibrated.answers,
+        figures,
+        calibrated.baselines,
+    )
+    for part in ("training", "tuning"):  # RUN/encoder is the complete one
+        shutil.rmtree(folder / part / "encoder", ignore_errors=True)
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+
+
+def _gallery(plan: Plan, learns_from_pixels: bool) -> np.ndarray:
+    """Numbers of the training items that held-out items are compared with."""
+    most = _GALLERY_OF_IMAGES if learns_from_pixels else _GALLERY
+    return sample_numbers(plan.split.train, most, plan.settings.seed)
+
+
+def _looked_at(plan: Plan, learns_from_pixels: bool) -> np.ndarray:
     """Numbers of all items whose posteriors are needed after training."""
-    sample = gallery_sample(labels, split.train, seed)
-    return np.concatenate([sample, gallery, split.calibration, split.test])
+    sample = gallery_sample(plan.data.labels, plan.split.train, plan.settings.seed)
+    gallery = _gallery(plan, learns_from_pixels)
+    return np.unique(np.concatenate([sample, gallery, plan.split.calibration, plan.split.test]))
+
+
+def _learned_elsewhere(plan: Plan) -> int:
+    """How many items the first run learned from that this one does not learn from; baselines would know less."""
+    first, data = plan.data.first, plan.data
+    return 0 if first is None else learned_elsewhere(first.folder, data.digests[plan.split.train])
 
 
 def _fit_and_measure_matches(
@@ -339,20 +331,6 @@ def _fit_and_measure_matches(
     )
     queries = ask(np.concatenate([split.calibration, split.test]))
     return queries.prior, fitted(queries), metrics
-
-
-def _describe(collection: Collection, labels: Labels, digests: np.ndarray) -> dict[str, Any]:
-    """What identifies the data: a run is resumed with the same data only. Names of items decide nothing."""
-    return {
-        "source": str(collection.source),
-        "kind": collection.kind,
-        "items": len(collection),
-        "contents": digest(digests),
-        "labels": labels.kind,
-        "labels_digest": digest(list(labels.names), np.ascontiguousarray(labels.values)),
-        "classes": list(labels.names) if labels.kind != "groups" else len(labels.names),
-        **({} if collection.columns is None else {"columns": collection.columns}),
-    }
 
 
 def _is_finished(folder: Path, requested: dict[str, Any], data: dict[str, Any]) -> bool:
@@ -428,6 +406,21 @@ def _different(part: str, stored: dict[str, Any], config: dict[str, Any]) -> lis
 def _measured(name: str, value: Any) -> bool:
     """Whether a setting is found in training: modes, and the number of steps that fit into the time."""
     return (name in ("steps", "tune_steps") and value is None) or (name == "modes" and value == AUTO)
+
+
+def _log_plan(plan: Plan, job: Job) -> None:
+    """Say what is about to be done, and why."""
+    first = plan.data.first
+    job.log(_summary(plan.data.collection, plan.data.labels, plan.split))
+    for note in plan.notes:
+        job.log(note)
+    for choice in plan.choices:
+        job.log(f"{choice.name} = {choice.value}: {choice.reason}")
+    if first is not None:
+        job.log(_continued(first, plan.data.labels, plan.data.seen))
+    done = last_saved_step(job.folder / "training")
+    if done is not None:
+        job.log(f"goes on: {job.folder} holds the training up to step {done}")
 
 
 def _continued(first: Run, labels: Labels, seen: np.ndarray | None) -> str:

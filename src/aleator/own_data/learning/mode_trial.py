@@ -16,8 +16,8 @@ from torch import Tensor
 from aleator.foundation import read_json, write_json
 from aleator.losses import PrototypeLoss
 from aleator.own_data.collection.labels import Labels
-from aleator.own_data.collection.parts import Split
 from aleator.own_data.learning.defaults import compares_with_classes, usual_steps_of_head
+from aleator.own_data.learning.plan import Plan
 from aleator.own_data.learning.preparation import Job, PreparedTraining, with_modes
 from aleator.own_data.learning.recipe import item_log_likelihoods, train_encoder
 from aleator.own_data.learning.time_limit import TimeLimit
@@ -27,34 +27,24 @@ _LEAST_STEPS = 50
 _FILE = "modes.json"
 
 
-def try_modes(
-    training: PreparedTraining,
-    labels: Labels,
-    split: Split,
-    settings: dict[str, Any],
-    job: Job,
-    identity: dict[str, Any],
-) -> tuple[int, PreparedTraining]:
+def try_modes(training: PreparedTraining, plan: Plan, job: Job) -> tuple[Plan, PreparedTraining]:
     """Choose one mode or two, and log why. The choice is kept in RUN/modes.json.
 
     Args:
         training: The items, with an encoder of one mode.
-        labels: Labels of all items.
-        split: Which items are trained on, and which are held out.
-        settings: Complete settings, by name, but for the modes.
+        plan: What to train, with one mode.
         job: Where it runs.
-        identity: What identifies the data.
 
     Returns:
-        The number of modes, and the items with an untrained encoder of so many.
+        The plan with the number of modes, and the items with an untrained encoder of so many.
     """
-    reason = _untried(training, labels, job)
+    reason = _untried(training, plan.data.labels, job)
     if reason is not None:
         _log(job, f"modes = 1: {reason}")
-        return 1, training
+        return plan, training
     path = job.folder / _FILE
     if not path.is_file():
-        write_json(path, _trial(training, labels, split, settings, job, identity))
+        write_json(path, _trial(training, plan, job))
     found = read_json(path, "remove it, and start again")
     _log(
         job,
@@ -62,7 +52,10 @@ def try_modes(
         f"({found['seconds']:.0f} s) two modes changed "
         f"the log-likelihood of held-out labels by {found['difference']:+.4f} (standard error {found['error']:.4f})",
     )
-    return found["modes"], training if found["modes"] == 1 else with_modes(training, settings, found["modes"])
+    if found["modes"] == 1:
+        return plan, training
+    plan = plan.changed(modes=found["modes"])
+    return plan, with_modes(training, plan.settings)
 
 
 def better_by(first: Tensor, second: Tensor) -> tuple[float, float]:
@@ -82,29 +75,26 @@ def _untried(training: PreparedTraining, labels: Labels, job: Job) -> str | None
     return None
 
 
-def _trial(
-    training: PreparedTraining,
-    labels: Labels,
-    split: Split,
-    settings: dict[str, Any],
-    job: Job,
-    identity: dict[str, Any],
-) -> dict[str, Any]:
+def _trial(training: PreparedTraining, plan: Plan, job: Job) -> dict[str, Any]:
     """Train both for some steps: what is written to RUN/modes.json."""
-    began, steps, likelihoods = time.perf_counter(), settings["steps"], []
-    most = max(_LEAST_STEPS, (steps or usual_steps_of_head(labels, len(split.train), settings)) // _SHARE)
-    minutes = settings["minutes"] and settings["minutes"] / _SHARE / 2
-    limit = minutes and TimeLimit(minutes, 60 * minutes, 0, 1.0)  # nothing but learning
+    began, likelihoods = time.perf_counter(), []
+    labels, split, settings = plan.data.labels, plan.split, plan.settings
+    usual = usual_steps_of_head(labels, len(split.train), settings.batch_size, settings.members or 1)
+    most = max(_LEAST_STEPS, (settings.steps or usual) // _SHARE)
+    limit = None
+    if settings.minutes is not None:  # for nothing but learning
+        minutes = settings.minutes / _SHARE / 2
+        limit = TimeLimit(minutes, 60 * minutes, 0, 1.0)
     made = []
     folder = job.folder / "trial"
     for modes in (1, 2):
         shutil.rmtree(folder, ignore_errors=True)  # of a trial that was stopped
         folder.mkdir()
-        tried = with_modes(training, settings, modes)
+        own = plan.changed(modes=modes, steps=most)
+        tried = with_modes(training, own.settings)
         quiet = replace(job, folder=folder, progress=False, log=lambda line: None)
-        own = settings | {"modes": modes, "steps": most}
-        result, loss = train_encoder(tried, labels, split, own, quiet, identity, limit=limit)
-        made.append(result.steps)
+        steps, loss = train_encoder(tried, own, quiet, limit=limit)
+        made.append(steps)
         assert isinstance(loss, PrototypeLoss)
         with torch.no_grad():
             likelihoods.append(item_log_likelihoods(tried, loss, labels, split))

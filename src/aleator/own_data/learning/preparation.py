@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +37,7 @@ from aleator.own_data.collection.contents import item_digests
 from aleator.own_data.collection.problems import Problem, problem_of, stop_at
 from aleator.own_data.collection.reading_ahead import prefetched, spans
 from aleator.own_data.embedding.rows import map_rows, stream_rows
-from aleator.own_data.learning.defaults import FROM_SCRATCH, compares_with_classes
+from aleator.own_data.learning.defaults import AUTO, FROM_SCRATCH, CompleteSettings, compares_with_classes
 from aleator.own_data.runs.pretrained import load_pretrained
 from aleator.posteriors import PosteriorBatch
 
@@ -151,18 +150,18 @@ class RowSubset:
 
 
 def prepare(
-    collection: Collection, settings: dict[str, Any], job: Job, start: tuple[Encoder, Inputs] | None = None
+    collection: Collection, settings: CompleteSettings, job: Job, start: tuple[Encoder, Inputs] | None = None
 ) -> PreparedTraining:
     """Read every item once and build the encoder.
 
     Args:
         collection: The items.
-        settings: Complete settings, by name; see `choose_settings`.
+        settings: All settings; see `choose_settings`.
         job: Where it runs.
         start: Encoder and inputs of the run that is continued, if there is one. The encoder is changed.
     """
-    torch.manual_seed(settings["seed"])
-    backbone = settings["backbone"]
+    torch.manual_seed(settings.seed)
+    backbone = settings.backbone
     problems: dict[int, Problem] = {}
     if start is not None:
         return _prepare_from(*start, collection, settings, job)
@@ -172,7 +171,7 @@ def prepare(
         frozen, inputs = None, Inputs("features", features=collection.features)
         features = _all_features(collection)
     else:
-        frozen, inputs = load_pretrained(backbone, collection.kind, settings["size"])
+        frozen, inputs = load_pretrained(backbone, collection.kind, settings.size)
         inputs = with_levels(inputs, collection, job)
         features, problems = _network_features(frozen, inputs, collection, job)
     with_classes = collection.labels is not None and compares_with_classes(collection.labels)
@@ -180,38 +179,38 @@ def prepare(
     return PreparedTraining(inputs, encoder, features, frozen, problems)
 
 
-def with_modes(training: PreparedTraining, settings: dict[str, Any], modes: int) -> PreparedTraining:
-    """The same items with an untrained head for classes that has so many modes."""
-    torch.manual_seed(settings["seed"])
-    encoder = _head_encoder(training.items, settings | {"modes": modes}, _FIRST_KAPPA)
+def with_modes(training: PreparedTraining, settings: CompleteSettings) -> PreparedTraining:
+    """The same items with an untrained head for classes that has as many modes as the settings say."""
+    torch.manual_seed(settings.seed)
+    encoder = _head_encoder(training.items, settings, _FIRST_KAPPA)
     return PreparedTraining(training.inputs, encoder, training.items, training.frozen, training.problems)
 
 
-def _prepare_images(collection: Collection, settings: dict[str, Any], job: Job) -> PreparedTraining:
+def _prepare_images(collection: Collection, settings: CompleteSettings, job: Job) -> PreparedTraining:
     """Images in memory or in a file, and a network that learns from them."""
-    inputs = with_levels(Inputs("images", size=settings["size"]), collection, job)
+    assert settings.size is not None
+    assert settings.modes != AUTO
+    inputs = with_levels(Inputs("images", size=settings.size), collection, job)
     images, problems = decoded_images(collection, inputs, job)
     mean, std = _colour_statistics(images)
     inputs = replace(inputs, mean=mean, std=std)
-    network = (SmallResNet if settings["backbone"] == "small-resnet" else ResNet18)(width=settings["width"])
+    network = (SmallResNet if settings.backbone == "small-resnet" else ResNet18)(width=settings.width)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast on a CPU
-    shift = 0 if settings["augment"] == "none" else settings["size"] // 16
-    encoder = Encoder(
-        AveragedViews(network, settings["augment"] == "flip", shift), settings["dim"], modes=settings["modes"]
-    )
+    shift = 0 if settings.augment == "none" else settings.size // 16
+    encoder = Encoder(AveragedViews(network, settings.augment == "flip", shift), settings.dim, modes=settings.modes)
     _set_initial_kappa(encoder, inputs.normalise(images[:: len(images) // 256 + 1]))
     return PreparedTraining(inputs, encoder, images, None, problems)
 
 
 def _prepare_from(
-    encoder: Encoder, inputs: Inputs, collection: Collection, settings: dict[str, Any], job: Job
+    encoder: Encoder, inputs: Inputs, collection: Collection, settings: CompleteSettings, job: Job
 ) -> PreparedTraining:
     """The items for an encoder that has been trained before, and the part of it that is trained further."""
     encoder.requires_grad_(True)
-    if settings["backbone"] in FROM_SCRATCH:
+    if settings.backbone in FROM_SCRATCH:
         images, problems = decoded_images(collection, inputs, job)
         return PreparedTraining(inputs, encoder, images, None, problems)
-    if settings["backbone"] == "features":
+    if settings.backbone == "features":
         return PreparedTraining(inputs, encoder, _all_features(collection))
     assert isinstance(encoder.backbone, Chain)
     frozen, *head = encoder.backbone.parts
@@ -234,7 +233,7 @@ def with_levels(inputs: Inputs, collection: Collection, job: Job) -> Inputs:
     return replace(inputs, whole_levels=levels.whole, float_levels=levels.float)
 
 
-def _head_encoder(features: Tensor, settings: dict[str, Any], first_kappa: float) -> Encoder:
+def _head_encoder(features: Tensor, settings: CompleteSettings, first_kappa: float) -> Encoder:
     """An encoder with two hidden layers, for features (N, F). kappa starts at `first_kappa` x D."""
     sample = features[even_sample(len(features), _SAMPLE)]
     width = features.shape[1]
@@ -243,10 +242,11 @@ def _head_encoder(features: Tensor, settings: dict[str, Any], first_kappa: float
     few = width <= _FEW_FEATURES
     scale = BoundedScale(width) if few else DirectionAndLength(width).fit(standardise(sample))
 
-    hidden, count = [settings["width"], settings["width"]], settings["members"]
-    members = [MLP(scale.out_features, hidden, dropout=settings["dropout"]) for _ in range(count)]
-    networks = members[0] if count == 1 else Ensemble(members)
-    encoder = Encoder(Chain([standardise, scale, networks]), settings["dim"], modes=settings["modes"])
+    assert settings.modes != AUTO
+    hidden, dropout = [settings.width, settings.width], settings.dropout or 0.0
+    members = [MLP(scale.out_features, hidden, dropout=dropout) for _ in range(settings.members or 1)]
+    networks = members[0] if len(members) == 1 else Ensemble(members)
+    encoder = Encoder(Chain([standardise, scale, networks]), settings.dim, modes=settings.modes)
     _set_initial_kappa(encoder, sample[:1024], first_kappa)
     return encoder
 

@@ -19,11 +19,12 @@ from aleator.losses import ExactInfoNCE, PrototypeLoss
 from aleator.matching import VMFKernel
 from aleator.own_data.collection.labels import Labels
 from aleator.own_data.collection.parts import Split, select_labels
-from aleator.own_data.learning.defaults import compares_with_classes, usual_steps_of_head
+from aleator.own_data.learning.defaults import CompleteSettings, compares_with_classes, usual_steps_of_head
+from aleator.own_data.learning.plan import Plan
 from aleator.own_data.learning.preparation import Job, PreparedTraining
 from aleator.own_data.learning.time_limit import TimeLimit
 from aleator.own_data.measuring.answers import label_rows
-from aleator.training import FitResult, Recipe, fit
+from aleator.training import Recipe, fit
 
 # Weight of the comparison of items with each other. It costs some accuracy, most of all where there are many classes.
 # Where people's votes differ, it makes kappa follow them.
@@ -39,74 +40,68 @@ Loss = PrototypeLoss | ExactInfoNCE
 
 def train_encoder(
     training: PreparedTraining,
-    labels: Labels,
-    split: Split,
-    settings: dict[str, Any],
+    plan: Plan,
     job: Job,
-    identity: dict[str, Any],
     begin: Callable[[PrototypeLoss, Labels], None] | None = None,
     limit: TimeLimit | None = None,
-) -> tuple[FitResult, Loss]:
+) -> tuple[int, Loss]:
     """Train the encoder; the log and checkpoints are in RUN/training/.
 
     Args:
         training: The items and the encoder.
-        labels: Labels of all items.
-        split: Which items are trained on.
-        settings: Complete settings, by name. "steps" becomes the number that were made if it is None.
+        plan: The labels of all items, which of them are trained on, and the settings.
         job: Where it runs.
-        identity: What identifies the data, for the folder of `fit`.
         begin: Called with the loss and the labels of the training items, to choose the first class posteriors. Default:
             they are random.
         limit: How long it may take. Default: no limit.
 
     Returns:
-        The result of `fit`, and the loss, which holds the learned class posteriors, if there are classes.
+        The number of steps, and the loss, which holds the learned class posteriors, if there are classes.
     """
+    labels, split, settings = plan.data.labels, plan.split, plan.settings
     own_labels = select_labels(labels, split.train)
     batches = training_batches(training, own_labels, split, settings, job.torch_device)
-    torch.manual_seed(settings["seed"])  # the first class posteriors are random
+    torch.manual_seed(settings.seed)  # the first class posteriors are random
     pairs = _PAIRS_OF_IMAGES if training.learns_from_pixels else _PAIRS_OF_VOTES if labels.kind == "soft" else _PAIRS
     loss = _loss(own_labels, settings, pairs)
     if begin is not None and isinstance(loss, PrototypeLoss):
         begin(loss, own_labels)
-    most = settings["steps"]
+    most = settings.steps
     if most is None and training.learns_from_pixels:
-        most = steps_of_passes(_MOST_PASSES, batches, settings)
+        most = steps_of_passes(_MOST_PASSES, batches, settings.batch_size)
     elif most is None:
-        most = usual_steps_of_head(labels, len(split.train), settings)
+        most = usual_steps_of_head(labels, len(split.train), settings.batch_size, settings.members or 1)
     validate = label_likelihood(training, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
     if limit is not None and validate is not None:
         validate = limit.timed(validate, len(split.calibration))
     # On a small head, a second thread would only wait for the first.
-    small = not training.learns_from_pixels and settings["batch_size"] * settings["width"] <= 2**15
+    small = not training.learns_from_pixels and settings.batch_size * settings.width <= 2**15
     with one_thread() if small else nullcontext():
         result = fit(
             training.encoder,
             loss,
             batches,
-            one_cycle(settings, most, settings["learning_rate"], validate is not None, _VALIDATIONS, 10, limit=limit),
+            one_cycle(settings, most, settings.learning_rate, validate is not None, _VALIDATIONS, 10, limit=limit),
             afterwards=limit.afterwards if limit else None,
             folder=job.folder / "training",
             validate=validate,
             device=job.device,
             loggers=("csv",),
             progress=job.progress,
-            config={"data": identity},
+            config={"data": plan.identity},
         )
-    settings["steps"] = settings["steps"] or result.steps
     if job.group.first:
-        networks = settings["members"] or 1  # each of them learns from its part of a batch
-        passes = result.steps * settings["batch_size"] / len(batches) / networks
+        networks = settings.members or 1  # each of them learns from its part of a batch
+        passes = result.steps * settings.batch_size / len(batches) / networks
         each = " of each network" if networks > 1 else ""
         job.log(f"trained {result.steps} steps, {passes:.2g} passes{each} over the items, in {result.seconds:.0f} s")
         if result.steps < most and passes < _FEW_PASSES:
             job.log("that is little: more --minutes would make the answers better")
-    return result, loss
+    return result.steps, loss
 
 
 def one_cycle(
-    settings: dict[str, Any],
+    settings: CompleteSettings,
     steps: int,
     learning_rate: float,
     with_classes: bool,
@@ -118,7 +113,7 @@ def one_cycle(
     """The recipe of heads and networks: AdamW, one cycle; with classes, the likeliest weights on held-out labels.
 
     Args:
-        settings: Complete settings, by name.
+        settings: All settings.
         steps: Number of steps.
         learning_rate: Highest learning rate.
         with_classes: Whether items are compared with classes.
@@ -132,27 +127,27 @@ def one_cycle(
         minutes=limit.minutes if limit else None,
         learning_rate=learning_rate,
         schedule="one-cycle",
-        weight_decay=settings["weight_decay"],
+        weight_decay=settings.weight_decay,
         optimiser="adamw",
         clip_norm=5.0,
         capture=capture,
         validate_every=max(1, steps // validations) if with_classes else None,
         select="label_log_likelihood" if with_classes else None,
-        seed=settings["seed"],
+        seed=settings.seed,
         checkpoint_every=max(50, steps // checkpoints),
         log_every=min(50, steps),
     )
 
 
-def _loss(labels: Labels, settings: dict[str, Any], pairs: float = _PAIRS) -> Loss:
+def _loss(labels: Labels, settings: CompleteSettings, pairs: float = _PAIRS) -> Loss:
     """The loss for the labels of the training items."""
-    kernel = VMFKernel(settings["kappa_pos"])
+    kernel = VMFKernel(settings.kappa_pos)
     if not compares_with_classes(labels):
         return ExactInfoNCE(kernel)
     disputed = labels.kind == "soft" and bool((labels.values.max(1) < 1).any())
     agreement = _AGREEMENT if disputed else 0.0
     few = None if disputed else _MOST_PAIRED
-    return PrototypeLoss(settings["dim"], labels.counts(), kernel, pairs, agreement=agreement, most_paired=few)
+    return PrototypeLoss(settings.dim, labels.counts(), kernel, pairs, agreement=agreement, most_paired=few)
 
 
 @torch.no_grad()
@@ -170,23 +165,23 @@ def learned_labels(loss: Loss, labels: Labels, split: Split) -> LabelModel | Non
 
 
 def training_batches(
-    training: PreparedTraining, labels: Labels, split: Split, settings: dict[str, Any], device: torch.device
+    training: PreparedTraining, labels: Labels, split: Split, settings: CompleteSettings, device: torch.device
 ) -> LabelRowBatches | LabelledBatches | PairBatches:
     """Batches of training items; `labels` are those of the training items."""
     items, label_values = training.select(split.train), torch.as_tensor(labels.values)
-    augment = _augmentation(training, settings["augment"]) if training.learns_from_pixels else None
+    augment = _augmentation(training, settings.augment) if training.learns_from_pixels else None
     if labels.kind == "pairs":
-        return PairBatches(items, label_values, settings["batch_size"], augment=augment, device=device)
+        return PairBatches(items, label_values, settings.batch_size, augment=augment, device=device)
     if compares_with_classes(labels):
-        return LabelRowBatches(items, label_values, settings["batch_size"], augment=augment, device=device)
+        return LabelRowBatches(items, label_values, settings.batch_size, augment=augment, device=device)
     # An item may be paired with itself if the two views can differ: in their pixels, or in the class that is drawn.
     with_itself = augment is not None or labels.kind == "soft"
     return LabelledBatches(
-        items, label_values, settings["batch_size"], with_itself=with_itself, augment=augment, device=device
+        items, label_values, settings.batch_size, with_itself=with_itself, augment=augment, device=device
     )
 
 
-def _augmentation(training: PreparedTraining, augment: str) -> ImageAugmentation:
+def _augmentation(training: PreparedTraining, augment: str | None) -> ImageAugmentation:
     inputs = training.inputs
     shift = 0 if augment == "none" else (inputs.size or 0) // 8
     return ImageAugmentation(augment == "flip", shift, mean=inputs.mean, std=inputs.std)
@@ -216,15 +211,15 @@ def _label_rows(labels: Labels, split: Split) -> Tensor:
     return held_out / held_out.sum(1, keepdim=True).clamp_min(1e-9)
 
 
-def steps_of_passes(passes: int, batches: Any, settings: dict[str, Any]) -> int:
+def steps_of_passes(passes: int, batches: Any, batch_size: int) -> int:
     """Number of steps that make some passes over the items.
 
     Args:
         passes: Number of passes.
         batches: The batches.
-        settings: Settings with "batch_size".
+        batch_size: Number of items in a batch.
 
     Returns:
         The number of steps.
     """
-    return -(-passes * len(batches) // settings["batch_size"])
+    return -(-passes * len(batches) // batch_size)

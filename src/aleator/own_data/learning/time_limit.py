@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from aleator.foundation import read_json, write_json
+from aleator.own_data.learning.defaults import CompleteSettings
 from aleator.own_data.learning.encoding import encode_items
 from aleator.own_data.learning.preparation import Job, PreparedTraining
 
@@ -58,7 +59,7 @@ class TimeLimit:
 
 
 def limit_time(
-    name: str, training: PreparedTraining, evaluated: int, settings: dict[str, Any], job: Job, share: float = 1.0
+    name: str, training: PreparedTraining, evaluated: int, settings: CompleteSettings, job: Job, share: float = 1.0
 ) -> TimeLimit | None:
     """How long a training may take.
 
@@ -66,21 +67,21 @@ def limit_time(
         name: Name of the training. RUN/NAME_minutes.json keeps the answer.
         training: The items and the encoder, which is moved to the device of the job.
         evaluated: Number of items that are encoded when it ends and afterwards.
-        settings: Settings with "minutes"; None: no limit.
+        settings: All settings. Without "minutes" there is no limit.
         job: Where the training runs, and since when.
         share: Share of what is left; the rest is for what is trained after it.
 
     Returns:
         The limit, if there is one.
     """
-    if settings["minutes"] is None:
+    if settings.minutes is None:
         return None
     path = job.folder / f"{name}_minutes.json"
     if job.group.first and not path.is_file():
-        all_seconds, gone = 60 * settings["minutes"], seconds_gone(job)
+        all_seconds, gone = 60 * settings.minutes, seconds_gone(job)
         least = share * _LEAST_SHARE * all_seconds
         minutes = max(share * (all_seconds - gone), least) / 60
-        decided = {"minutes": minutes, "least": least, "at_first": seconds_per_item(training, job)}
+        decided: dict[str, Any] = {"minutes": minutes, "least": least, "at_first": seconds_per_item(training, job)}
         write_json(path, decided)
         evaluation = TimeLimit(**decided, evaluated=evaluated).afterwards()
         job.log(

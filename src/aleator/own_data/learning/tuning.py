@@ -19,7 +19,7 @@ What has been trained is kept only if held-out labels are likelier with it than 
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +30,9 @@ from aleator.encoders import Chain, Encoder, HubText, LowRank, add_low_rank, mer
 from aleator.foundation import reject, require
 from aleator.losses import PrototypeLoss
 from aleator.own_data.collection.collection import Collection
-from aleator.own_data.collection.labels import Labels
-from aleator.own_data.collection.parts import Split, select_labels
+from aleator.own_data.collection.parts import select_labels
 from aleator.own_data.learning.defaults import Tuning
+from aleator.own_data.learning.plan import Plan
 from aleator.own_data.learning.preparation import Job, PreparedTraining, decoded_images
 from aleator.own_data.learning.recipe import (
     Loss,
@@ -111,46 +111,41 @@ class _Steady(nn.Module):
 def tune_network(
     training: PreparedTraining,
     loss: Loss,
-    collection: Collection,
-    labels: Labels,
-    split: Split,
-    settings: dict[str, Any],
+    plan: Plan,
     job: Job,
-    identity: dict[str, Any],
     evaluated: int,
-) -> tuple[PreparedTraining, Loss]:
+) -> tuple[int, PreparedTraining, Loss]:
     """Train network and head together; the log and checkpoints are in RUN/tuning/.
 
     Args:
         training: The trained head and the frozen network. They are not changed.
         loss: The loss with the class posteriors that the head learned. It is not changed.
-        collection: The items.
-        labels: Their labels.
-        split: Which items are trained on.
-        settings: Complete settings, by name. "tune_steps" becomes the number that were made if it is None.
+        plan: The items and their labels, which of them are trained on, and the settings.
         job: Where it runs.
-        identity: What identifies the data, for the folder of `fit`.
         evaluated: Number of items that are encoded when it ends and afterwards.
 
     Returns:
-        The tuned network with its items, and its loss; what was given if tuning did not help.
+        The number of steps; the tuned network with its items, and its loss; what was given if tuning did not help.
     """
+    labels, split, settings = plan.data.labels, plan.split, plan.settings
     assert training.frozen is not None
-    tuned = _with_network(training, collection, job)
+    assert settings.tune is not None
+    assert settings.tune_learning_rate is not None
+    tuned = _with_network(training, plan.data.collection, job)
     loss_of_head, loss = loss, copy.deepcopy(loss)
-    trained = choose_parameters(tuned.encoder, settings["tune"], settings["rank"])
+    trained = choose_parameters(tuned.encoder, settings.tune, settings.rank)
     own_labels = select_labels(labels, split.train)
-    small = settings | {"batch_size": min(settings["batch_size"], _LARGEST_BATCH)}
+    small = replace(settings, batch_size=min(settings.batch_size, _LARGEST_BATCH))
     batches = training_batches(tuned, own_labels, split, small, job.torch_device)
-    most = settings["tune_steps"] or steps_of_passes(_MOST_PASSES, batches, small)
+    most = settings.tune_steps or steps_of_passes(_MOST_PASSES, batches, small.batch_size)
     limit = limit_time("tuning", tuned, evaluated, settings, job)
     if job.group.first:
-        job.log(f"tune = {settings['tune']}: {trained:,} weights of the network are trained")
+        job.log(f"tune = {settings.tune}: {trained:,} weights of the network are trained")
     validate = label_likelihood(tuned, loss, labels, split) if isinstance(loss, PrototypeLoss) else None
     tuned.encoder.to(job.torch_device)
     loss.to(job.torch_device)
     at_first = validate(tuned.encoder.eval()) if validate else None
-    rate = settings["tune_learning_rate"]
+    rate = settings.tune_learning_rate
     result = fit(
         tuned.encoder,
         loss,
@@ -163,14 +158,13 @@ def tune_network(
         device=job.device,
         loggers=("csv",),
         progress=job.progress,
-        config={"data": identity},
+        config={"data": plan.identity},
     )
-    settings["tune_steps"] = settings["tune_steps"] or result.steps
     merge_low_rank(tuned.encoder)
     tuned.encoder.requires_grad_(True)
     at_last = validate(tuned.encoder.eval()) if validate else None
     if job.group.first:
-        passes = result.steps * small["batch_size"] / len(batches)
+        passes = result.steps * small.batch_size / len(batches)
         job.log(f"tuned for {result.steps} steps, {passes:.2g} passes over the items, in {result.seconds:.0f} s")
     if at_first and at_last:
         before, after = (value["label_log_likelihood"] for value in (at_first, at_last))
@@ -179,8 +173,8 @@ def tune_network(
             outcome = "it is kept" if kept else "the network stays as it was, and the head alone is kept"
             job.log(f"log-likelihood of held-out labels: {before:.4f} with the head, {after:.4f} tuned; {outcome}")
         if not kept:
-            return training, loss_of_head
-    return tuned, loss
+            return result.steps, training, loss_of_head
+    return result.steps, tuned, loss
 
 
 def choose_parameters(encoder: Encoder, tune: Tuning, rank: int | None) -> int:
