@@ -63,7 +63,7 @@ def test_images_alone_can_be_augmented(features):
 def test_a_small_batch_has_fewer_networks(features):
     collection = read_collection(features / "x.npy", features / "y.npy")
     settings, _ = choose_settings(collection, collection.labels, 300, Settings(batch_size=2))
-    assert settings["members"] == 2
+    assert settings.members == 2
 
 
 @pytest.mark.parametrize(
@@ -108,16 +108,16 @@ class TestTuning:
     def test_the_head_alone_is_the_default(self, pets):
         for tune in (None, "head"):
             settings = self.choose(pets, backbone="efficientnet-lite0", tune=tune)
-            assert settings["tune"] is None
-            assert settings["rank"] is None
-            assert settings["size"] == 128
+            assert settings.tune is None
+            assert settings.rank is None
+            assert settings.size == 128
 
     def test_what_is_open_is_chosen(self, pets):
         settings = self.choose(pets, backbone="efficientnet-lite0", tune="lora")
-        assert settings["rank"] == 8
-        assert settings["minutes"] == 10
-        assert settings["augment"] in ("flip", "crop")
-        rates = {tune: self.choose(pets, backbone="hf:x", tune=tune)["tune_learning_rate"] for tune in ("last", "all")}
+        assert settings.rank == 8
+        assert settings.minutes == 10
+        assert settings.augment in ("flip", "crop")
+        rates = {tune: self.choose(pets, backbone="hf:x", tune=tune).tune_learning_rate for tune in ("last", "all")}
         assert 0 < rates["all"] < rates["last"]
 
     @pytest.mark.parametrize(
