@@ -143,4 +143,4 @@ def test_rows_of_a_killed_embedding_are_whole_and_go_on(tmp_path):
         assert found[:, 0].tolist() == [0, 1, 2, 3], f"killed at call {number}"
         if not killed:
             break
-    assert number > 8
+    assert number >= 7  # as many calls write

@@ -5,6 +5,7 @@ rows are in `NAME.partial/`, one file for each process. The same command resumes
 """
 
 import contextlib
+import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +33,6 @@ from aleator.foundation import (
     require_one_of,
     resolve_device,
     write_json,
-    writing_atomically,
 )
 from aleator.own_data.collection.collection import Collection
 from aleator.own_data.collection.contents import item_digests, items_made_from
@@ -131,8 +131,9 @@ def embed(
             else:
                 held.enter_context(only_process(lock_beside(output), "output", "embed"))
                 _claim_folder(parts, source.made_from() | {"processes": group.count}, replace)
-                with writing_atomically(parts / _DIGESTS) as temporary, open(temporary, "wb") as file:
-                    np.save(file, source.digests)
+                digests = io.BytesIO()  # numpy does not see it if a file cannot grow
+                np.save(digests, source.digests)
+                replace_file(parts / _DIGESTS, digests.getvalue())
                 if scaled_alone(run.inputs, collection):
                     log("images of more than 8 bits: the run has not seen such images, so each is scaled alone")
         group.wait()

@@ -68,6 +68,9 @@ class Questions:
 
         Args:
             chosen: Which ones: booleans (Q,).
+
+        Returns:
+            These queries.
         """
         some = labels_at(self.labels, np.flatnonzero(chosen))
         return Questions(self.q[torch.as_tensor(chosen)], some, self.gallery, self.gallery_labels, self.own[chosen])
@@ -99,6 +102,9 @@ class Questions:
 
         Args:
             hits: Hits of all queries, in the order of the queries.
+
+        Returns:
+            Which ones are right.
         """
         asked, items = self.hard
         first = ranks(hits) == 1
