@@ -130,7 +130,7 @@ def make_router(service: Service) -> APIRouter:
     @router.get("/api/collection", tags=["collection"], responses=_problems())
     async def collection_info() -> CollectionInfo:
         """Size, labels and certainties of the collection, and what the model takes."""
-        return service.served.info
+        return await asyncio.to_thread(service.info)
 
     @router.get("/api/items", response_model=ItemPage, tags=["collection"], responses=_problems())
     async def items(

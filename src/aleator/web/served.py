@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aleator.evaluation import LabelModel
 from aleator.foundation import redacted
@@ -69,13 +69,17 @@ def read_served(
         model_features=None if run is None else run.inputs.features,
         kernel=repr(index.kernel),
         exact=index.recall_report is None,
-        promise=_promise(index.promise),
-        promise_is_void=index.promise_is_void,
+        **promised(index),
         findings={} if findings is None else findings.counts(),
         upload_bytes=limits.upload_bytes,
         pixels=limits.pixels,
     )
     return Served(state, collection, labels, findings, images, info)
+
+
+def promised(index: CredibleIndex) -> dict[str, Any]:
+    """What the index promises at this moment, and whether a promise is void; two fields of `CollectionInfo`."""
+    return {"promise": _promise(index.promise), "promise_is_void": index.promise_is_void}
 
 
 def _promise(promise: Promise | None) -> PromiseView | None:

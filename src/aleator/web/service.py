@@ -25,6 +25,7 @@ from aleator.web.limits import Limits
 from aleator.web.metrics import Metrics
 from aleator.web.models import (
     Answer,
+    CollectionInfo,
     CredibleLevel,
     Finding,
     FindingPage,
@@ -38,7 +39,7 @@ from aleator.web.models import (
 )
 from aleator.web.pictures import Picture, Pictures, check_upload
 from aleator.web.problems import ProblemError, busy
-from aleator.web.served import Served, read_served, state_of
+from aleator.web.served import Served, promised, read_served, state_of
 
 if TYPE_CHECKING:
     from aleator.own_data import Run
@@ -116,6 +117,15 @@ class Service:
         self._require_dimension()  # it may have been replaced meanwhile
         self.served = served
         return True
+
+    def info(self) -> CollectionInfo:
+        """The collection as it was read, and what is promised now: items may have changed since."""
+        try:
+            now = promised(self.index)
+        except Exception as error:  # the next question gets the same error, and says the reason
+            _LOG.warning("what the index promises could not be read: %s", error)
+            now = {"promise": None}
+        return self.served.info.model_copy(update=now)
 
     async def keep_fresh(self) -> None:
         """Look at the index again and again, until cancelled."""
